@@ -9,31 +9,53 @@ from typing import TYPE_CHECKING, Any
 from archlab.version import __version__
 
 if TYPE_CHECKING:
-    from archlab.config.components.component import Component, StateTensor
-    from archlab.config.components.plugins import Options, register_mixer, register_mlp, register_optimizer
+    from archlab.config.components.activation import Activation
+    from archlab.config.components.component import MLP, Attention, Component, Mixer, StateTensor
+    from archlab.config.components.multi_head import MultiHead
+    from archlab.config.components.norm import Norm
+    from archlab.config.components.position import Position
+    from archlab.config.core.registry import implements
+    from archlab.config.optimizer import Objective, Optimizer, Schedule
+    from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
+    from archlab.config.tasks import Task
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
+    from archlab.model.attention import MultiHeadAttention
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
     from archlab.pricing.summary import cost
     from archlab.report.study.run_study import run_study
-    from archlab.study.outcome_schema import register_outcome
+    from archlab.study.outcome_schema import Outcome, register_outcome
     from archlab.study.record import load_study
     from archlab.training.train import train
 
 __all__ = [
+    "MLP",
+    "Activation",
+    "Attention",
     "Component",
     "Decoder",
+    "Mixer",
+    "MultiHead",
+    "MultiHeadAttention",
+    "Norm",
+    "Objective",
+    "Optimizer",
     "Options",
+    "Outcome",
+    "Position",
     "Projection",
+    "Schedule",
     "Session",
     "StateTensor",
+    "Task",
     "__version__",
     "cost",
     "from_pretrained",
     "generate",
+    "implements",
     "left_pad",
     "load_config",
     "load_study",
@@ -47,21 +69,35 @@ __all__ = [
 ]
 
 _HOME = {
+    "Activation": "archlab.config.components.activation",
+    "Attention": "archlab.config.components.component",
     "Component": "archlab.config.components.component",
     "Decoder": "archlab.model.decoder",
-    "Options": "archlab.config.components.plugins",
+    "MLP": "archlab.config.components.component",
+    "Mixer": "archlab.config.components.component",
+    "MultiHead": "archlab.config.components.multi_head",
+    "MultiHeadAttention": "archlab.model.attention",
+    "Norm": "archlab.config.components.norm",
+    "Objective": "archlab.config.optimizer",
+    "Optimizer": "archlab.config.optimizer",
+    "Options": "archlab.config.register",
+    "Outcome": "archlab.study.outcome_schema",
+    "Position": "archlab.config.components.position",
     "Projection": "archlab.model.projection",
+    "Schedule": "archlab.config.optimizer",
     "Session": "archlab.infer.generate",
     "StateTensor": "archlab.config.components.component",
+    "Task": "archlab.config.tasks",
     "cost": "archlab.pricing.summary",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
+    "implements": "archlab.config.core.registry",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.record",
-    "register_mixer": "archlab.config.components.plugins",
-    "register_mlp": "archlab.config.components.plugins",
-    "register_optimizer": "archlab.config.components.plugins",
+    "register_mixer": "archlab.config.register",
+    "register_mlp": "archlab.config.register",
+    "register_optimizer": "archlab.config.register",
     "register_outcome": "archlab.study.outcome_schema",
     "run_study": "archlab.report.study.run_study",
     "save_pretrained": "archlab.exchange.save",

@@ -52,11 +52,10 @@ def scores(run):
 
 
 def test_every_component_trains_as_in_one_process(torchrun):
-    """One start of torchrun trains all configs of processes.yaml; so does one process. A plug-in is the documents'."""
+    """One start of torchrun trains all configs of processes.yaml; so does one process. Plug-ins are the document's."""
     worker, folder = Path(__file__).with_name("train_many.py"), torchrun.lab.folder
-    lion = re.search(r"^# lion\.py\n.*?(?=^```)", PLUG_INS.read_text(), re.M | re.S)
-    assert lion
-    (folder / "lion.py").write_text(lion[0])
+    for text, name in re.findall(r"^(# (\w+\.py)\n.*?)^```", PLUG_INS.read_text(), re.M | re.S):
+        (folder / name).write_text(text)
     alone = subprocess.run(
         [sys.executable, worker, CONFIGS, folder / "alone"],
         cwd=folder, env=torchrun.lab.env, capture_output=True, text=True,
@@ -64,7 +63,7 @@ def test_every_component_trains_as_in_one_process(torchrun):
     assert alone.returncode == 0, alone.stderr
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
-    assert names == ["components", "copies", "divided", "dropped", "mixture", "pieces"]
+    assert names == ["components", "copies", "divided", "dropped", "mixture", "pieces", "yours", "yours_from_scratch"]
     for name in names:
         one, four = folder / "alone" / name, folder / "four" / name
         assert len(losses(one)) == len(losses(four)) == 4, name

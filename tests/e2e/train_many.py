@@ -7,9 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
-from torch.distributed import init_process_group
+from torch.distributed import destroy_process_group, init_process_group
 
 from archlab.config.core.merge import expand
+from archlab.config.core.plugins import load_early
 from archlab.config.core.trust import accept
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
@@ -28,7 +29,9 @@ class Stopping(Callback):
 if __name__ == "__main__":
     file, folder = map(Path, sys.argv[1:])
     common, *configs = yaml.safe_load_all(file.read_text())
-    accept(*[plugin for one in configs for plugin in one.get("plugins", ())])
+    plugins = [plugin for one in configs for plugin in one.get("plugins", ())]
+    accept(*plugins)
+    load_early(plugins)
     if not (alone := "WORLD_SIZE" not in os.environ):
         init_process_group("gloo")  # once, for all of them
     for one in configs:
@@ -37,3 +40,5 @@ if __name__ == "__main__":
             config = build_config(overlay(expand(common), {**one, "parallel": parallel}, Config))
             with suppress(KeyboardInterrupt):
                 train(config, folder / name, Stopping() if then and parallel is first else Callback())
+    if not alone:
+        destroy_process_group()  # its threads must not outlive Python

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib import import_module, resources
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_origin
 
 import altair as alt
 import pytest
@@ -15,6 +15,7 @@ from pydantic import BaseModel
 import archlab
 from archlab.cli.app import TRUST_OPTION, VERBS, main
 from archlab.config.core.base import Base
+from archlab.config.core.registry import kinds
 from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
@@ -25,7 +26,8 @@ from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
 from archlab.report.ledger.words import said
 from archlab.study.authoring import SCHEMAS
-from archlab.study.outcome_schema import AnyOutcome
+from archlab.study.outcome_schema import Outcome
+from schema_classes import classes_in
 
 DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
 
@@ -125,9 +127,9 @@ def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
     """Dotted field and docstring, read from the classes themselves."""
     for name, field in schema.model_fields.items():
         yield at + name, field.description or ""
-        for part in (field.annotation, *get_args(field.annotation)):
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                yield from fields(part, f"{at}{name}.")
+        is_of_outcomes = get_origin(field.annotation) is dict and Outcome in get_args(field.annotation)
+        for part in () if is_of_outcomes else classes_in(field.annotation):
+            yield from fields(part, f"{at}{name}.")
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
@@ -142,7 +144,7 @@ def test_every_field_and_its_docstring_are_in_the_reference(site: dict[str, Page
 
 def test_every_outcome_has_its_place_in_the_reference(site: dict[str, Page]):
     words = " ".join(site["reference-study.html"].words.split())
-    for outcome in get_args(get_args(AnyOutcome)[0]):
+    for outcome in kinds(Outcome).values():
         assert " ".join((outcome.__doc__ or "missing").split()).replace("`", "") in words
 
 

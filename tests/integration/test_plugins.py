@@ -1,6 +1,7 @@
 """Plug-ins: the examples of docs/plugins.md, run as a reader would, and all that can be wrong with one."""
 
 import itertools
+import json
 import math
 import pickle
 import re
@@ -8,30 +9,41 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import archlab
 import tiny
+from archlab.cli.app import main
 from archlab.config.core import trust
+from archlab.config.core.plugins import loaded
+from archlab.config.core.registry import Section, kind_of, own_kinds
 from archlab.config.core.yaml_text import read_yaml, to_yaml
-from archlab.config.identity import resolved
+from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
+from archlab.data.tasks.windows import windows
+from archlab.digests import write_with_digests
 from archlab.errors import UserError, user_message
+from archlab.exchange.gguf.write import save_gguf
 from archlab.flatten.write import flatten
+from archlab.model.context import start_pass
 from archlab.pricing.work import forward_flops
 from archlab.study.executors.local import Local
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
+from archlab.study.runs import Run
 from archlab.study.study_file import read_study
 from archlab.training.callback import Callback
+from archlab.training.loss import objective
 from archlab.training.optim import make_optimizer
+from archlab.training.schedule import learning_rate, warmup_steps
 from archlab.training.train import train
 from plugin_state import as_a_new_process
 
@@ -40,7 +52,7 @@ FILES = {
     name: text for text in re.findall(r"^```\w+\n(.*?)^```", DOCUMENT, re.M | re.S) for name in re.findall(r"\A# (\S+)\n", text)
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("new_process")
-SQUARED = {"kind": "plugin", "name": "squared", "options": {"d_ff": 48}}
+SQUARED = {"kind": "squared", "d_ff": 48}
 
 
 def write(text: str, name: str = "own.py") -> Path:
@@ -56,7 +68,7 @@ def config(*overrides: str, **changed: Any) -> Config:
     raw = {
         "plugins": ["squared.py", "lion.py"],
         "model": tiny.MODEL | {"mlp": SQUARED} | changed.pop("model", {}),
-        "train": tiny.TRAIN | {"optimizer": {"kind": "plugin", "name": "lion"}, "lr": 1e-3} | changed.pop("train", {}),
+        "train": tiny.TRAIN | {"optimizer": {"kind": "lion"}, "lr": 1e-3} | changed.pop("train", {}),
         "data": {"path": str(tiny.write_text(Path()).resolve())},
     }
     trust.accept(*(raw | changed)["plugins"])
@@ -196,7 +208,7 @@ def test_a_run_has_its_plugins_with_it() -> None:
     Path("run").rename("elsewhere/moved")
     as_a_new_process()
     loaded = archlab.from_pretrained("elsewhere/moved")
-    assert type(loaded.layers[0].get_submodule("mlp")).__name__ == "Squared"
+    assert type(loaded.layers[0].get_submodule("mlp")).__name__ == "SquaredModule"
 
 
 def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,41 +233,280 @@ def test_another_process_has_the_plugins_of_a_config_that_it_is_given() -> None:
 
 
 def test_a_mixer_keeps_what_its_state_says() -> None:
-    asked = with_mixer("average")
+    asked = documented("average.py")
     decoder = archlab.Decoder(asked.model).eval()
     prompt = torch.tensor([[3, 1, 4, 1, 5]])
     written = archlab.generate(decoder, prompt, max_new_tokens=6)
     whole = decoder(written[:, :-1]).argmax(-1)[:, prompt.shape[1] - 1 :]
     assert whole.tolist() == written[:, prompt.shape[1] :].tolist()
-    assert read_values(asked)["mixer"]["options"] == {"keep": 0.5}, "defaults are written out"
+    assert resolved(asked)["model"]["mixer"] == {"kind": "average", "keep": 0.5}, "defaults are written out"
 
 
-def read_values(asked: Config) -> dict[str, Any]:
-    return resolved(asked)["model"]
+USED = {
+    "power_norm.py": ["model.norm={kind: power_norm, power: 2.5}"],
+    "mish.py": ["model.mlp.activation=mish"],
+    "bell.py": ["model.position={kind: bell, width: 4}"],
+    "relu_attention.py": ["model.attention.kind=relu"],
+    "sigmoid.py": ["model.attention={kind: sigmoid}", "model.position.kind=none"],
+    "average.py": ["model.mixer={kind: average}", "model.attention.kind=none", "model.position.kind=none"],
+    "squared.py": ["model.mlp={kind: squared, d_ff: 48}"],
+    "lion.py": ["train.optimizer={kind: lion, beta1: 0.8}", "train.lr=1e-3"],
+    "root.py": ["train.schedule=root"],
+    "smooth.py": ["train.objective={kind: smooth, amount: 0.2}"],
+    "reverse.py": ["data.task={kind: reverse, reversed: 4}"],
+}
+"""File of the document -> how the tiny config uses what it adds."""
+OF_THE_MODEL = [file for file, overrides in USED.items() if overrides[0].startswith("model.")]
+KINDS = {file: re.findall(r'^    kind: Literal\["(\w+)"\]', text, re.M)[0] for file, text in FILES.items() if file[-3:] == ".py"}  # fmt: skip
 
 
-def with_mixer(name: str, *overrides: str) -> Config:
-    """The tiny model with a mixer of the document in the place of attention."""
-    write(FILES[f"{name}.py"], f"{name}.py")
-    given = yaml.safe_load(FILES["sigmoid.yaml"].replace("sigmoid", name))
-    model = given["model"] | {"mlp": tiny.MODEL["mlp"]}
-    return config(*overrides, plugins=given["plugins"], model=model, train={"optimizer": {"kind": "adamw"}})
+def written(*files: str) -> list[str]:
+    """Write files of the document and the tiny config that they are used in; return the arguments of a command."""
+    for file in files:
+        write(FILES[file], file)
+    if not Path("tiny.yaml").exists():
+        base = tiny.config(data=tiny.write_text(Path()).resolve())
+        write(to_yaml(base.model_dump(mode="json")), "tiny.yaml")
+    return ["tiny.yaml", f"plugins=[{', '.join(files)}]", *(override for file in files for override in USED[file])]
 
 
-def drawn(asked: Config) -> archlab.Decoder:
+def documented(file: str, *overrides: str) -> Config:
+    """The tiny config with what a file of the document adds."""
+    return archlab.load_config(*written(file), *overrides)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What a command prints."""
+    assert main(list(arguments)) == code
+    printed = capsys.readouterr()
+    return printed.out if code == 0 else printed.err
+
+
+def test_every_section_has_a_file() -> None:
+    assert {*USED, "guesses.py"} == KINDS.keys()
+    as_a_new_process()
+    for file in KINDS:
+        write(FILES[file], file)
+        trust.accept(file)
+    loaded(tuple(KINDS))
+    assert {kind_of(kind): kind.section for kind in own_kinds()}.keys() == set(KINDS.values())
+    assert {kind.section for kind in own_kinds()} == set(get_args(Section))
+
+
+@pytest.mark.parametrize(
+    "file", [name for name, text in FILES.items() if name.endswith(".yaml") and "question" not in text]
+)
+def test_a_config_of_the_document_is_what_it_says(file: str) -> None:
+    for name in KINDS:
+        write(FILES[name], name)
+    write(FILES[file], file)
+    asked = archlab.load_config(file)
+    assert archlab.cost(asked).parameters.total == sum(p.numel() for p in archlab.Decoder(asked.model).parameters())
+
+
+@pytest.mark.parametrize("file", USED)
+def test_commands_know_a_kind_as_one_of_their_own(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, kind = written(file), KINDS[file]
+    shown = said(capsys, "show", *arguments)
+    assert re.search(rf"\b(kind|activation|schedule): {kind}\b", shown)
+    priced = json.loads(said(capsys, "cost", *arguments, "--json"))
+    built = archlab.Decoder(archlab.load_config(*arguments).model)
+    assert priced["parameters"]["total"] == sum(p.numel() for p in built.parameters())
+    said(capsys, "check", *arguments)
+    (name,) = (own.display_name for own in own_kinds())
+    said(capsys, "draw", *arguments, "--out", "block.svg")
+    if file in OF_THE_MODEL:
+        assert name.lower() in Path("block.svg").read_text().lower()
+    explained = said(capsys, "explain", kind, "--plugins", file)
+    own = own_kinds()[0]
+    assert " ".join((own.__doc__ or "").split()) in " ".join(explained.split())
+    assert str(Path(file).resolve()) in explained
+    assert all(f".{field}\n" in explained for field in own.model_fields if field != "kind")
+
+    misspelt = [*arguments[:2], *(text.replace(kind, f"{kind[:-1]}") for text in arguments[2:])]
+    assert f"did you mean {kind}?" in said(capsys, "show", *misspelt, code=2)
+
+
+@pytest.mark.parametrize(
+    "file", [file for file, overrides in USED.items() if any("{kind" in o and ", " in o for o in overrides)]
+)
+def test_the_fields_of_a_kind_are_validated_as_those_of_any(file: str) -> None:
+    *before, override = written(file) if file != "lion.py" else written(file)[:-1]
+    path, field, value = re.findall(r"^(\S+)=\{kind: \w+, (\w+): (\S+)\}", override)[0]
+    arguments = [*before, f"{path}.kind={KINDS[file]}"]
+    changed = archlab.load_config(*arguments, f"{path}.{field}={int(float(value)) + 2}")
+    assert config_hash(changed) != config_hash(archlab.load_config(*arguments)), "a name of a run says the field"
+    with pytest.raises(UserError, match=rf"{path}\.{field[1:]} +unknown; did you mean {field}\?"):
+        archlab.load_config(*arguments, f"{path}.{field[1:]}=1")
+    with pytest.raises(UserError, match=rf"{path}\.{field} +'many'; allowed: a"):
+        archlab.load_config(*arguments, f"{path}.{field}=many")
+
+
+@pytest.mark.parametrize("file", OF_THE_MODEL)
+def test_what_cannot_have_a_kind_of_the_model_refuses_it_by_name(file: str) -> None:
+    model, kind = archlab.Decoder(documented(file).model), KINDS[file]
+    for refusing in (
+        lambda: flatten(model.config, "own"),
+        lambda: archlab.save_pretrained(model, "out"),
+        lambda: save_gguf(model, Path("out.gguf"), None),
+    ):
+        with pytest.raises(UserError, match=rf"model\.\S+ +{kind} is not archlab's own; allowed in "):
+            refusing()
+    assert not Path("out").exists()
+    assert not Path("out.gguf").exists()
+
+
+@pytest.mark.parametrize("file", USED)
+def test_a_run_with_a_kind_goes_on_where_it_stopped(file: str) -> None:
+    asked = documented(file, "train.checkpoint_every=2")
+    whole = train(asked, "whole", Callback())
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, "stopped", StopAt(5))
+    Path(file).unlink()
+    as_a_new_process()
+    gone_on = train(archlab.load_config("stopped"), "stopped", Callback())
+    assert (gone_on.loss, gone_on.train_loss) == (whole.loss, whole.train_loss)
+    weights = [archlab.from_pretrained(folder).state_dict() for folder in ("whole", "stopped")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_what_each_of_the_smaller_kinds_computes() -> None:
+    """By the formulas of their docstrings."""
+    x = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+    norm = archlab.Decoder(documented("power_norm.py").model).layers[0].get_submodule("mlp_norms.before")
+    torch.testing.assert_close(norm(x), x / x.abs().pow(2.5).mean(-1, keepdim=True).pow(1 / 2.5), atol=1e-4, rtol=1e-4)
+    mlp = archlab.Decoder(documented("mish.py").model).layers[0].get_submodule("mlp")
+    torch.testing.assert_close(mlp.get_submodule("activation")(x), x * torch.tanh(torch.log1p(x.exp())))
+    root = resolve_train(documented("root.py"))
+    rates = [learning_rate(root, step) / root.lr for step in range(root.steps)]
+    start = warmup_steps(root)
+    assert rates[start:] == pytest.approx(
+        [1 - 0.9 * math.sqrt(n / (root.steps - start)) for n in range(root.steps - start)]
+    )
+    smooth = documented("smooth.py").train.objective
+    logits, targets = torch.randn(4, 7, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 6, 1])
+    expected = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.2)
+    torch.testing.assert_close(objective(logits, targets, 0.0, smooth)[0], expected)
+    asked = documented("reverse.py")
+    found = windows(asked.data.task, 0, 0, 3, 16, 300)
+    assert (found.tokens[:, -4:] == found.tokens[:, -9:-5][:, ::-1]).all()
+    assert found.scored[:, -4:].all()
+    assert not found.scored[:, :-4].any()
+
+
+def test_the_attention_that_weighs_by_relu_is_what_it_says() -> None:
+    """With a window, of grouped heads, beside a bias on the scores; head by head."""
+    arguments = [*written("relu_attention.py", "bell.py"), "model.attention.window=3"]
+    model = drawn(archlab.load_config(*arguments))
+    layer = model.layers[0].get_submodule("attention")
+    x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
+    q, k, v = (layer.get_submodule(name)(x)[0].unflatten(-1, (-1, 8)) for name in "qkv")
+    rate = layer.get_parameter("position_bias.rate")
+    mixed = torch.zeros(6, 4, 8)
+    for head, t in itertools.product(range(4), range(6)):
+        seen = range(max(0, t - 2), t + 1)
+        for s in seen:
+            score = q[t, head] @ k[s, head // 2] / math.sqrt(8) - rate[head] * (t - s) ** 2
+            mixed[t, head] += score.relu() / len(seen) * v[s, head // 2]
+    context = start_pass(torch.zeros(1, 6, dtype=torch.int64), None, None, None, torch.float32)
+    expected = layer.get_submodule("out")(mixed.flatten(1))
+    torch.testing.assert_close(layer(x, context.context(layer_configs(model.config)[0]))[0], expected)
+
+
+@pytest.mark.parametrize("role", ["convolution", "narrow"])
+def test_a_multiplier_for_a_role_that_a_mixer_does_not_have_is_refused(role: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"train\.lr_multipliers\.{role} +2, but no parameter of this model has the role {role}"
+    ):
+        documented("average.py", f"train.lr_multipliers.{role}=2")
+
+
+@pytest.mark.parametrize("change", ["softcap=30", "sinks=true"])
+def test_a_field_that_a_kind_narrows_cannot_be_set(change: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"model\.attention\.{change.partition('=')[0]} +(30|true); allowed: (None|False)"
+    ):
+        documented("relu_attention.py", f"model.attention.{change}")
+
+
+def test_other_places_of_a_position() -> None:
+    """Added to the embedding, with parameters; and rotating queries and keys."""
+    write(POSITIONS, "positions.py")
+    written()
+    for kind, n_parameters in (("added", 16 * 32), ("flipped", 0)):
+        asked = archlab.load_config("tiny.yaml", "plugins=[positions.py]", f"model.position.kind={kind}")
+        without = archlab.load_config("tiny.yaml", "model.position.kind=none")
+        extra = archlab.cost(asked).parameters.total - archlab.cost(without).parameters.total
+        assert extra == n_parameters
+        model = drawn(asked, 0.1)
+        tokens = torch.randint(300, (2, 12), generator=torch.Generator().manual_seed(0))
+        whole, session = model(tokens), archlab.Session(model, tokens[:, :5], 12)
+        for n in range(5, 12):
+            torch.testing.assert_close(session.logits(), whole[:, n - 1])
+            session.read(tokens[:, n : n + 1])
+        assert not torch.allclose(whole, drawn(without, 0.1)(tokens))
+
+
+POSITIONS = '''
+from typing import ClassVar, Literal
+
+import archlab
+import torch
+from torch import nn
+
+
+class Added(archlab.Position):
+    """A learned number for each feature of each position."""
+
+    kind: Literal["added"] = "added"
+    acts_on: ClassVar[str] = "embedding"
+
+    def of_all_layers(self, d_model, max_seq_len, n_heads):
+        return max_seq_len * d_model
+
+
+@archlab.implements(Added)
+class AddedModule(nn.Module):
+    def __init__(self, config, d_model, max_seq_len):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(max_seq_len, d_model))
+        self.roles = {"table": "embedding"}
+
+    def forward(self, positions, dtype):
+        return self.table[positions.clamp(min=0)].to(dtype)
+
+
+class Flipped(archlab.Position):
+    """Every other token has its queries and keys negated."""
+
+    kind: Literal["flipped"] = "flipped"
+    acts_on: ClassVar[str] = "queries"
+
+
+@archlab.implements(Flipped)
+class Flip:
+    def __init__(self, config, width, positions, lengths, dtype):
+        self.signs = (1 - 2 * (positions % 2)).to(dtype)[:, None, :, None]
+
+    def rotate(self, x):
+        return x * self.signs
+'''
+
+
+def drawn(asked: Config, deviation: float = 0.4) -> archlab.Decoder:
     """Every parameter drawn, so that all heads' temperatures differ."""
     model = archlab.Decoder(asked.model).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.4, generator=generator))
+            parameter.add_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
     return model
 
 
 def test_the_attention_of_the_document_is_what_it_says() -> None:
     """Pair by pair; a turn by an angle is a product of complex numbers."""
-    asked = with_mixer("sigmoid")
-    own = drawn(asked).layers[0].get_submodule("mixer")
+    asked = documented("sigmoid.py")
+    own = drawn(asked).layers[0].get_submodule("attention")
     x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     q, k, v = (x @ own.get_parameter("qkv.weight").T).view(5, 3, 4, 8).unbind(1)
     rates = 10_000.0 ** -(torch.arange(4) / 4)
@@ -279,13 +530,13 @@ def test_the_attention_of_the_document_is_what_it_says() -> None:
     assert archlab.cost(asked).kv_cache_bytes == archlab.cost(asked.model_copy(update={"model": alike})).kv_cache_bytes
 
 
-@pytest.mark.parametrize("own", ["average", "sigmoid"])
-def test_a_mixer_of_the_document_keeps_its_texts_apart_and_its_cache_right(
-    own: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("file", OF_THE_MODEL)
+def test_a_kind_of_the_document_keeps_its_texts_apart_and_its_cache_right(
+    file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    model = drawn(with_mixer(own))
+    model = drawn(documented(file), 0.4 if file in ("average.py", "sigmoid.py") else 0.1)
     tokens = torch.randint(300, (2, 12), generator=torch.Generator().manual_seed(0))
     whole = model(tokens)
     packed = model(tokens.view(1, 24), documents=torch.arange(24)[None] // 12)
@@ -298,11 +549,11 @@ def test_a_mixer_of_the_document_keeps_its_texts_apart_and_its_cache_right(
             session.read(tokens[:, n : n + 1])
 
 
-@pytest.mark.parametrize("own", ["squared", "sigmoid", "average"])
-def test_one_is_trained_compiled(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", [*OF_THE_MODEL, "smooth.py"])
+def test_one_is_trained_compiled(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced into one graph per layer, and not compiled to C++ here; with the losses of what is not."""
     torch.compiler.reset()
-    asked = config if own == "squared" else partial(with_mixer, own)
+    asked = partial(documented, file)
     plain = train(asked("train.compile=false"), "plain", Callback())
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter, fullgraph=True))
@@ -315,16 +566,16 @@ def test_a_layer_kind_may_have_one() -> None:
     layers = {"a": {"mlp": SQUARED}, "b": {}, "pattern": ["a", "b"]}
     asked = config(model={"mlp": {"d_ff": 64}, "layers": layers})
     kinds = [type(layer.get_submodule("mlp")).__name__ for layer in archlab.Decoder(asked.model).layers]
-    assert kinds == ["Squared", "MLP"]
+    assert kinds == ["SquaredModule", "MLP"]
     train(asked, "run", Callback())
     assert "plugin0-squared.py" in read_yaml(Path("run/config.yaml"))["plugins"]
 
 
 WRONG = {
-    "model.mlp.name=squard": r"model\.mlp\.name +'squard'; no such plug-in for mlp; allowed: squared",
-    "model.mlp.options.d_f=3": r"model\.mlp\.options +d_f: no such option of squared; allowed: d_ff",
-    "model.mlp.options.d_ff=wide": r"model\.mlp\.options +d_ff: 'wide'; should be a valid integer",
-    "train.optimizer.name=squared": r"train\.optimizer\.name +'squared'; no such plug-in for optimizer; allowed: lion",
+    "model.mlp.kind=squard": r"model\.mlp\.kind +'squard'; did you mean squared\? allowed: ",
+    "model.mlp.d_f=3": r"model\.mlp\.d_f +unknown; did you mean d_ff\? allowed: kind, d_ff",
+    "model.mlp.d_ff=wide": r"model\.mlp\.d_ff +'wide'; allowed: a whole number",
+    "train.optimizer.kind=squared": r"train\.optimizer\.kind +'squared'; allowed: adamw, muon, lion",
     "train.betas=[0.8, 0.9]": r"train\.betas +is AdamW's, and lion does not read it; leave it out",
     "train.eps=1e-6": r"train\.eps +is AdamW's, and lion does not read it",
     "plugins=[squared.py]": r"plugins +\S*squared\.py; missing: \S*lion\S*, which brings the optimizer lion",
@@ -348,9 +599,11 @@ BROKEN = {
     "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, and a run keeps a copy of the"),
     "a part of a neighbour": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
     "a relative neighbour": ("from .helper import it", "own.py: imports .helper from its own folder"),
-    "no price": (SQUARED_TEXT.replace("def work", "def works"), "Options has no `work`, so nothing is known of its"),
-    "no component": (SQUARED_TEXT.replace("archlab.Component", "archlab.Options"), "allowed: a subclass of archlab.Comp"),
-    "no options": (FILES["lion.py"].replace("archlab.Options", ""), "allowed: a subclass of archlab.Options"),
+    "no price": (SQUARED_TEXT.replace("def work", "def works"), "mlp squared: Squared has no work; define it in the class"),
+    "no operations": (FILES["mish.py"].replace("    flops_per", "    # "), "activation mish: Mish has no flops_per_number"),
+    "no place": (FILES["bell.py"].replace("    acts_on", "    # "), "position bell: Bell has no acts_on; define it in"),
+    "no sentence": (FILES["reverse.py"].replace("def describe", "def say"), "task reverse: Reverse has no describe;"),
+    "no parameters": (FILES["power_norm.py"].replace("def n_", "def m_"), "norm power_norm: PowerNorm has no n_parameters"),
     "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
 }  # fmt: skip
 
@@ -383,16 +636,15 @@ def test_two_files_of_one_name() -> None:
 
 
 def test_what_a_module_does_not_keep_of_its_promise() -> None:
-    for changed, message in {
-        "2 * site": "mlp plug-in squared: `parameters` says 4,608 learned numbers, and its module has 3,072",
-        "role": "mlp plug-in squared: up.weight has neither a constant nor a role .*; allowed: archlab.Projection",
-        "module": "mlp plug-in squared: made a int; allowed: a torch.nn.Module",
-    }.items():
-        text = {
-            "2 * site": SQUARED_TEXT.replace("2 * site", "3 * site"),
-            "role": SQUARED_TEXT.replace("archlab.Projection", "nn.Linear").replace(', role="input"', "").replace(', role="output"', ""),
-            "module": SQUARED_TEXT.replace("Options, Squared)", "Options, lambda options, site: 3)"),
-        }[changed]  # fmt: skip
+    plain = SQUARED_TEXT.replace("archlab.Projection", "nn.Linear")
+    for text, message in (
+        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: `parameters` says 4,608 parameters, and its module has 3,072"),
+        (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has neither a constant nor a role .*; allowed: archlab.Projection"),
+        (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter of the role narrow; allowed: input, output, which"),
+        (SQUARED_TEXT.split("@archlab")[0] + "archlab.implements(Squared)(lambda config, site: 3)", "mlp squared: made a int; allowed: a torch.nn.Module"),
+        (SQUARED_TEXT.replace("@archlab.implements(Squared)", ""), r"mlp squared: nothing implements Squared; put @archlab\.implements\(Squared\) before"),
+    ):  # fmt: skip
+        as_a_new_process()
         write(text, "squared.py")
         with pytest.raises(UserError, match=message):
             archlab.Decoder(config().model)
@@ -400,7 +652,7 @@ def test_what_a_module_does_not_keep_of_its_promise() -> None:
 
 def test_what_an_optimiser_must_not_do() -> None:
     for before, after, message in (
-        ("Options, Lion)", "Options, lambda groups, options: 3)", "its factory made a int; allowed: a torch.optim"),
+        ("LionOptimizer(to_train.groups_by_shape, config)", "3", "its factory made a int; allowed: a torch.optim"),
         ("(groups, defaults", "([p for g in groups for p in g['params']], defaults", "groups without lr_multiplier"),
         (
             'p.mul_(1 - group["lr"] * group["weight_decay"])',
@@ -431,21 +683,16 @@ def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(arm.values == {} for arm in none.by("guessed").arms)
 
 
-def test_what_cannot_have_a_plugin_refuses_it_by_name() -> None:
-    model = archlab.Decoder(config().model)
-    with pytest.raises(UserError, match=r"model\.mlp\.name +squared; allowed in a flattened file: no plug-in"):
-        flatten(model.config, "own")
-    with pytest.raises(UserError, match=r"model\.mlp\.name +squared; allowed in a published format: no plug-in"):
-        archlab.save_pretrained(model, "out")
-    model.config.mlp.share(1)
-    with pytest.raises(UserError, match=r"tensor=2: model\.mlp is the plug-in squared, which cannot be cut"):
-        model.config.mlp.share(2)
-    assert not Path("out").exists()
+def test_a_component_that_cannot_be_divided() -> None:
+    mlp = archlab.Decoder(config().model).config.mlp
+    with pytest.raises(UserError, match=r"squared: it cannot be divided among devices; allowed: tensor=1"):
+        mlp.share(2)
 
 
 def test_an_arm_that_cannot_be_adjusted() -> None:
     the_study()
-    text = Path("study.yaml").read_text() + "equal: {parameters: 1%}\n"
+    write(SQUARED_TEXT.replace("d_ff", "width"), "squared.py")
+    text = Path("study.yaml").read_text().replace("d_ff", "width") + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
     with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
         Study("study", read_study("study.yaml")[1], Path("other"))
@@ -473,3 +720,99 @@ def test_files_of_plug_ins_that_lead_nowhere(tmp_path: Path) -> None:
         config("plugins=[loop.py]")
     with pytest.raises(UserError, match="no user 'nobody-of-that-name'"):
         config("plugins=[~nobody-of-that-name/x.py]")
+
+
+OLD = """
+import archlab
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class MLPOptions(archlab.Component):
+    d_ff: int = 512
+
+    def parameters(self, site):
+        return {"mlp": 2 * site.d_model * self.d_ff}
+
+    def work(self, site, this):
+        yield this.product("mlp", site.d_model, self.d_ff)
+        yield this.product("mlp", self.d_ff, site.d_model)
+
+
+class Squared(nn.Module):
+    def __init__(self, options, site):
+        super().__init__()
+        self.up = archlab.Projection(site.d_model, options.d_ff, bias=False, role="input")
+        self.down = archlab.Projection(options.d_ff, site.d_model, bias=False, role="output")
+
+    def forward(self, x, context=None, state=None):
+        return self.down(F.relu(self.up(x)).square())
+
+
+class SGDOptions(archlab.Options):
+    momentum: float = 0.0
+
+
+def make_sgd(groups, options):
+    return torch.optim.SGD(groups, momentum=options.momentum)
+
+
+class CountOptions(archlab.Options):
+    at_least: int = 0
+
+
+archlab.register_mlp("old_squared", MLPOptions, Squared)
+archlab.register_optimizer("old_sgd", SGDOptions, make_sgd)
+archlab.register_outcome(
+    "old_count", CountOptions, lambda run, options: len(run.tokens), title="windows", unit="count", better="neither"
+)
+"""
+"""As files of earlier versions were written."""
+
+
+def in_old_form(**raw: Any) -> Config:
+    """The tiny config with what OLD registers, as earlier versions wrote it."""
+    write(OLD, "old.py")
+    trust.accept("old.py")
+    mlp = {"kind": "plugin", "name": "old_squared", "options": {"d_ff": 48}}
+    optimizer = {"kind": "plugin", "name": "old_sgd", "options": {"momentum": 0.5}}
+    train = tiny.TRAIN | {"optimizer": optimizer}
+    return build_config({"plugins": ["old.py"], "model": tiny.MODEL | {"mlp": mlp}, "train": train} | raw)
+
+
+def test_a_run_of_the_old_form_keeps_its_name() -> None:
+    """The name is that of the version before kinds registered themselves."""
+    assert Run("a run", in_old_form(data={"path": "python-stdlib"}), "corpus", threads=1).name == "c1da9d162b25"
+
+
+def test_a_run_folder_of_the_old_form_loads_and_goes_on() -> None:
+    """With the `config.yaml` that earlier versions wrote."""
+    asked = in_old_form(data={"path": str(tiny.write_text(Path()).resolve())})
+    whole = train(asked, "whole", Callback())
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, "stopped", StopAt(5))
+    for folder in map(Path, ("whole", "stopped")):
+        text = (folder / "config.yaml").read_text()
+        for kind, field in (("old_squared", "d_ff: 48"), ("old_sgd", "momentum: 0.5")):
+            new = f"{{{field}, kind: {kind}}}"
+            assert new in text
+            text = text.replace(new, f"{{kind: plugin, name: {kind}, options: {{{field}}}}}")
+        write_with_digests(folder, {"config.yaml": text})
+    Path("old.py").unlink()
+    as_a_new_process()
+    assert type(archlab.from_pretrained("whole").layers[0].get_submodule("mlp")).__name__ == "Squared"
+    assert train(archlab.load_config("stopped"), "stopped", Callback()).loss == whole.loss
+
+
+def test_an_outcome_of_the_old_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Local, "run_all", tiny.run_here)
+    the_study()
+    text = Path("study.yaml").read_text().replace("guesses.py]", "guesses.py, old.py]").replace(
+        "measure:", "measure:\n  windows: {kind: plugin, name: old_count, options: {at_least: 2}}"
+    )  # fmt: skip
+    write(OLD, "old.py")
+    write(text, "study.yaml")
+    found = run(Study("study", read_study("study.yaml")[1], Path("studies/study"), Local(workers=1)))
+    assert found.failed == {}
+    assert {value for arm in found.by("windows").arms for value in arm.values.values()} == {16.0}

@@ -24,7 +24,7 @@ from archlab.report.charts.axes import axis, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
 from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colours, differences, labels, levels, levels_show
-from archlab.report.study.curves import GRADIENT, LINES_SHOW, Quantity, evaluations, last_half, mean_rows, updates
+from archlab.report.study.curves import GRADIENT, LINES_SHOW, CurveQuantity, evaluations, last_half, mean_rows, updates
 from archlab.report.study.grids import tuned_fields, tuning_rows
 from archlab.report.study.page import drawn, picture, render, write_page, write_picture
 from archlab.report.study.tables import terminal_table
@@ -341,7 +341,7 @@ def test_bands_of_curves_leave_out_what_a_seed_does_to_all_arms() -> None:
         ]  # fmt: skip
         return study.model_copy(update={"arms": arms})
 
-    drawn = Quantity(Axis("bits", "bits per byte"), lambda curve: (curve.tokens, curve.values))
+    drawn = CurveQuantity(Axis("bits", "bits per byte"), lambda curve: (curve.tokens, curve.values))
     for row in mean_rows(moved(2), drawn):
         assert row["high"] - row["low"] == pytest.approx(0, abs=1e-9)
         assert row["mean"] == pytest.approx(row["low"])

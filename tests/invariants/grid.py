@@ -4,15 +4,16 @@ import functools
 import itertools
 import random
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 
 from archlab.config.check import broken_rules
 from archlab.config.components.activation import Activation
-from archlab.config.components.position import DynamicNTK, Longrope
+from archlab.config.components.position import BIASED, DynamicNTK, Longrope
 from archlab.config.core.merge import Raw
+from archlab.config.core.registry import kinds
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import layer_configs, sees_as
 from archlab.config.schema import Config
@@ -182,7 +183,7 @@ FACTORS: dict[str, list[Any]] = {
         "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
     ],
-    "activation": [f"model.mlp.activation={name}" for name in get_args(Activation)],
+    "activation": [f"model.mlp.activation={name}" for name in kinds(Activation)],
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],
     "embedding": [
         NOTHING,
@@ -310,16 +311,24 @@ def grid() -> tuple[tuple[str, ...], ...]:
     return tuple(_grid()[0])
 
 
-def covering(*factors: str) -> list[int]:
-    """Rows that hold every pair of values of these factors that some row holds; of positions, every kind will do."""
+def covering(*factors: str, alone: str | None = None) -> list[int]:
+    """Rows that hold every pair of values of these factors that some row holds, and every value of the factor `alone`."""
     chosen, seen = list[int](), set[Any]()
     for index, row in enumerate(_grid()[0].values()):
-        values = [(f, row[f].partition(",")[0].rstrip("}") if f == "position" else row[f]) for f in factors]
-        pairs = set(itertools.combinations(values, 2))
+        values = [(factor, _value(row, factor)) for factor in factors]
+        pairs: set[Any] = {*itertools.combinations(values, 2), alone and row[alone]}
         if not pairs <= seen:
             chosen.append(index)
             seen |= pairs
     return chosen
+
+
+def _value(row: dict[str, Any], factor: str) -> Any:
+    """The row's value of a factor; the kind alone of a position; of a bias, the kind of position that makes one."""
+    if factor not in ("position", "bias"):
+        return row[factor]
+    kind = row["position"].partition("kind: ")[2].partition(",")[0].rstrip("}")
+    return kind if factor == "position" or kind in BIASED else None
 
 
 def left_out() -> frozenset[tuple[str, Any, str, Any]]:

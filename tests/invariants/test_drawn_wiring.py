@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from archlab.config.schema import Config
-from archlab.model.attention import Attention
+from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import Context, start_pass
 from archlab.model.decoder import Decoder
 from archlab.model.mlp import MLP
@@ -93,7 +93,7 @@ def inside_mlp(mlp: MLP, part: str, x: Tensor) -> Tensor:
     raise AssertionError(part)
 
 
-def inside_attention(attention: Attention, context: Context, part: str, x: Tensor, *others: Tensor) -> Tensor:
+def inside_attention(attention: MultiHeadAttention, context: Context, part: str, x: Tensor, *others: Tensor) -> Tensor:
     """Queries, keys and values are [B, heads, T, width] from their projection on."""
     config, H = attention.config, attention.config.n_heads
     match part.split():

@@ -1,6 +1,5 @@
-"""Every config of the pairwise grid, and every value of every field, flattened: a choice that `archlab flatten` forgets is
-seen here. Each is in the file as it is in the model, but for prefixes,
-which are refused by name."""
+"""Half of the pairwise grid, and every value of every field, flattened: a choice that `archlab flatten` forgets is seen
+here. Each is in the file as it is in the model, but for prefixes, which are refused by name."""
 
 import itertools
 from copy import deepcopy
@@ -21,7 +20,7 @@ from archlab.errors import UserError
 from archlab.flatten.write import flatten
 from archlab.model.decoder import Decoder
 
-CHUNK, LONGEST = 40, 2000
+CHUNK, LONGEST = 20, 2000
 """Layers that differ in everything take more lines than a file for people has."""
 OF_TRAINING = ("init", "dropout", "mlp.balance", "mlp.router.correction.rate", "max_seq_len")
 """What changes no logits of a model with given weights and a text that fits; tests/parity/test_flatten.py sees where dropout falls."""
@@ -59,10 +58,18 @@ def gap(config: Config, model: Decoder) -> float:
         return ((flat(tokens) - wanted).abs().max() / (wanted.std() + 1e-2 * wanted.abs().max())).item()
 
 
-@pytest.mark.parametrize("start", range(0, len(grid.grid()), CHUNK))
+FLATTENED = range(0, len(grid.grid()), 2)
+"""Every value of the grid is in some of these rows: what a file holds of one, it holds beside any other."""
+
+
+def test_half_of_the_grid_has_every_value() -> None:
+    assert {value for index in FLATTENED for value in grid.grid()[index]} == set(itertools.chain(*grid.grid()))
+
+
+@pytest.mark.parametrize("start", range(0, len(FLATTENED), CHUNK))
 def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
-    for index, row in list(enumerate(grid.grid()))[start : start + CHUNK]:
-        config = grid.config(index)
+    for index in FLATTENED[start : start + CHUNK]:
+        config, row = grid.config(index), grid.grid()[index]
         if not sees_as(config.model, "prefix"):
             assert gap(config, grid.randomised(config)) < 1e-3, row
             continue
@@ -120,8 +127,15 @@ def outcome(settings: list[Setting]) -> str:
     return seen
 
 
+def few(values: list[str]) -> list[str]:
+    """Of numbers the first, the last and one between, for a file writes each as it writes the others; all others."""
+    numbers = [value for value in values if value[0].isdigit()]
+    kept = {numbers[n] for n in (0, len(numbers) // 2, -1)} if numbers else set()
+    return [value for value in values if value in kept or value not in numbers]
+
+
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.startswith(OF_TRAINING)])
 def test_every_setting_is_in_the_file_or_refused(path: str) -> None:
-    results = {value: outcome(settings) for value, settings in PATHS[path].items()}
+    results = {value: outcome(PATHS[path][value]) for value in few(list(PATHS[path]))}
     assert "silent" not in results.values(), results
     assert {"works", "refused", "not valid"} & set(results.values()) or set(results) == {"{}"}, results

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from archlab.config.components.component import Absent
+from archlab.config.components.component import Absent, Attention, Mixer
 from archlab.config.components.kernel_choice import RULES
-from archlab.config.components.position import BIASED
-from archlab.config.components.unions import Attention, Mixer
 from archlab.config.components.visibility import visible, visible_pairs
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs, sees_as
@@ -25,6 +23,7 @@ from archlab.model.roles import roles_of
 from archlab.model.state import Cache
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.params import parameters
+from schema_classes import without_a_row
 
 T = grid.SEQ_LEN
 every_config = pytest.mark.parametrize("index", range(len(grid.grid())))
@@ -39,6 +38,11 @@ def test_the_grid_leaves_out_only_what_rules_forbid() -> None:
         overrides = [o for value in (x, y) for o in ((value,) if isinstance(value, str) else value)]
         with pytest.raises(UserError, match="problem"):
             build_config(grid.BASE, overrides)
+
+
+def test_every_kind_is_in_the_grid() -> None:
+    """So that sight, caches, kernels, counts and FLOPs of each are tested."""
+    assert without_a_row(grid.config(index) for index in range(len(grid.grid()))) == set()
 
 
 # --- who sees whom --------------------------------------------------------------------------------------------
@@ -167,15 +171,17 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
-OF_KERNELS = grid.covering("heads", "visibility", "position", "sinks", "softcap", "scale")
-"""A kernel gets queries, keys, values, a mask, biases, sinks and how to score: no more than these factors make. Flex
-traces each graph anew, which takes most of the time of these tests."""
+OF_KERNELS = grid.covering("heads", "visibility", "bias", "sinks", "softcap", "scale")
+"""A kernel gets queries, keys, values, a mask, biases, sinks and how to score: no more than these factors make."""
+OF_FLEX = {*grid.covering("visibility", "bias", "sinks", "softcap", "scale", alone="heads")}
+"""Flex traces each graph anew, a second of each test. Heads are only sizes to it; what it traces is the rest."""
 
 
 @pytest.mark.parametrize("index", OF_KERNELS)
 @pytest.mark.usefixtures("traced_flex")
 def test_kernels_agree_forward_and_backward(index: int) -> None:
-    able = ["sdpa", "flex", "blocked", "products"]  # of which, and of the reference, `auto` takes one
+    able = ["sdpa", "blocked", "products"]  # of which, of flex and of the reference, `auto` takes one
+    able += ["flex"] * (index in OF_FLEX)
     model = grid.config(index).model
     if model.attention.softcap is not None:
         able.remove("sdpa")
@@ -183,7 +189,7 @@ def test_kernels_agree_forward_and_backward(index: int) -> None:
             UserError, match=r"kernel sdpa cannot do softcap; allowed: auto, flex, (blocked, )?reference"
         ):
             Decoder(model, kernel="sdpa")
-    if any(layer.position.kind in BIASED for layer in layer_configs(model)):
+    if any(layer.position.acts_on == "scores" for layer in layer_configs(model)):
         able.remove("blocked")
         with pytest.raises(UserError, match=r"kernel blocked cannot do bias; allowed: auto, flex, (sdpa, )?reference"):
             Decoder(model, kernel="blocked")
@@ -215,9 +221,11 @@ CHUNKS = {
 }
 
 
-@every_decoding_config
-@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize(
+    ("index", "chunks"), [(i, c) for c in CHUNKS for i in decoding[:: 3 if c == "by token" else 1]]
+)
 def test_cached_is_full(index: int, chunks: str) -> None:
+    """By token takes as many passes as there are tokens, and steps of one are in "uneven" too: every third config will do."""
     tokens, first = grid.tokens(2), CHUNKS[chunks][0]
     prefix = grid.prefix(grid.config(index), 2, min(first, PREFIX))
     with torch.no_grad():

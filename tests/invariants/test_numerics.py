@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from archlab.config.components import norm as norm_schema
 from archlab.config.components import position as position_schema
+from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
 from archlab.model import products as products_module
@@ -84,7 +85,7 @@ def test_angles_far_out_are_float32(under: str) -> None:
     config = position_schema.Rope(theta=1e4)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         turned = rotation(config, 64, positions, torch.tensor([[10_001]]), torch.bfloat16)
-        waves = SinusoidalPositions(position_schema.Sinusoidal(), 64)(positions, torch.bfloat16)
+        waves = SinusoidalPositions(position_schema.Sinusoidal(), 64, 100)(positions, torch.bfloat16)
     angles = np.array([10_000, 9_999])[:, None] * 1e4 ** (-np.arange(0, 64, 2) / 64)
     assert turned.cos.dtype is torch.float32
     # The angle's own rounding: 10,000 * 2^-24, a few times.
@@ -163,7 +164,10 @@ def test_biases_of_far_keys_are_float32() -> None:
     heads = layer_configs(load_config("tiny-llama", "model.attention={n_heads: 8}").model)[0].attention
     alibi = AlibiBias(position_schema.Alibi(), heads)(distance, q)
     np.testing.assert_array_equal(alibi[0, :, 0], -np.outer(2.0 ** -np.arange(1, 9), [4097, 4099]))
-    t5, shaw = T5Bias(position_schema.T5(), 8), ShawBias(16, 16, 0.3)
+    t5, shaw = (
+        T5Bias(position_schema.T5(), heads),
+        ShawBias(position_schema.Shaw(), MultiHead(n_heads=8, head_dim=16, scale=0.3)),
+    )
     for module in (t5, shaw):
         torch.nn.init.normal_(module.weight)
     assert t5(distance, q).dtype is torch.float32

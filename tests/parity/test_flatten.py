@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from archlab.cli.app import main
 from archlab.config.components.activation import Activation
 from archlab.config.components.visibility import Visibility
+from archlab.config.core.registry import kinds
 from archlab.config.io import build_config, presets
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
@@ -34,6 +36,12 @@ LONG, LONGEST = ("qwen3_next",), 1000
 SMALL: dict[str, Any] = {
     "model": {"vocab_size": 23, "d_model": 24, "n_layers": 3, "max_seq_len": 32, "attention": {"n_heads": 4}}
 }
+
+
+@cache
+def file_of(model: ModelConfig, name: str) -> str:
+    """The flattened file, written once for all tests of a process that look at it."""
+    return flatten(model, name, LONGEST)
 
 
 def run_file(text: str) -> nn.Module:
@@ -77,7 +85,7 @@ def noisy(model: Decoder) -> Decoder:
 def test_every_family(case: Case, tmp_path: Path) -> None:
     tiny_model(case).save_pretrained(tmp_path)
     model = load_hf(tmp_path)
-    text = flatten(model.config, case.model_type, LONGEST)
+    text = file_of(model.config, case.model_type)
     check_text(text, LONGEST if case.model_type in LONG else MOST_LINES)
     assert gap(text, model) < 1e-5
 
@@ -86,7 +94,7 @@ def test_every_family(case: Case, tmp_path: Path) -> None:
 def test_every_family_in_bfloat16_rounds_factors_and_weights_as_the_model_does(case: Case, tmp_path: Path) -> None:
     tiny_model(case).bfloat16().save_pretrained(tmp_path)
     model = load_hf(tmp_path)
-    flat = run_file(flatten(model.config, case.model_type, LONGEST)).bfloat16()
+    flat = run_file(file_of(model.config, case.model_type)).bfloat16()
     flat.load_state_dict(model.state_dict())
     for name, buffer in model.named_buffers():  # a router's correction keeps its digits
         assert torch.equal(flat.get_buffer(name), buffer)
@@ -185,7 +193,7 @@ CHOICES: list[tuple[str, ...]] = [
     ("model.d_model=25", "model.attention={n_heads: 5}", "model.position.kind=sinusoidal"),
     *((attention,) for attention in ATTENTIONS),
     *((f"model.attention.qk_norm={{kind: rmsnorm, scope: {s}}}", "model.position.order=before_qk_norm") for s in ("head", "each_head", "width")),
-    *((f"model.mlp.kind={kind}", f"model.mlp.activation={name}") for kind in ("plain", "gated") for name in Activation.__args__),
+    *((f"model.mlp.kind={kind}", f"model.mlp.activation={name}") for kind in ("plain", "gated") for name in kinds(Activation)),
     ("model.mlp.sub_norm=true", "model.attention.sub_norm=true", "model.norm.kind=layernorm"),
     ("model.mlp.bias=true",),
     ("model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}", "model.norm.placement=double"),
@@ -216,7 +224,7 @@ def built(*overrides: str) -> ModelConfig:
 @pytest.mark.parametrize("overrides", CHOICES, ids=" ".join)
 def test_every_choice(overrides: tuple[str, ...]) -> None:
     model = noisy(Decoder(built(*overrides)))
-    text = flatten(model.config, "a choice")
+    text = file_of(model.config, "a choice")
     check_text(text)
     assert gap(text, model) < 1e-5
 
@@ -281,7 +289,7 @@ def test_a_broken_file_is_seen() -> None:
 
 
 def of_choices() -> Iterator[str]:
-    return (flatten(built(*overrides), "a choice") for overrides in CHOICES)
+    return (file_of(built(*overrides), "a choice") for overrides in CHOICES)
 
 
 def of_presets() -> Iterator[str]:

@@ -129,6 +129,7 @@ def test_a_published_model_is_scored_imported_and_trained_with_its_tokenizer(
     kind: str, made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, data = made(kind)
+    capsys.readouterr()
     options = [f"data.path={data}", "train.eval_seq_len=32", "train.device=cpu", "train.dtype=float32"]
     assert main(["eval", str(folder), *options, "--json"]) == 0
     published = json.loads(capsys.readouterr().out)

@@ -8,11 +8,11 @@ import numpy as np
 from archlab.study.answer import answer
 from archlab.study.comparisons import heading, outcome_statistics
 from archlab.study.outcome_schema import (
-    AnyOutcome,
     BestRate,
     Better,
     BitsPerByte,
     LargestGradient,
+    Outcome,
     StateBytes,
     TokensTo,
     TrainingSpeed,
@@ -92,7 +92,7 @@ def rich() -> StudySummary:
     noise = np.random.default_rng(3)
     references = {arm.name: "relu" for arm in found.arms[1:]}
 
-    def other(outcome: AnyOutcome, size: float, n: int) -> OutcomeSummary:
+    def other(outcome: Outcome, size: float, n: int) -> OutcomeSummary:
         values = {
             arm.name: {i: size * (1 + k + float(noise.normal(0, 0.02)) * (n > 1)) for i in range(n)}
             for k, arm in enumerate(found.arms)

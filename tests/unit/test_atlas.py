@@ -187,6 +187,7 @@ def test_an_ambiguous_beginning_or_half_a_word_is_no_name(name):
         load_config(name)
 
 
+@pytest.mark.slow
 def test_list_as_json(capsys):
     listed = json.loads(output(capsys, "list", "presets", "--json"))
     assert set(listed) == {"published", "own"}
@@ -325,6 +326,7 @@ def test_the_table_fits(width):
     assert max(map(len, lines)) > 0.9 * width, "and uses the width"
 
 
+@pytest.mark.slow
 def test_list_prints_it(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = output(capsys, "list", "presets")
@@ -407,6 +409,7 @@ def page():
     return Page(render(list(ROWS.values())))
 
 
+@pytest.mark.slow
 def test_the_page_has_every_model_and_loads_nothing(page):
     assert page.loads == []
     assert not {"link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
@@ -525,6 +528,7 @@ def test_a_stand_in_is_not_counted():
     assert ROWS["llama-3-8b"] in known
 
 
+@pytest.mark.slow
 def test_write(tmp_path, capsys):
     path = tmp_path / "new" / "atlas.html"
     assert output(capsys, "list", "--html", str(path)).strip() == str(path)

@@ -24,6 +24,7 @@ def run_python(code, **kwargs):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **kwargs)
 
 
+@pytest.mark.slow
 def test_torch_stays_out(tmp_path):
     """One after the other in one process: whichever would load it does so there, too, and is named."""
     sizes = {
@@ -340,6 +341,7 @@ def output(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_list_shows_presets_and_studies(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = output(capsys, "list")
@@ -384,6 +386,7 @@ def test_a_study_is_printed_as_yaml_that_loads_again(capsys, tmp_path):
     assert read_study(str(file))[1] == read_study("ladder-rates")[1]
 
 
+@pytest.mark.slow
 def test_a_study_that_may_add_seeds_shows_the_least_and_the_most(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("extends: ladder-rates\nseeds: {until: 0.01, at_most: 12}\ntune: {}\n")

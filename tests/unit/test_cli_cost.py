@@ -82,6 +82,7 @@ def test_the_default_context_suits_all_and_a_config_that_lacks_it_is_named(capsy
     assert "gpt-2: context 8192 is beyond" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_page_with_pictures(tmp_path, capsys):
     page = tmp_path / "new" / "cost.html"
     names = ["gpt-2", "gemma-3-1b", "mamba-2-2.7b", "deepseek-v3"]
@@ -105,6 +106,7 @@ def test_a_page_with_pictures(tmp_path, capsys):
         (["gpt-2", "model.attention.visibility=two_sided"], set(), "Nothing is decoded"),
     ],
 )
+@pytest.mark.slow
 def test_a_page_shows_what_there_is_and_says_what_is_not(config, shown, words, tmp_path):
     """The heads' picture is of the first config that has heads to vary, with the config's own number among them."""
     page = tmp_path / "cost.html"
@@ -129,6 +131,7 @@ def values_of(spec, field):
     return {row[field] for rows in spec["datasets"].values() for row in rows if field in row}
 
 
+@pytest.mark.slow
 def test_every_chart_shows_the_contexts_that_were_asked_for(tmp_path):
     """8K is 8,000 tokens, between two powers of two; 128Ki is beyond what both models are built for."""
     text, specs = asked_on_a_page(tmp_path, "mamba-2-2.7b", "llama-3-8b", "--context", "8K,128Ki")
@@ -148,6 +151,7 @@ def test_every_chart_shows_the_contexts_that_were_asked_for(tmp_path):
     assert "llama-3-8b is built for 8,192 tokens (model.max_seq_len); 131,072 are beyond that" in text
 
 
+@pytest.mark.slow
 def test_a_line_is_dashed_beyond_the_limit_of_its_config(tmp_path):
     """Llama 3 ends at 8,192 tokens, and its line changes there; Llama 3.1 ends at 131,072, the last context."""
     text, specs = asked_on_a_page(tmp_path, "llama-3-8b", "llama-3.1-405b", "--context", "4Ki,128Ki")
@@ -157,6 +161,7 @@ def test_a_line_is_dashed_beyond_the_limit_of_its_config(tmp_path):
     assert "llama-3.1-405b is built for" not in text
 
 
+@pytest.mark.slow
 def test_kinds_of_heads_have_the_color_of_their_config(tmp_path):
     _, specs = asked_on_a_page(tmp_path, "deepseek-v3", "llama-3-8b")
     assert values_of(specs["heads"], "config") == {"llama-3-8b"}

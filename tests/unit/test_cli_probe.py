@@ -93,6 +93,7 @@ def test_several_share_the_shortest_window(capsys):
     assert probed(capsys, "--context", "32")["windows"] == 16
 
 
+@pytest.mark.slow
 def test_the_page_holds_every_picture_and_loads_nothing(capsys, tmp_path):
     page = tmp_path / "new" / "probe.html"
     out = printed(capsys, "tiny-llama", "gpt-2", *SMALL[:3], "model.attention.n_heads=4", "--html", str(page))
@@ -107,6 +108,7 @@ def test_the_page_holds_every_picture_and_loads_nothing(capsys, tmp_path):
     assert not re.findall(r"(?:src|href)=", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL))
 
 
+@pytest.mark.slow
 def test_a_runs_probes_stand_beside_its_start(capsys, tmp_path):
     run = config("train.probe_every=5", data=write_text(tmp_path))
     train(run, tmp_path / "run", Callback())

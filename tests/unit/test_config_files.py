@@ -71,6 +71,7 @@ def test_round_trip_of_layer_patterns(tmp_path):
     assert load_config(tmp_path / "c.yaml") == config
 
 
+@pytest.mark.slow
 def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
     for kind, root in SCHEMAS.items():
         schema = json_schema(kind)

@@ -14,6 +14,7 @@ from archlab.config.check import validate
 from archlab.config.components.activation import Activation
 from archlab.config.core.base import Float32, Positive
 from archlab.config.core.merge import field_paths
+from archlab.config.core.registry import kinds
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
@@ -25,6 +26,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config, read_config
 from archlab.pricing.summary import cost
 from archlab.study.schema import StudyConfig
+from schema_classes import classes_in
 
 
 def problems(*overrides: str, base: str = "tiny-llama") -> dict[str, str]:
@@ -57,7 +59,7 @@ train: {lr: fast}
         "model.n_layers": "missing; it has no default",
         "model.norm.knd": "unknown; did you mean kind? allowed: kind, eps, weight, unit_offset, cast, placement",
         "model.attention.n_kv_heads": "3 does not divide n_heads = 4; allowed: 1, 2, 4",
-        "model.mlp.activation": f"'swishh'; did you mean silu (swish)? allowed: {', '.join(get_args(Activation))}",
+        "model.mlp.activation": f"'swishh'; did you mean silu (swish)? allowed: {', '.join(kinds(Activation))}",
         "train.lr": "'fast'; allowed: a number",
     }
 
@@ -157,7 +159,7 @@ def test_one_mistake_is_one_line(override, path, message):
 @pytest.mark.parametrize(
     ("typed", "path", "said"),
     [
-        ("model.position.kind=nope", "model.position.kind", "'nope'; write model.position.kind=none; allowed: none, "),
+        ("model.position.kind=nope", "model.position.kind", "'nope'; write model.position.kind=none; allowed: sinusoidal, "),
         ("model.mlp.activation=swiglu", "model.mlp.activation", "; write model.mlp.kind=gated model.mlp.activation=silu;"),
         ("model.ffn=geglu", "model.ffn", "unknown; write model.mlp.kind=gated model.mlp.activation=gelu"),
         ("model.tie_word_embeddings=false", "model.tie_word_embeddings", "unknown; write model.head.tied=false"),
@@ -224,6 +226,7 @@ HUNDRED_KINDS = f"{{{', '.join(f'a{i}: {{mlp.d_ff: {8 + i}}}' for i in range(100
         ],
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_largest_that_is_taken_is_shown_and_counted(overrides):
     config = load_config("tiny-llama", *overrides)
     assert config_hash(build_config(resolved(config))) == config_hash(config)
@@ -575,8 +578,9 @@ def test_an_unknown_key_is_no_pattern(key):
 def floats_of(kind: Any, path: str, checked: bool = False) -> Iterator[tuple[str, bool]]:
     """Path of each place in a type that holds a float, and whether the type says that it must fit into float32."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        for name, field in kind.model_fields.items():
-            yield from floats_of(field.annotation, f"{path}.{name}", Float32 in field.metadata)
+        for section in classes_in(kind):
+            for name, field in section.model_fields.items():
+                yield from floats_of(field.annotation, f"{path}.{name}", Float32 in field.metadata)
         return
     if kind is float:
         yield path, checked

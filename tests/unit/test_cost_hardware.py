@@ -132,6 +132,7 @@ def test_listed_and_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert capsys.readouterr().err.startswith("--measure: measures this machine, not 'h100'")
 
 
+@pytest.mark.slow
 def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Small arrays here; what is checked is that each figure is the amount over the time that it took."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path))

@@ -12,7 +12,7 @@ from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
 from archlab.evidence.claims import sources
 from archlab.exchange.configs import load_config
-from archlab.pricing.budget import Spent, at_published_mfu
+from archlab.pricing.budget import Spent, at_published_mfu, budgets
 from archlab.pricing.hardware import load_hardware
 from archlab.pricing.params import parameters
 from archlab.pricing.partition import Parallel, cut, even_cut
@@ -413,3 +413,34 @@ def test_what_is_printed(capsys):
 def test_parameters_of_stages_sum_to_at_least_the_model():
     model = load_config("llama-3-8b").model
     assert 8 * planned("pipeline=8").memory["weights, gradients, averages"] >= 16 * parameters(model).total
+
+
+def test_replicas_of_shards_average_the_part_that_each_owns():
+    assert planned("replicate=2,shard=4").sent["replicate"] == round(2 * 1 / 2 * 4 * N / 4)
+
+
+def test_what_takes_exactly_the_memory_there_is_fits():
+    needed = planned("shard=8").total_memory
+    exact, less = (H100.model_copy(update={"memory": memory}) for memory in (needed, needed - 1))
+    assert planned("shard=8", device=exact).largest_micro_batch == 1
+    assert planned("shard=8", device=less).largest_micro_batch == 0
+
+
+def test_the_tokens_that_a_config_asks_for_are_no_rule():
+    assert [budget.is_rule for budget in budgets(load_config("tiny-llama", "train.tokens=1M"))] == [False, True]
+    assert [budget.is_rule for budget in budgets(load_config("llama-3-8b"))] == [True]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (120, "2 min"),
+        (7200, "2 hours"),
+        (172_800, "2 days"),
+        (2 * 365.25 * 86400, "2 years"),
+        (119, "119 s"),
+        (7199, "120 min"),
+    ],
+)
+def test_a_unit_begins_at_two_of_it(value, text):
+    assert seconds(value) == text

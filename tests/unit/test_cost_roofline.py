@@ -45,6 +45,15 @@ def test_a_batch_shares_the_weights_until_products_are_the_limit():
     assert (speeds[8].limit, speeds[2048].limit) == ("memory", "compute")
 
 
+def test_a_decoding_step_under_a_soft_cap_writes_and_reads_its_scores():
+    plain, capped = (
+        sum(work.moved_bytes for work in cost(load_config("tiny-llama", *cap), 1, 256).computed_work["decoding"])
+        for cap in ((), ("model.attention.softcap=50.0",))
+    )
+    model = load_config("tiny-llama").model
+    assert capped - plain >= 2 * 4 * model.n_layers * model.attention.n_heads * 256
+
+
 def test_fewer_key_heads_decode_faster_where_the_cache_is_long():
     long = {"batch": 64, "context": 32768}
     speeds = [

@@ -3,7 +3,7 @@
 import pytest
 
 from archlab.config.components.position import Learned
-from archlab.config.components.work import Pass
+from archlab.config.components.work import Operation, Pass
 from archlab.config.io import presets
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
@@ -137,3 +137,52 @@ def test_decoding_needs_what_shazeer_counted(heads):
     share = heads / h
     by_hand = (d * d * (2 + 2 * share) + b * n * 2 * d * share) / (b * d * d * (2 + 2 * share) + b * n * 2 * d)
     assert read / multiplied == pytest.approx(by_hand, rel=1e-3)  # norms and rotations are not in his count
+
+
+def test_written_out_attention_moves_four_streams_and_all_scores_four_times():
+    """It makes the mixed values, all scores and all weights."""
+    found = Pass(2, 8, bytes_each=4).attention("scores", n_heads=3, head_dim=5)
+    stream, scores = 4 * (2 * 8) * (3 * 5), 4 * (2 * 3 * 8 * 8)
+    assert (found.moved, found.made) == (4 * stream + 4 * scores, stream + 2 * scores)
+
+
+def test_every_doubling_of_an_rglru_reads_four_numbers_and_writes_two():
+    mixer = ["model.attention=none", "model.position=none", "model.mixer={kind: rglru, n_heads: 4, lru_width: 128}"]
+    (layer, *_) = layer_configs(load_config("tiny-llama", *mixer).model)
+    (doublings,) = (work for work in layer.work(Pass(2, 16)) if work.flops == 3 * 4 * (2 * 16) * 128)
+    assert doublings.moved == (4 + 2) * 4 * (2 * 16) * 128 * 2
+
+
+def test_queries_and_keys_are_normed_as_wide_as_they_are():
+    """As a norm of the stream is, per number."""
+    heads = "model.attention={n_heads: 6, n_kv_heads: 2, head_dim: 8"
+    plain, normed = (
+        sum(work.flops for work in layer.work(Pass(2, 16)) if work.kind == "norms")
+        for more in ("}", ", qk_norm: {kind: rmsnorm}}")
+        for layer in layer_configs(load_config("tiny-llama", heads + more).model)[:1]
+    )
+    d_model = load_config("tiny-llama").model.d_model
+    assert (normed - plain) / plain == pytest.approx((6 + 2) * 8 / (2 * d_model))  # a layer has two norms
+
+
+def test_an_operation_moves_and_keeps_no_more_than_it_says():
+    assert Operation("softmax", "scores", flops=1.0)[2:] == (1, 0, 0, 0, 0, 0, 1)
+
+
+def test_a_mixers_norm_computes_as_much_per_number_as_one_of_the_stream():
+    mixer = "model.mixer={kind: mamba2, n_heads: 4, head_dim: 16"
+    plain, normed = (
+        sum(work.flops for work in layer.work(Pass(2, 16)) if work.kind == "norms")
+        for more in (", norm: none}", "}")
+        for layer in layer_configs(
+            load_config("tiny-llama", "model.attention=none", "model.position=none", mixer + more).model
+        )[:1]
+    )
+    d_model = load_config("tiny-llama").model.d_model
+    assert (normed - plain) / plain == pytest.approx(4 * 16 / (2 * d_model))
+
+
+def test_a_table_of_biases_that_layers_share_is_read_once():
+    model = load_config("tiny-llama", "model.position={kind: t5, buckets: 16}").model
+    (table,) = (work for work in forward(model, Pass(1, 8, bytes_each=4)) if work.part == "positions" and work.weights)
+    assert table.weights == 16 * model.attention.n_heads * 4

@@ -334,6 +334,7 @@ def test_whole_files_are_held_out_by_their_name(folder: Path):
 
 
 @pytest.mark.parametrize(("held_out", "n_folds"), [(0.05, 20), (0.1, 10), (0.3, 3), (0.02, 20), (0.9, 1)])
+@pytest.mark.slow
 def test_every_document_is_in_one_fold_and_folds_are_of_one_size(tmp_path: Path, held_out: float, n_folds: int):
     sizes = random.Random(0)
     for i in range(1200):
@@ -565,6 +566,7 @@ def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.slow
 def test_few_rows_of_a_parquet_file_are_in_memory_at_once(tmp_path: Path, dictionary: bool):
     """All rows at once are 160 MB; of values that repeat the file has a dictionary and a few bytes."""
     texts = ["abcdefgh" * 2**17] * 160

@@ -259,6 +259,7 @@ def prepared_fingerprint(path: str) -> str:
     return open_data(DataConfig(path=path, held_out=0.2), 300).fingerprint
 
 
+@pytest.mark.slow
 def test_processes_that_prepare_the_same_text_at_once_agree(texts: Path, cache: Path):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         found = pool.map(prepared_fingerprint, [str(texts)] * 2, chunksize=1)
@@ -375,6 +376,7 @@ def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return folder
 
 
+@pytest.mark.slow
 def test_a_large_set_opens_in_a_moment(two_billion_tokens: Path, monkeypatch: pytest.MonkeyPatch):
     read = list[int]()
     block = file_cache._block

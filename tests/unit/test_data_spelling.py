@@ -36,6 +36,7 @@ def decode(kind: str, ids: np.ndarray) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(text=st.text(min_size=1) | st.text(alphabet=" \n\tab'é☃<|>▁", min_size=1) | st.sampled_from(TEXTS))
+@pytest.mark.slow
 def test_a_text_is_taken_if_it_comes_back_from_its_tokens(kind: str, text: str) -> None:
     tokenizer, spelled = MADE[kind], spelling(MADE[kind])
     [ids] = bpe.encode(tokenizer, [text])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from archlab.config.core.registry import kind_of, kinds
 from archlab.config.tasks import (
     AnyRecall,
-    AnyTask,
     Compression,
     FuzzyRecall,
     Memorise,
@@ -25,7 +25,7 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
 # Each with a seq_len and a vocab_size that leave some room.
-CASES: dict[str, tuple[AnyTask, int, int]] = {
+CASES: dict[str, tuple[Task, int, int]] = {
     "recall": (Recall(pairs=6, distance=20), 70, 40),
     "one query": (Recall(pairs=6, queries=1), 40, 40),
     "fuzzy_recall": (FuzzyRecall(pairs=5, key_tokens=3, value_tokens=2, distance=9), 80, 12),
@@ -42,7 +42,11 @@ EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 RECALLS = pytest.mark.parametrize("name", ["recall", "one query", "fuzzy_recall", "noisy_recall"])
 
 
-def make(case: tuple[AnyTask, int, int], count: int = 50, **changes: object) -> Windows:
+def test_every_task_has_a_case() -> None:
+    assert kinds(Task).keys() == {kind_of(type(task)) for task, _, _ in CASES.values()}
+
+
+def make(case: tuple[Task, int, int], count: int = 50, **changes: object) -> Windows:
     task, seq_len, vocab_size = case
     given = {"seed": 3, "first": 0, "seq_len": seq_len, "vocab_size": vocab_size} | changes
     return windows(task, count=count, **given)  # pyright: ignore[reportArgumentType]
@@ -58,7 +62,7 @@ def answers(found: Windows) -> Iterator[tuple[list[int], int]]:
 # --- solvers -----------------------------------------------------------------------------------------------
 
 
-def by_context(task: AnyTask, before: list[int]) -> int:
+def by_context(task: Task, before: list[int]) -> int:
     """What followed the last time that these tokens stood here; as many as a key has, and those of the value so far."""
     shape = task.shape if isinstance(task, AnyRecall) else None
     for n in range(shape.key, shape.key + shape.value) if shape else (1,):
@@ -89,7 +93,7 @@ def by_permuting(task: StateTracking, before: list[int]) -> int:
     return orders.index(state)
 
 
-def solved(task: AnyTask, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
+def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
     """(how many answers were found, the facts that were met); fails at the first that is wrong."""
     facts: dict[tuple[int, ...], int] = {}
     asked = 0
@@ -113,7 +117,7 @@ def solved(task: AnyTask, seq_len: int, vocab_size: int) -> tuple[int, dict[tupl
 
 
 @EVERY
-def test_a_solver_that_reads_tokens_answers_all(case: tuple[AnyTask, int, int]):
+def test_a_solver_that_reads_tokens_answers_all(case: tuple[Task, int, int]):
     task = case[0]
     asked, facts = solved(*case)
     assert asked >= 50
@@ -139,7 +143,7 @@ def test_what_was_not_seen_is_guessed_at_chance(name: str):
 
 
 @EVERY
-def test_all_answers_are_equally_frequent(case: tuple[AnyTask, int, int]):
+def test_all_answers_are_equally_frequent(case: tuple[Task, int, int]):
     task, _, vocab_size = case
     found = make(case, 4000)
     counts = np.bincount(found.tokens[:, 1:][found.scored], minlength=vocab_size)
@@ -155,7 +159,7 @@ def test_all_answers_are_equally_frequent(case: tuple[AnyTask, int, int]):
 
 
 @EVERY
-def test_a_window_is_the_same_however_many_are_asked_for(case: tuple[AnyTask, int, int]):
+def test_a_window_is_the_same_however_many_are_asked_for(case: tuple[Task, int, int]):
     all_of_them = make(case, 20)
     assert all_of_them.tokens.dtype == np.int64
     assert all_of_them.scored.dtype == bool
@@ -168,14 +172,14 @@ def test_a_window_is_the_same_however_many_are_asked_for(case: tuple[AnyTask, in
 
 
 @EVERY
-def test_no_window_is_seen_twice_in_training_or_held_out(case: tuple[AnyTask, int, int]):
+def test_no_window_is_seen_twice_in_training_or_held_out(case: tuple[Task, int, int]):
     found = [make(case, 300, seed=seed, split=split).tokens for seed in (0, 1) for split in ("train", "held_out")]
     rows = {row.tobytes() for tokens in found for row in tokens}
     assert len(rows) == 4 * 300
 
 
 @EVERY
-def test_tokens_are_of_the_vocabulary(case: tuple[AnyTask, int, int]):
+def test_tokens_are_of_the_vocabulary(case: tuple[Task, int, int]):
     tokens = make(case, 500).tokens
     assert tokens.min() >= 0
     assert tokens.max() < case[2]
@@ -311,7 +315,7 @@ def test_the_changes_name_every_field():
 
 
 @EVERY
-def test_the_smallest_is_the_smallest(case: tuple[AnyTask, int, int]):
+def test_the_smallest_is_the_smallest(case: tuple[Task, int, int]):
     task = case[0]
     seq_len, vocab_size = task.smallest
     assert make((task, seq_len, vocab_size)).scored.any(axis=1).all()
@@ -344,7 +348,7 @@ def test_what_cannot_be_is_refused(make_it: Callable[[], object], message: str):
 
 
 @EVERY
-def test_a_description_is_one_sentence(case: tuple[AnyTask, int, int]):
+def test_a_description_is_one_sentence(case: tuple[Task, int, int]):
     words = case[0].describe()
     assert words.endswith(".")
     assert ". " not in words

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -16,6 +16,7 @@ from archlab.families.registry import FAMILIES
 from archlab.study.design import arms
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
+from schema_classes import classes_in
 
 HOME = Path(archlab.__file__).parent.parent.parent
 STUDIES = (HOME / "docs" / "studies.md").read_text(encoding="utf-8")
@@ -29,8 +30,7 @@ def blocks(text: str, language: str) -> list[str]:
 def fields(schema: type[BaseModel], at: str = "") -> Iterator[str]:
     """Every field that holds a value, dotted."""
     for name, field in schema.model_fields.items():
-        parts = (field.annotation, *get_args(field.annotation))
-        below = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+        below = [] if get_origin(field.annotation) is dict else classes_in(field.annotation)
         plain = [part for part in get_args(field.annotation) if part not in (*below, type(None))]
         yield from [f"{at}{name}"] if plain or not below else []
         yield from fields(below[0], f"{at}{name}.") if below else []

@@ -252,6 +252,7 @@ def test_draw_says_where_to_write(more, said, capsys):
 
 
 @pytest.mark.parametrize("name", facts())
+@pytest.mark.slow
 def test_of_a_model_that_cannot_be_built_every_answer_says_what_is_shown(name, tmp_path, capsys):
     """In the picture, and in the first line."""
     about, _ = read_entry(facts()[name])

@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from archlab.config.components.activation import Activation
 from archlab.config.components.position import T5, Alibi, Rope
+from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
 from archlab.exchange.configs import load_config
 from archlab.report.drawings.attention import head_sharing, visibility
@@ -90,7 +92,7 @@ EXPECTED = {
 
 
 def test_activations_are_those_of_torch():
-    found = in_lines(activation_points())
+    found = in_lines(activation_points(kinds(Activation)))
     assert set(found) == set(EXPECTED)
     for name, expected in EXPECTED.items():
         np.testing.assert_allclose(list(found[name].values()), expected, rtol=1e-6, atol=1e-7, err_msg=name)

@@ -302,6 +302,7 @@ UNPREDICTED = [
 
 
 @pytest.mark.parametrize(("number", "study", "arm", "outcome", "effect", "why"), UNPREDICTED)
+@pytest.mark.slow
 def test_the_ledger_tells_what_no_claim_predicted(capsys, number, study, arm, outcome, effect, why):
     """In the terminal, on the page and as JSON."""
     (entry,) = ledger(chosen=[claims()[number]])
@@ -347,6 +348,7 @@ def test_a_level_is_called_as_a_person_would(path: str, level: object, words: st
     assert level_in_words(path, level) == words
 
 
+@pytest.mark.slow
 def test_what_could_not_be_tested_is_told_with_its_reason(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     for claim in claims().values():
@@ -488,6 +490,7 @@ def one_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 
 @pytest.mark.usefixtures("one_result")
+@pytest.mark.slow
 def test_the_ledger_in_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["ledger"]) == 0
@@ -511,6 +514,7 @@ def test_the_ledger_in_the_terminal(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 @pytest.mark.usefixtures("one_result")
+@pytest.mark.slow
 def test_the_page_has_every_claim_and_loads_nothing(tmp_path: Path):
     page = render(ledger())
     assert all(f'id="claim-{number}"' in page for number in claims())
@@ -521,6 +525,7 @@ def test_the_page_has_every_claim_and_loads_nothing(tmp_path: Path):
     assert (tmp_path / "sub" / "ledger.html").read_text() == page
 
 
+@pytest.mark.slow
 def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     """In the ledger's row on the page and in the terminal, and in every topic that shows it. RMSNorm is "slower" only as
     an operation that is not fused."""
@@ -583,6 +588,7 @@ def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
     assert row["low"] < row["value"] < row["high"]
 
 
+@pytest.mark.slow
 def test_every_prediction_that_was_run_is_in_one_picture_which_is_valid():
     entries = ledger()
     rows = [row for panel in panels(entries) for row in panel.rows]
@@ -628,10 +634,19 @@ def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):
     assert "allowed: 1 to 20, or a claim's name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_list_of_studies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """It opens and tokenises no text."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a text is opened")
+
+    monkeypatch.setattr("archlab.study.design.tokens_per_byte", refuse)
+    monkeypatch.setattr("archlab.data.open.open_training_data", refuse)
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["study", "list"]) == 0
     text = capsys.readouterr().out
+    assert "vocabulary" in text
     assert max(map(len, text.splitlines())) <= 80
     gates = next(one for one in text.split("\n\n") if one.startswith("gates"))
     assert "claim 4" in gates
@@ -668,16 +683,7 @@ def test_tokens_of_a_budget_in_bytes_are_about_what_the_text_gave():
         assert bytes_per_token(sizes[arm.name]) == pytest.approx(1_400_000 / arm.tokens, rel=0.04)
 
 
-def test_the_list_of_studies_prepares_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def refuse(*_: object) -> None:
-        raise AssertionError("a text is opened")
-
-    monkeypatch.setattr("archlab.study.design.tokens_per_byte", refuse)
-    monkeypatch.setattr("archlab.data.open.open_training_data", refuse)
-    assert main(["study", "list"]) == 0
-    assert "vocabulary" in capsys.readouterr().out
-
-
+@pytest.mark.slow
 def test_a_study_shows_what_its_claim_predicts(capsys: pytest.CaptureFixture[str]):
     assert main(["study", "show", "norm-kind"]) == 0
     said = "claim 2 of the ledger, norm kind, predicts: rms not worse, rms better in norm_share"

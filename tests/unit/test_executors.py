@@ -156,6 +156,7 @@ def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
         assert why in str(told.failed)
 
 
+@pytest.mark.slow
 def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths of texts are those of the place where the command was given."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
@@ -342,6 +343,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
         MemoryError(),
     ],
 )
+@pytest.mark.slow
 def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,11 @@
 """What `archlab explain` says: every field and value resolves, and what a topic states holds in configs and tests."""
 
+import io
 import json
 import re
 import shlex
 from collections import defaultdict
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +28,7 @@ from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import usage, values
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
+from schema_classes import classes_in, kind_names
 
 TESTS = Path(__file__).parents[1]
 TOPICS = dict(topics())
@@ -34,12 +37,6 @@ TOPICS = dict(topics())
 @cache
 def rows() -> list[AtlasRow]:
     return make_rows()
-
-
-def sections(annotation: Any) -> list[type[BaseModel]]:
-    """Every config class in an annotation, however deep."""
-    own = [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
-    return own + [found for part in get_args(annotation) for found in sections(part)]
 
 
 def literals(annotation: Any) -> list[str]:
@@ -51,8 +48,8 @@ def walk(schema: type[BaseModel], at: str = "") -> list[tuple[str, list[str]]]:
     """Dotted field -> the words that it may be, read from the classes themselves."""
     found = []
     for name, field in schema.model_fields.items():
-        below = sections(field.annotation)
-        words = [str(field.default)] if name == "kind" else literals(field.annotation)
+        below = classes_in(field.annotation)
+        words = [str(field.default)] if name == "kind" else [*literals(field.annotation), *kind_names(field)]
         found.append((at + name, words))
         for section in below:
             found += walk(section, f"{at}{name}.")
@@ -62,6 +59,7 @@ def walk(schema: type[BaseModel], at: str = "") -> list[tuple[str, list[str]]]:
 SCHEMA = walk(Config)
 
 
+@pytest.mark.slow
 def test_every_field_and_every_value_of_the_schema_is_explained():
     unanswered = []
     for path, words in SCHEMA:
@@ -90,6 +88,7 @@ def topic(text: str) -> str:
     return found[0]
 
 
+@pytest.mark.slow
 def test_every_word_that_a_config_file_may_get_wrong_is_explained():
     """The words of the field that messages about configs know."""
     for word in (word for words in WRITE for word in words.split()):
@@ -115,6 +114,7 @@ def test_what_a_topic_says_to_type_is_a_config_that_it_names(name: str):
 
 
 @pytest.mark.parametrize("name", TOPICS)
+@pytest.mark.slow
 def test_a_topic_is_a_screenful_of_80_columns(name: str, capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["explain", name]) == 0
@@ -161,21 +161,24 @@ class Answer(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-def answer_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
+@cache
+def answer_of(*words: str) -> Answer:
     """The names that `Topic.shows` may use."""
-    assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out, object_hook=Answer)
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main([*words, "--json"]) == 0
+    found = json.loads(printed.getvalue(), object_hook=Answer)
     return found if isinstance(found, Answer) else Answer(answers=found)
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.shows])
-def test_the_command_to_try_shows_what_the_topic_says(name: str, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.slow
+def test_the_command_to_try_shows_what_the_topic_says(name: str):
     """Post-norm once offered a probe in which the gradient fell from the first layer to the last."""
     _, *words = shlex.split(TOPICS[name].try_it)
-    names = answer_of(words, capsys)
+    names = Answer(answer_of(*words))
     expressions = " ".join(TOPICS[name].shows.values())
     if "without." in expressions:
-        names["without"] = answer_of([word for word in words if "=" not in word], capsys)
+        names["without"] = answer_of(*(word for word in words if "=" not in word))
     for sentence, expression in TOPICS[name].shows.items():
         assert eval(expression, dict(names)), sentence
 
@@ -397,6 +400,7 @@ HERE = {
 
 
 @pytest.mark.parametrize("name", HERE)
+@pytest.mark.slow
 def test_what_our_runs_found_of_a_topic_is_told_before_what_is_claimed(name: str, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["explain", name]) == 0
@@ -426,6 +430,7 @@ def test_a_comparison_that_a_topic_names_is_of_a_study_of_its_claims(name: str, 
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.resized])
+@pytest.mark.slow
 def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, capsys: pytest.CaptureFixture[str]):
     """d = 128, 6 layers; one more matrix of d x d_ff, or none."""
     d, layers, found = 128, 6, prices(TOPICS[name])

@@ -327,6 +327,7 @@ def tie(folder: Path, change_head: Callable[[Tensor], Tensor | None]) -> None:
     save_file(tensors if head is None else {**tensors, "lm_head.weight": head}, folder / WEIGHTS)
 
 
+@pytest.mark.slow
 def test_inspect_and_import_refuse_the_same(hf: Path, tmp_path: Path) -> None:
     """Also where the reason lies in the content, or in what goes along with the weights."""
 

@@ -45,6 +45,7 @@ def written(model: Decoder) -> Tensor:
 
 
 @pytest.mark.parametrize("override", ONE_OF_EACH)
+@pytest.mark.slow
 def test_nothing_stays_behind(override: str) -> None:
     model = Decoder(tiny.config(override).model).eval()
     documents = TOKENS // 150
@@ -58,6 +59,7 @@ def test_nothing_stays_behind(override: str) -> None:
     torch.testing.assert_close(there.content, logits)
 
 
+@pytest.mark.slow
 def test_it_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     uniform = sampling.uniform
     model = Decoder(tiny.config().model).eval()
@@ -98,6 +100,7 @@ def test_from_pretrained_takes_a_device_and_a_format(run_folder: Path) -> None:
     assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.float32)}
 
 
+@pytest.mark.slow
 def test_generate_takes_the_gpu_where_there_is_one(
     run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

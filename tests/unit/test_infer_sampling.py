@@ -136,6 +136,7 @@ def drawn(logits: list[float], n: int, seed: int = 0, **settings: Any) -> np.nda
         ({"min_p": 0.3}, [5 / 9, 2 / 9, 0, 2 / 9]),
     ],
 )
+@pytest.mark.slow
 def test_draws_follow_the_distribution(settings: dict[str, float], expected: list[float]) -> None:
     counts = drawn([math.log(p) for p in (0.5, 0.2, 0.1, 0.2)], 20_000, **settings)
     possible = np.array(expected) > 0

@@ -83,6 +83,7 @@ def test_characters_come_whole() -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab é☃🎉👩‍🚀\n日"))
+@pytest.mark.slow
 def test_any_text_comes_back(text: str) -> None:
     assert "".join(pieces(by_bytes(text))) == text
     assert "".join(pieces(bpe.encode(TOKENIZER, [text])[0].tolist())) == text
@@ -90,6 +91,7 @@ def test_any_text_comes_back(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 299)))
+@pytest.mark.slow
 def test_any_tokens_become_what_decode_makes_of_them_but_for_an_unfinished_end(tokens: list[int]) -> None:
     kept = tokens[: tokens.index(END)] if END in tokens else tokens
     whole = bpe.decode(TOKENIZER, kept)
@@ -232,6 +234,7 @@ def reference(text: str, stops: list[str]) -> str:
     st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=3),
     st.integers(0, 2**32),
 )
+@pytest.mark.slow
 def test_stop_strings_however_the_text_is_cut(text: str, stops: list[str], seed: int) -> None:
     cut, until, shown = random.Random(seed), StopStrings(stops), ""
     expected, rest = reference(text, stops), text
@@ -280,6 +283,7 @@ def test_an_empty_stop_string_is_refused() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", "the cat 日本"])
+@pytest.mark.slow
 def test_the_text_is_that_of_the_tokens(prompt: str) -> None:
     model, shown = tiny(), []
     ids = torch.tensor([[END, *bpe.encode(TOKENIZER, [prompt])[0].tolist()]])
@@ -366,6 +370,7 @@ def test_text_may_begin_like_an_option(run_folder: Path, capsys: pytest.CaptureF
     assert found.startswith("- one")
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_a_character_shows_another(run_folder: Path) -> None:
     command = [sys.executable, "-m", "archlab", "generate", str(run_folder), "--prompt", "日a", "--max-new-tokens", "1"]
     found = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=True)

@@ -28,6 +28,7 @@ def imported(file: Path) -> Iterator[str]:
         yield from (name.split(".")[1] for name in names if name.startswith("archlab."))
 
 
+@pytest.mark.slow
 def test_no_folder_imports_from_one_below_it():
     wrong = [
         f"{file.relative_to(HOME)} imports {other}"
@@ -63,6 +64,7 @@ def test_a_folder_of_config_imports_no_later_one(folder, allowed):
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_no_folder_imports_from_one_below_it_through_a_root_module():
     roots = {file.stem: set(imported(file)) for file in HOME.glob("*.py") if not file.stem.startswith("__")}
 
@@ -143,6 +145,7 @@ def defined(file: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_name_is_imported_from_where_it_is_defined():
     names = {".".join(("archlab", *file.relative_to(HOME).with_suffix("").parts)): file for file in HOME.rglob("*.py")}
     tops = {name: defined(file) for name, file in names.items()}

@@ -1,5 +1,6 @@
 """Attention with all its choices, and latent attention: against the reference written out query by query."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.core.merge import Raw
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.model.arithmetic import at_least_float32
-from archlab.model.attention import Attention
+from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import Context, ForwardPass
 from archlab.model.latent_attention import LatentAttention
 from archlab.model.layer import make_component
@@ -30,7 +32,7 @@ def layer(attention: Raw, position: Raw) -> LayerConfig:
 
 def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
     """The layer's attention in float64, every parameter drawn: a sink of 0 or a norm's weight of 1 hides much."""
-    module = make_component(config.attention, config, kernel).double().eval()
+    module = make_component(config.attention, replace(config.site, kernel=kernel)).double().eval()
     with torch.no_grad():
         for parameter in module.parameters():
             drawn = torch.from_numpy(RNG.normal(size=parameter.shape))
@@ -74,6 +76,11 @@ MULTI_HEAD: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
         ROPE,
         {"rotate": Rope(6, 50.0), "temperature": Temperature(0.7, 5, 1)},
     ),
+    "sinks, a temperature that rises at every token": (  # the first query has a choice, too
+        {"sinks": True, "temperature": {"beta": 0.7, "length": 1}},
+        NOWHERE,
+        {"temperature": Temperature(0.7, 1, 0)},
+    ),
     "chunks": ({"blocks": {"size": 5, "summary": 0}}, ROPE, {"rotate": Rope(6, 50.0), "sees": within_chunk(5)}),
     "yarn": (
         {},
@@ -90,7 +97,7 @@ def test_multi_head_attention(name: str, first: int) -> None:
     config = layer({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "scale": 0.8, **attention}, position)
     for kernel in ("reference", "sdpa"):
         module = drawn(config, kernel)
-        assert isinstance(module, Attention)
+        assert isinstance(module, MultiHeadAttention)
         expected = by_hand.multihead(X, weights(module), n_heads=4, n_kv_heads=2, scale=0.8, first=first, **reference)
         close(module(torch.from_numpy(X)[None], at(config, first))[0], expected)
 
@@ -162,8 +169,8 @@ def test_absorbing_is_for_few_new_tokens() -> None:
     assert [module.config.absorbing_is_less(n) for n in (1, few, few + 1, 4096)] == [True, True, False, False]
 
 
-def _latent(config: LayerConfig) -> tuple[Any, LayerConfig, str]:
-    return config.attention, config, "auto"
+def _latent(config: LayerConfig) -> tuple[Any, Site]:
+    return config.attention, config.site
 
 
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])

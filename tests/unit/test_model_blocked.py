@@ -30,13 +30,11 @@ def rules(n: int) -> Iterator[Visibility]:
         if draw.random() < 0.3:
             size = draw.randint(1, 9)
             yield Visibility(
-                kind="drawn",
                 visibility=sides,
                 blocks=BlockSparse(size=size, summary=draw.choice((0, draw.randint(0, size)))),
             )
             continue
         yield Visibility(
-            kind="drawn",
             visibility=sides,
             window=draw.choice((None, draw.randint(1, 20), draw.randint(1, 5))),
             global_tokens=draw.choice((0, 0, 1, draw.randint(2, 12))),
@@ -97,7 +95,7 @@ def test_runs_of_a_text_compute_what_the_whole_does(rule: Visibility) -> None:
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_opposite_pieces_of_a_causal_text_compare_as_many_pairs(n: int) -> None:
-    length, rule = 64 * n, Visibility(kind="causal")
+    length, rule = 64 * n, Visibility()
     of_all = query_blocks.query_blocks(rule, length)
     assert of_all is not None
     pieces = [range(32 * i, 32 * (i + 1)) for i in range(2 * n)]
@@ -143,7 +141,7 @@ def test_blocks_are_the_whole_forward_and_backward(rule: Visibility, packed: boo
 
 
 def causal(**fields: object) -> Visibility:
-    return Visibility.model_validate({"kind": "drawn", **fields})
+    return Visibility.model_validate(fields)
 
 
 WINDOW, CHUNKS = causal(window=16), causal(blocks={"size": 16, "summary": 0})
@@ -173,6 +171,7 @@ def test_what_is_computed_grows_with_the_length(rule: Visibility, monkeypatch: p
 
 
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.slow
 def test_nothing_as_large_as_the_square_is_made(packed: bool) -> None:
     """Not even a byte for each pair, of which there are 512 squared, forward or backward."""
     q, k, v = (torch.randn(1, 1, 512, 4, requires_grad=True) for _ in range(3))
@@ -202,3 +201,11 @@ def test_a_text_is_cut_where_that_halves_the_work(rule, length, is_worth, monkey
     assert not replace(mask, is_whole=False).is_worth_cutting
     prefix = replace(mask, rule=rule.model_copy(update={"visibility": "prefix"}), prefix_B11=torch.ones(1, 1, 1))
     assert not prefix.is_worth_cutting
+
+
+def test_a_mask_is_cut_only_where_its_rows_are_said_to_be_whole():
+    positions = torch.arange(4)[None]
+    whole, unsaid = (
+        Visible(Visibility(kind="drawn"), positions, positions, **said) for said in ({"is_whole": True}, {})
+    )
+    assert (whole.can_be_cut, unsaid.can_be_cut) == (True, False)

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from archlab.config.components.activation import Activation
 from archlab.config.core.merge import Raw
+from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError
@@ -275,6 +276,12 @@ def test_a_cache_ends_and_is_left_as_it_was() -> None:
         torch.testing.assert_close(model(TOKENS[:, :2], cache=cache), model(torch.cat((TOKENS, TOKENS[:, :2]), 1))[:, 12:])  # fmt: skip
 
 
+@pytest.mark.parametrize("padding", [[0, -1], [1], [0, 1, 2]])
+def test_padding_is_a_number_of_tokens_for_each_text(padding: list[int]) -> None:
+    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a whole number from 0"):
+        Cache(tiny().model, 2, 14, padding=padding)
+
+
 def test_packed_documents_have_no_cache() -> None:
     model = Decoder(tiny().model)
     with pytest.raises(UserError, match="documents and cache"):
@@ -374,7 +381,7 @@ def test_what_is_no_model_config_is_refused(config: Any) -> None:
         Decoder(config)
 
 
-@pytest.mark.parametrize("activation", get_args(Activation))
+@pytest.mark.parametrize("activation", kinds(Activation))
 def test_a_model_can_be_pickled(activation: str) -> None:
     model = randomised(tiny("model.mlp.kind=plain", f"model.mlp.activation={activation}"))
     assert torch.equal(pickle.loads(pickle.dumps(model))(TOKENS), model(TOKENS))

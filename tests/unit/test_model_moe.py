@@ -243,6 +243,7 @@ def test_autocast_rounds_the_experts_products_and_not_the_router() -> None:
     assert 1e-4 < (cast - plain).abs().max() < 2**-5 * plain.abs().max()
 
 
+@pytest.mark.slow
 def test_training_compiles_into_one_graph() -> None:
     module, x_BTD = drawn(ROWS["deepseek-v3"][0]).float(), tokens().float()
 
@@ -263,6 +264,7 @@ def test_training_compiles_into_one_graph() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [5, 16])
+@pytest.mark.slow
 def test_a_product_in_groups_is_one_product_after_the_other(dtype: torch.dtype, width: int) -> None:
     """With empty groups; an operator that torch's own checks accept, with the gradients of the products.
 

@@ -1,7 +1,8 @@
 """Norms, activations, MLP and attention against formulas written out in float64 NumPy, and torch's own modules."""
 
 import math
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,16 @@ from archlab.config.components import multi_head as multi_head_schema
 from archlab.config.components import norm as norm_schema
 from archlab.config.components import visibility as visibility_schema
 from archlab.config.components.visibility import visible, visible_pairs
+from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.model import norms
 from archlab.model.activations import make_activation
-from archlab.model.attention import Attention
+from archlab.model.attention import MultiHeadAttention
 from archlab.model.context import start_pass
 from archlab.model.mlp import MLP
 from archlab.model.norms import HeadNorm, make_norm
+from schema_classes import classes_in
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 5, 12)) * 3 + 1
@@ -141,8 +144,8 @@ def test_no_norm_leaves_x_as_it_is() -> None:
 
 
 def test_every_norm_has_its_formula_here() -> None:
-    classes = [norm for union in (norm_schema.Norm, multi_head_schema.QKNorm) for norm in get_args(get_args(union)[0])]
-    assert {norm.model_fields["kind"].default for norm in classes} == {*NORMS, "none"}
+    of_queries = {norm.model_fields["kind"].default for norm in classes_in(multi_head_schema.QKNorm)}
+    assert kinds(norm_schema.BlockNorm).keys() | of_queries == {*NORMS, "none"}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ FORMULAS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(get_args(activation_schema.Activation)) - set(activation_schema.ACTIVATION_PARAMETERS))
+    "name", sorted(name for name, kind in kinds(activation_schema.Activation).items() if not kind.n_parameters)
 )
 def test_activation(name: str) -> None:
     x = np.linspace(-40, 40, 801)
@@ -299,8 +302,8 @@ def attention_by_hand(
     return out
 
 
-def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, Attention]:
-    attention = drawn(Attention(config.multi_head, config, kernel))
+def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, MultiHeadAttention]:
+    attention = drawn(MultiHeadAttention(config.multi_head, replace(config.site, kernel=kernel)))
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
     view = start_pass(tokens, None, None, None, torch.float64).context(config)
     return attention(torch.from_numpy(x), view), attention
@@ -362,9 +365,11 @@ VISIBILITIES: dict[str, dict[str, Any]] = {
     **{f"window {w}": {"window": w} for w in (1, 3, 7, 20)},
     "dilated": {"window": 3, "stride": 4},
     "dilated, stride below the window": {"window": 5, "stride": 2},
+    "dilated, stride divides the window": {"window": 4, "stride": 2},
     "global": {"window": 3, "global_tokens": 2},
     "more global tokens than tokens": {"window": 2, "global_tokens": 30},
     "dilated and global": {"window": 4, "stride": 5, "global_tokens": 3},
+    "global, stride divides the window": {"window": 6, "stride": 3, "global_tokens": 2},
     "blocks": {"blocks": visibility_schema.BlockSparse(size=4, summary=1)},
     "large blocks": {"blocks": visibility_schema.BlockSparse(size=7, summary=3)},
 }

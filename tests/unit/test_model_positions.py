@@ -11,6 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from archlab.config.components import position as position_schema
+from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import Alibi, Rope
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
@@ -42,7 +43,7 @@ RNG = np.random.default_rng(0)
 def test_sinusoidal(d_model: int, layout: Any, offset: int) -> None:
     positions = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 80]])
     config = position_schema.Sinusoidal(theta=500.0, layout=layout, offset=offset)
-    table = SinusoidalPositions(config, d_model)(positions, torch.float64)
+    table = SinusoidalPositions(config, d_model, 100)(positions, torch.float64)
     assert table.shape == (2, 4, d_model)
     for row, column in np.ndindex(2, 4):
         for i in range(d_model):
@@ -54,7 +55,7 @@ def test_sinusoidal(d_model: int, layout: Any, offset: int) -> None:
 
 
 def test_learned_positions_begin_after_the_offset_and_end() -> None:
-    learned = LearnedPositions(position_schema.Learned(offset=2), 5, 3)
+    learned = LearnedPositions(position_schema.Learned(offset=2), 3, 5)
     torch.nn.init.normal_(learned.weight)
     assert learned.weight.shape == (7, 3)
     assert torch.equal(learned(torch.tensor([[0, 4]]), torch.float32)[0], learned.weight[[2, 6]])
@@ -80,7 +81,10 @@ def test_learned_positions_end_with_the_longest_text() -> None:
 
 def test_shaw() -> None:
     """q_i . a_(i-j) times the scale, distances clipped."""
-    shaw, q = ShawBias(3, 4, 0.3).double(), RNG.normal(size=(2, 5, 6, 4))
+    shaw, q = (
+        ShawBias(position_schema.Shaw(max_distance=3), MultiHead(n_heads=5, head_dim=4, scale=0.3)).double(),
+        RNG.normal(size=(2, 5, 6, 4)),
+    )
     a = RNG.normal(size=(4, 4))
     shaw.load_state_dict({"weight": torch.from_numpy(a)})
     at = torch.arange(6)
@@ -117,7 +121,7 @@ def test_t5_buckets(buckets: int, max_distance: int) -> None:
 
 
 def test_t5_gives_each_head_its_number_of_the_bucket() -> None:
-    t5 = T5Bias(position_schema.T5(buckets=4, max_distance=8), 3)
+    t5 = T5Bias(position_schema.T5(buckets=4, max_distance=8), MultiHead(n_heads=3))
     torch.nn.init.normal_(t5.weight)
     got = t5(torch.tensor([[[0, -1], [7, 1]]]), torch.zeros(1, 3, 2, 4))
     assert got.shape == (1, 3, 2, 2)

@@ -104,6 +104,7 @@ def slopes(*overrides):
     return {place.name: math.nan if place.slope is None else place.slope for place in found.places}
 
 
+@pytest.mark.slow
 def test_updates_move_activations_alike_at_every_width_under_mup_alone():
     """Tensor Programs V: without it the logits move as far as the width, in theory with slope 1."""
     standard, mup = slopes(), slopes(*MUP)
@@ -113,6 +114,7 @@ def test_updates_move_activations_alike_at_every_width_under_mup_alone():
     assert all(standard[name] > 0.3 for name in ("layer 1", "layer 2"))
 
 
+@pytest.mark.slow
 def test_the_check_sees_that_the_rate_does_not_fall(monkeypatch):
     """muP's start and factors, with one rate for all."""
     treatment = optim._treatment
@@ -130,6 +132,7 @@ def test_a_width_has_heads_and_mlps_in_proportion():
         at_width(config("model.mixer.kind=mamba2"), "tiny", 64)
 
 
+@pytest.mark.slow
 def test_the_command_prints_it_and_writes_a_page(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

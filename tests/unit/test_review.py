@@ -77,6 +77,7 @@ def test_what_is_said_of_a_published_model(name):
     assert {text.partition(" is ")[0].partition(" (")[0] for text in said} == SAID.get(name, set())
 
 
+@pytest.mark.slow
 def test_most_published_models_are_left_in_peace():
     """Counted by hand from their configs: no rule is about what most of them do."""
     counts = Counter(name for entry in ENTRIES.values() for name in broken(entry.config))
@@ -288,6 +289,7 @@ def test_check_as_a_page(capsys, tmp_path):
 WIDE = "model={d_model: 512, n_layers: 1, vocab_size: 300, attention: {n_heads: 1, n_kv_heads: 1, head_dim: 12}, mlp: {d_ff: 8}, embedding: {scale: 1.0}}"
 
 
+@pytest.mark.slow
 def test_warnings_show_once_where_a_config_is_used(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     short = ("train.tokens=64", "train.batch_tokens=64", "train.seq_len=16", "train.eval_tokens=64", "train.lr=1e-4")

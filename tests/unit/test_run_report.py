@@ -130,6 +130,7 @@ def test_a_line_that_is_being_written_is_left_out_until_it_is_whole(tmp_path):
     assert watch([path])[0].steps == 4
 
 
+@pytest.mark.slow
 def test_a_line_of_a_picture_is_the_mean_of_parts_in_their_band(charts):
     assert list(charts) == ["loss", "grad_norm", "lr", "tokens_per_second"]
     rows = [row for row in rows_of(charts["loss"], 0) if row["arm"] == "first"]
@@ -183,6 +184,7 @@ def test_one_evaluation_beside_a_curve_is_a_visible_point(tmp_path):
     assert [(mark["type"], mark["size"], mark.get("opacity", 1)) for mark in marks] == [("point", 50, 1)]
 
 
+@pytest.mark.slow
 def test_what_diverged_is_a_thin_line_up_to_a_cross(tmp_path):
     path = begun(tmp_path / "wild", ended="diverged")
     chart = held_out(watch([path])).to_dict()
@@ -191,12 +193,14 @@ def test_what_diverged_is_a_thin_line_up_to_a_cross(tmp_path):
     assert "diverged after 300 steps: a loss is NaN" in run_page.render(watch([path]))
 
 
+@pytest.mark.slow
 def test_the_fields_that_differ_are_named(page):
     assert run_page.differing([{"a": 1, "b": 2}, {"a": 1, "c": None}]) == [("b", "2", "-"), ("c", "-", "null")]
     section = page[page.index("How they differ") : page.index("Where they were made")]
     assert re.findall(r'class="field">(.+?)</th>', section) == ["train.lr"]
 
 
+@pytest.mark.slow
 def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, page):
     own = re.sub(r'<script type="module">.*?</script>', "", page, flags=re.DOTALL)
     assert (
@@ -219,6 +223,7 @@ def test_what_is_no_run_is_a_message(tmp_path):
         watch([tmp_path])
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_per_run_in_80_columns(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     paths = [str(begun(tmp_path / ("x" * n), ended="finished", steps=300)) for n in (3, 30)]
@@ -233,6 +238,7 @@ def test_the_command_prints_a_line_per_run_in_80_columns(tmp_path, capsys, monke
     assert (first["status"], first["step"], first["bits_per_byte"]) == ("finished", 300, pytest.approx(3.4))
 
 
+@pytest.mark.slow
 def test_a_live_page_is_written_until_all_runs_have_ended(tmp_path, capsys, monkeypatch):
     path = begun(tmp_path / "run", steps=20)
     written = []

@@ -108,6 +108,7 @@ def test_flops():
 @pytest.mark.parametrize(
     ("like", "context"), [("llama-3", 8192), ("gemma-3", 131_072), ("gpt-2", 1024), ("llama-2", 100_000)]
 )
+@pytest.mark.slow
 def test_memory(like, context):
     memory = 16 * 2**30
     model = propose(SizeRequest(like, memory=memory, context=context)).model.config.model

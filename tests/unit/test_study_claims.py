@@ -35,6 +35,7 @@ def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
     assert said[-1] == "  in full: archlab ledger 4"
 
 
+@pytest.mark.slow
 def test_the_page_tells_it_with_links_to_its_sources():
     page = render(run_of("gates", "cpu"))
     assert "Claim 4 of the ledger: gates" in page
@@ -51,6 +52,7 @@ def test_of_a_claim_with_several_studies_the_others_are_left_out():
     assert [found.verdict for found in entry.found] == [found.verdict for found in whole.found]
 
 
+@pytest.mark.slow
 def test_a_study_of_ones_own_is_about_no_claim():
     """Not even one that begins as one of ours: its runs are others."""
     gates = run_of("gates", "cpu")

@@ -397,6 +397,7 @@ def test_text_beside_a_task_is_refused(tmp_path):
 @pytest.mark.parametrize("position", ["rope", "none"])
 @pytest.mark.parametrize("head_dim", [8, None])
 @pytest.mark.parametrize("by", ["model.mlp.d_ff", "model.d_model", "model.n_layers"])
+@pytest.mark.slow
 def test_parameters_are_matched_by_each_knob(by, head_dim, position):
     """Counted again from the tensors of the model itself."""
     in_base = {
@@ -789,6 +790,7 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
     assert at_best(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
 
 
+@pytest.mark.slow
 def test_a_study_is_read_as_it_was_written_without_its_defaults():
     """As its folder holds it. Of a task and of an outcome the kind is a default, too, and yet says what they are."""
     far = {"kind": "answers", "task": {"kind": "recall", "pairs": 4, "distance": 16}}

@@ -30,6 +30,7 @@ def ended(probes, status="finished"):
     return Ended(summary, [*updates, *({"step": step, "probes": found} for step, found in probes.items())], {}, [], {})
 
 
+@pytest.mark.slow
 def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     settings = config("train.probe_every=4", data=write_text(tmp_path))
@@ -96,6 +97,7 @@ def test_what_a_study_can_compare_of_probes():
     assert OF_EVERY_LAYER == ("gradient", "stream_gradient", "stream_rms", "drift", "update_ratio")
 
 
+@pytest.mark.slow
 def test_the_page_draws_what_was_recorded_and_nothing_else():
     study = sample_study.pair()
     assert depth_probes(study) == time_probes(study) == []

@@ -15,7 +15,7 @@ from archlab.study.outcome_schema import Source
 from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
 from archlab.study.schema import AddedSeeds
-from archlab.study.stats import ALPHA, Better, compare, estimate, holm, pairwise, seeds_in_all, share
+from archlab.study.stats import ALPHA, Better, compare, estimate, exactly, holm, pairwise, seeds_in_all, share
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
 ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
@@ -69,6 +69,7 @@ def test_holm_runs_over_every_comparison_of_the_study() -> None:
 
 
 @given(p_values=st.lists(st.floats(1e-6, 1), min_size=1, max_size=8))
+@pytest.mark.slow
 def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(p_values: list[float]) -> None:
     """Four pairs for each comparison, with the t that has this p."""
     assume(all(abs(p * k - ALPHA) > 1e-9 for p in p_values for k in range(1, 9)))  # rounding decides there
@@ -89,6 +90,7 @@ def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(
     means=st.lists(st.floats(-0.03, 0.03), min_size=1, max_size=6),
     margin=st.floats(0.005, 0.05),
 )
+@pytest.mark.slow
 def test_an_interval_lies_within_the_margin_where_equivalence_is_shown_and_nowhere_else(
     means: list[float], margin: float
 ) -> None:
@@ -123,6 +125,8 @@ def test_equivalence_is_corrected_over_all_comparisons_in_a_family_of_its_own() 
     assert alone.p_equivalent is not None
     assert both["arm"].p_equivalent == pytest.approx(2 * alone.p_equivalent)
     assert (both["gone"].p_equivalent, both["gone"].within_low) == (None, None)
+    widths = [found.within_high - found.within_low for found in (alone, both["arm"])]  # pyright: ignore[reportOptionalOperand]
+    assert widths[1] / widths[0] == pytest.approx(stats.t.isf(ALPHA / 2, 4) / stats.t.isf(ALPHA, 4))
 
 
 def test_without_a_margin_nothing_is_equivalent() -> None:
@@ -130,6 +134,15 @@ def test_without_a_margin_nothing_is_equivalent() -> None:
     assert (found.margin, found.p_equivalent, found.within_low, found.verdict) == (
         None, None, None, "not distinguishable",
     )  # fmt: skip
+
+
+def test_two_exact_values_are_one_pair_without_a_test() -> None:
+    found = exactly({"base": {0: 1.0}, "arm": {0: 3.0}}, {"arm": "base"}, "lower")["arm"]
+    assert (found.pairs, found.difference, found.low, found.p, found.verdict) == (1, 2, None, None, "worse")
+
+
+def test_zeros_are_estimated_exactly() -> None:
+    assert estimate([0.0, 0.0, 0.0]) == (0, 0, 0, 1, 0, 0, 2)
 
 
 def test_exactly_equal_arms_are_equivalent_and_those_without_scatter_are_not_judged() -> None:
@@ -308,6 +321,7 @@ def covered(samples: np.ndarray, truth: float) -> float:
     return float(np.mean([e is not None and e.low is not None and e.low <= truth <= (e.high or 0) for e in found]))
 
 
+@pytest.mark.slow
 def test_interval_covers_the_truth_19_times_in_20() -> None:
     samples = np.random.default_rng(0).normal(0.7, 0.2, (2000, 3))
     assert within(covered(samples, 0.7), 0.95, 2000)
@@ -338,6 +352,7 @@ def test_smallest_effect_with_many_pairs_is_that_of_a_known_deviation() -> None:
 
 
 @pytest.mark.parametrize("pairs", [3, 5, 10])
+@pytest.mark.slow
 def test_the_interval_of_the_smallest_effect_covers_what_the_true_scatter_allows(pairs: int) -> None:
     """Against the noncentral t distribution, and samples of a scatter that is known."""
     critical = stats.t.isf(ALPHA / 2, pairs - 1)

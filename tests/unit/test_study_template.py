@@ -12,6 +12,7 @@ from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 
 
+@pytest.mark.slow
 def test_it_is_a_study_that_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.yaml"
     assert main(["study", "new", "--out", str(file)]) == 0

@@ -78,6 +78,7 @@ def test_evaluation_is_that_of_each_document_alone() -> None:
     assert abs(evaluate(model, replace(held_out, separator=None), DEVICE).loss - found.loss) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_run_trains_and_scores_with_the_mask_of_its_config(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     for i in range(40):

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from archlab.config.core.registry import kinds
+from archlab.config.optimizer import Schedule
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -44,6 +46,10 @@ def test_warmup_is_linear_and_reaches_the_peak(schedule, warmup):
     assert found[:10] == pytest.approx([PEAK * n / 10 for n in range(1, 11)], rel=1e-12)
     assert found[10] == pytest.approx(PEAK, rel=1e-12)
     assert max(found) == pytest.approx(PEAK, rel=1e-12)
+
+
+def test_every_schedule_has_a_formula_here():
+    assert kinds(Schedule).keys() == {"cosine", "linear", "constant", "wsd"}
 
 
 def test_constant_stays():

@@ -66,6 +66,7 @@ def measured(folder):
     return found
 
 
+@pytest.mark.slow
 def test_every_number_of_the_metrics_is_in_tensorboard(text, tmp_path):
     train(config(*LOGGED, data=text), tmp_path)
     found = shown(tmp_path)
@@ -74,6 +75,7 @@ def test_every_number_of_the_metrics_is_in_tensorboard(text, tmp_path):
     assert {"loss", "lr", "grad_norm", "bits_per_byte", "probes/log_z", "probes/entropy/1", "probes/entropy/2"} <= names
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_drawn_once(text, tmp_path):
     """It is stopped between two checkpoints, so that a step is made twice."""
     settings = config(*LOGGED, data=text)
@@ -118,6 +120,7 @@ def recorder(monkeypatch):
     return Recorder
 
 
+@pytest.mark.slow
 def test_a_rewind_is_told_and_a_stop_is_no_end(text, tmp_path, recorder):
     settings = config("train.log=[wandb]", "train.checkpoint_every=4", "train.eval_every=10", data=text)
     with pytest.raises(KeyboardInterrupt):
@@ -134,6 +137,7 @@ def test_a_rewind_is_told_and_a_stop_is_no_end(text, tmp_path, recorder):
 
 
 @pytest.mark.parametrize("when", ["open", "begin", ("log", 3), "close"])
+@pytest.mark.slow
 def test_a_tool_that_fails_ends_no_training(text, tmp_path, recorder, monkeypatch, when):
     monkeypatch.setattr(recorder, "fails_at", (when,))
     notes = Notes()
@@ -154,6 +158,7 @@ def test_a_missing_package_is_named_before_anything_is_written(text, tmp_path, m
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_where_metrics_go_is_no_part_of_what_a_run_is(text, tmp_path):
     plain, logged = (config(*more, data=text) for more in ((), ("train.log=[tensorboard]",)))
     assert Run("", plain, "c0ffee", 1).name == Run("", logged, "c0ffee", 1).name

@@ -68,6 +68,7 @@ def test_a_run_that_goes_on_knows_the_window():
         assert [again.found(*pair) for pair in pairs[done:]] == found[done:]
 
 
+@pytest.mark.slow
 def test_noted(text, tmp_path, read):
     summary = train(settings(text, "note"), tmp_path, Callback())
     metrics = RunFolder(tmp_path).metrics()
@@ -94,6 +95,7 @@ def test_skipped(text, tmp_path, read, monkeypatch):
     assert (summary.spikes, summary.steps) == (1, 19)
 
 
+@pytest.mark.slow
 def test_gone_back(text, tmp_path, read):
     """To the checkpoint of step 10, and on with the text after the spike; a run that is stopped later goes on so too."""
     seen, _ = read
@@ -114,6 +116,7 @@ def test_gone_back(text, tmp_path, read):
     assert train(settings(text, "rewind"), tmp_path / "stopped", Callback()).loss == whole.loss
 
 
+@pytest.mark.slow
 def test_where_the_text_after_it_spikes_as_often_the_batches_are_skipped(text, tmp_path, read):
     _, bad = read
     bad |= {*range(AT, AT + 40)}

@@ -1,13 +1,19 @@
 """One update: decay groups, the objective, gradient accumulation, bits per byte."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch.distributed import HashStore, destroy_process_group, init_process_group
+from torch.distributed.device_mesh import init_device_mesh
 
+from archlab.config.core.registry import kinds
 from archlab.config.io import build_config
+from archlab.config.optimizer import Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
 from archlab.data.training_data import HeldOut, Windows
@@ -20,6 +26,7 @@ from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
 from archlab.training.loss import Routers, objective
 from archlab.training.optim import Treatment, groups_by_role, make_optimizer
+from archlab.training.parallel import ContextGroup
 from archlab.training.step import update
 from archlab.training.world import ALONE
 from tiny import config
@@ -77,7 +84,7 @@ def test_the_groups_reach_the_optimiser():
     assert sum(p.numel() for g in (decayed, kept) for p in g["params"]) == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", sorted(kinds(Optimizer)))
 def test_a_roles_multiplier_reaches_its_parameters_rate(optimizer):
     more = ("train.lr_multipliers.output=0.25", f"train.optimizer.kind={optimizer}")
     settings = resolve_train(config("train.lr=0.002", "train.schedule=constant", "train.warmup=0", *more))
@@ -124,7 +131,7 @@ def test_bfloat16_logits_are_scored_in_float32():
     assert torch.equal(objective(logits, targets, 0.1)[0], objective(logits.float(), targets, 0.1)[0])
 
 
-def one_update(micro, *overrides):
+def one_update(micro, *overrides, world=ALONE):
     settings = resolve_train(config(*overrides, *([f"train.micro_batch_tokens={micro}"] if micro else [])))
     model = Decoder(config(*overrides).model).train()
     gradients = {}
@@ -134,7 +141,7 @@ def one_update(micro, *overrides):
         gradients.update({n: p.grad.clone() for n, p in model.named_parameters()}),
         step(),
     )
-    result = update(model, optimizer, given(), settings, 3, CPU)
+    result = update(model, optimizer, given(), settings, 3, CPU, world=world)
     return result, gradients, model
 
 
@@ -147,6 +154,46 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(micro, overrides):
     assert pieces.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_a_pass_reads_one_micro_batch(monkeypatch):
+    read, hidden = [], Decoder.hidden
+    monkeypatch.setattr(
+        Decoder, "hidden", lambda *given, **how: read.append((*given[1].shape,)) or hidden(*given, **how)
+    )
+    one_update(32)
+    assert read == [(2, 16), (2, 16)]
+
+
+@pytest.fixture
+def one_process():
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    destroy_process_group()
+
+
+def test_one_process_that_divides_windows_by_itself_trains_as_alone(one_process):
+    alone, expected, _ = one_update(32)
+    result, found, _ = one_update(32, world=replace(ALONE, context_group=ContextGroup(one_process)))
+    assert result.loss == pytest.approx(alone.loss, rel=1e-6)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_a_process_adds_its_part_of_the_gradient(one_process):
+    """Each of two that divide windows takes the mean over its tokens, and both are averaged: with all tokens it has the
+    gradient of all. Each of two that share components adds half of what routers ask for, because both are summed."""
+    both = SimpleNamespace(size=2, shard=ContextGroup(one_process).shard, sum=lambda loss: 2 * loss)
+    mixtures = [f"model.mlp={{kind: moe, experts: 4, d_ff: 16, balance: {{loss: {loss}}}}}" for loss in (1.0, 0.5)]
+    for world, own, alone in (
+        (replace(ALONE, size=2, context_group=both), (), ()),
+        (replace(ALONE, size=2, tensor=2), mixtures[:1], mixtures[1:]),
+    ):
+        result, found, _ = one_update(32, "train.grad_clip=null", *own, world=world)
+        expected, gradients, _ = one_update(32, "train.grad_clip=null", *alone)
+        assert result.loss == pytest.approx(expected.loss, rel=1e-6)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_clipping_scales_to_the_largest_norm_and_reports_the_norm_before():
@@ -282,6 +329,7 @@ def test_auto_compiles_what_is_long_where_there_is_a_compiler(monkeypatch):
         is_compiled(asked_for, resolve_train(asked_for), CPU)
 
 
+@pytest.mark.slow
 def test_compiled_layers_are_evaluated_as_they_were_written():
     torch.compiler.reset()
     model, counter = Decoder(config().model), CompileCounter()

@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from archlab.config.components.activation import name_of_mlp
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent, Component
 from archlab.config.components.dense import Dense
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.norm import NoNorm
-from archlab.config.components.position import ON_THE_EMBEDDING, Rope
+from archlab.config.components.norm import Norm
+from archlab.config.components.position import Rope
 from archlab.config.layers import LayerConfig
 
 Layers = Sequence[LayerConfig]
@@ -19,19 +20,6 @@ Layers = Sequence[LayerConfig]
 NOTHING = "-"
 """Where a model has no such part."""
 
-_NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "none": "none"}
-_GATED = {"silu": "SwiGLU", "relu": "ReGLU", "sigmoid": "GLU", "identity": "bilinear"}
-_PLAIN = {"relu": "ReLU", "relu_squared": "ReLU²", "silu": "SiLU"}
-_POSITIONS = {
-    "none": "NoPE",
-    "sinusoidal": "sinusoid",
-    "learned": "learned",
-    "shaw": "Shaw",
-    "t5": "T5",
-    "alibi": "ALiBi",
-    "rope": "RoPE",
-}
-_MIXERS = {"mamba2": "Mamba-2", "gated_delta": "gated delta", "short_conv": "short conv"}
 _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
 
 
@@ -42,12 +30,12 @@ def each(values: Iterable[str]) -> str:
 
 def norm(layers: Layers) -> str:
     """LayerNorm, RMSNorm."""
-    return each(_NORMS.get(layer.norm.kind, layer.norm.kind) for layer in layers)
+    return each(layer.norm.display_name for layer in layers)
 
 
 def placement(layers: Layers) -> str:
     """Pre, post, double, output."""
-    return each("none" if isinstance(layer.norm, NoNorm) else layer.norm.placement for layer in layers)
+    return each(layer.norm.placement if isinstance(layer.norm, Norm) else "none" for layer in layers)
 
 
 def block(layers: Layers) -> str:
@@ -72,10 +60,7 @@ def mixtures(layers: Layers) -> list[MoE]:
 
 
 def _activation(mlp: Dense | MoE) -> str:
-    act = mlp.activation
-    if "gelu" in act:
-        return "GEGLU" if _is_gated(mlp) else "GELU"
-    return _GATED.get(act, f"gated {act}") if _is_gated(mlp) else _PLAIN.get(act, act)
+    return name_of_mlp(mlp.activation, is_gated=_is_gated(mlp)).removeprefix("quick ").partition(" (")[0]
 
 
 def _is_gated(mlp: Dense | MoE) -> bool:
@@ -134,18 +119,14 @@ def attentions(layers: Layers) -> list[MultiHead | Latent]:
 def mixers(layers: Layers) -> str:
     """What brings tokens together: attention, recurrent mixers, or both."""
     branches = (branch for layer in layers for branch in layer.branches if branch.name != "mlp")
-    named = ("attention" if branch.name == "attention" else _mixer(branch.component) for branch in branches)
+    named = ("attention" if branch.name == "attention" else branch.component.display_name for branch in branches)
     return each(named) or NOTHING
 
 
 def recurrent(layers: Layers) -> list[str]:
     """`gated delta on 36 of 48`: each recurrent mixer, and how many layers have it where not all have."""
-    counts = Counter(_mixer(layer.mixer) for layer in layers if not isinstance(layer.mixer, Absent))
+    counts = Counter(layer.mixer.display_name for layer in layers if not isinstance(layer.mixer, Absent))
     return [share(name, n, layers) for name, n in counts.items()]
-
-
-def _mixer(component: Component) -> str:
-    return _MIXERS.get(component.kind, component.kind)
 
 
 def share(text: str, n: int, layers: Layers) -> str:
@@ -155,8 +136,8 @@ def share(text: str, n: int, layers: Layers) -> str:
 
 def position(layers: Layers) -> str:
     """RoPE, NoPE, ALiBi, learned, ...; of layers that differ, each. Without attention only what is on the embedding."""
-    where = with_attention(layers) or [layer for layer in layers if layer.position.kind in ON_THE_EMBEDDING]
-    return each(_POSITIONS[layer.position.kind] for layer in where) or NOTHING
+    where = with_attention(layers) or [layer for layer in layers if layer.position.acts_on == "embedding"]
+    return each(layer.position.display_name for layer in where) or NOTHING
 
 
 def heads(layers: Layers) -> str:

@@ -6,11 +6,14 @@ from typing import Any
 
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json
+from archlab.config.core import trust
+from archlab.config.core.plugins import loaded
+from archlab.config.core.registry import Registered, file_of, kind_of
 from archlab.console import console
 from archlab.evidence.claims import cited, claims, sources
-from archlab.evidence.field_help import FieldHelp
+from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.ledger import ledger, measured, published
-from archlab.evidence.look_up import look_up
+from archlab.evidence.look_up import OwnKinds, look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
@@ -28,7 +31,7 @@ _FEW = 2
 """Fields of one name of which all is told."""
 
 
-def run(*topic: str, json: Flag = False) -> None:
+def run(*topic: str, plugins: tuple[str, ...] = (), json: Flag = False) -> None:
     """Explain a choice: its formula, what it does and why, who uses it, what it costs, how to type it.
 
     Parameters
@@ -36,9 +39,13 @@ def run(*topic: str, json: Flag = False) -> None:
     topic
         What people call it, as in swiglu, GQA or 'sliding window'; a field, as in model.attention.n_kv_heads; or a
         value, as in gelu_tanh. Left out: all topics in the order of a lecture.
+    plugins
+        Files or modules of yours, whose kinds and their fields are explained too. Repeat the option for several.
     json
         JSON instead.
     """
+    trust.accept(*plugins)
+    loaded(plugins)
     out = console()
     width = max(out.width, 40)
     if not topic:
@@ -60,6 +67,11 @@ def run(*topic: str, json: Flag = False) -> None:
             print_json(_topic_json(name, explained))
             return
         lines = _topic_lines(name, explained, width)
+    elif isinstance(found, OwnKinds):
+        if json:
+            print_json([_own_kind_json(kind) for kind in found])
+            return
+        lines = (line for kind in found for line in _own_kind_lines(kind, width))
     else:
         if json:
             print_json([{**field.model_dump(), "published": _counts(field.path)} for field in found])
@@ -149,6 +161,27 @@ def _usage_lines(found: Usage, width: int) -> Iterator[str]:
     if found.models:
         years = (f"{year}\N{NO-BREAK SPACE}{has}/{of}" for year, (has, of) in found.by_year.items())
         yield from _labelled("", "  ".join(years), width)
+
+
+def _own_kind_json(kind: type[Registered]) -> dict[str, Any]:
+    return {
+        "kind": kind_of(kind),
+        "section": kind.section,
+        "title": kind.display_name,
+        "does": one_line(kind.__doc__),
+        "file": file_of(kind),
+        "fields": [field.model_dump() for field in fields_of(kind)],
+    }
+
+
+def _own_kind_lines(kind: type[Registered], width: int) -> Iterator[str]:
+    yield kind.display_name
+    yield ""
+    yield from _labelled("does", one_line(kind.__doc__), width)
+    yield from _labelled("used by", f"yours: {file_of(kind)}", width)
+    yield from _labelled("type", f"{place_of(kind)}={kind_of(kind)}", width)
+    yield ""
+    yield from _field_lines(fields_of(kind), width)
 
 
 def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Layers in a few words each, for people to read."""
 
-from archlab.config.components.norm import NoNorm
-from archlab.config.components.position import WITHOUT_QUERIES, Rope
+from archlab.config.components.norm import Norm
+from archlab.config.components.position import ON_ATTENTION, Rope
 from archlab.config.layers import LayerConfig, layer_runs
 from archlab.config.model_schema import ModelConfig
 
@@ -29,11 +29,11 @@ def _branches(layer: LayerConfig) -> dict[str, str]:
 
 def _position(layer: LayerConfig) -> str:
     position = layer.position
-    if position.kind not in WITHOUT_QUERIES and not any(component.score_heads for component in layer.components):
+    if position.acts_on in ON_ATTENTION and not any(component.score_heads for component in layer.components):
         return "-"
     return f"rope {position.theta:g}" if isinstance(position, Rope) else position.kind
 
 
 def _norm(layer: LayerConfig) -> str:
-    words = layer.norm.kind if isinstance(layer.norm, NoNorm) else f"{layer.norm.kind} {layer.norm.placement}"
+    words = f"{layer.norm.kind} {layer.norm.placement}" if isinstance(layer.norm, Norm) else layer.norm.kind
     return words if layer.block.parallel == "none" else f"{words}, parallel {layer.block.parallel}"

@@ -6,13 +6,12 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.component import Absent, Component, Site, expect
+from archlab.config.components.component import MLP, Absent, Attention, Component, Mixer, Site, expect
 from archlab.config.components.dense import Dense
 from archlab.config.components.dropout import Dropout
 from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.norm import NoNorm, Norm, Placement
+from archlab.config.components.norm import BlockNorm, NoNorm
 from archlab.config.components.position import Position
-from archlab.config.components.unions import MLP, Attention, Mixer
 from archlab.config.components.visibility import Visibility
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import Base, Overrides
@@ -24,17 +23,6 @@ COMPONENTS = ("attention", "mixer", "mlp")
 
 PER_LAYER = ("norm", "block", *COMPONENTS, "position", "dropout")
 """The sections of `model` that a layer kind may override."""
-
-
-NORM_SLOTS: dict[Placement, tuple[str, ...]] = {
-    "pre": ("before",),
-    "post": ("stream",),
-    "double": ("before", "after"),
-    "output": ("after",),
-    "carried": ("before",),
-}
-"""Placement -> where norms stand around a branch: before it (carried: and before the fork), after it, on the stream
-after the addition."""
 
 
 _ONLY_KIND = "layer"
@@ -61,7 +49,7 @@ class LayerConfig(Base):
     kind: str
     """The name in the layer pattern; `layer` where there is none."""
     d_model: int
-    norm: Norm
+    norm: BlockNorm
     block: Block
     attention: Attention
     mixer: Mixer
@@ -83,7 +71,7 @@ class LayerConfig(Base):
         return tuple(tuple(self._stage(group)) for group in groups if group)
 
     def _stage(self, names: list[str]) -> Iterator[Branch]:
-        filled = () if isinstance(self.norm, NoNorm) else NORM_SLOTS[self.norm.placement]
+        filled = self.norm.slots
         for name in names:
             is_first = name == names[0]
             shares = not is_first and not (name == "mlp" and self.block.parallel == "separate")
@@ -219,14 +207,13 @@ def sees_as(model: ModelConfig, visibility: str) -> bool:
     return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in components)
 
 
-def final_norm(model: ModelConfig) -> Norm:
+def final_norm(model: ModelConfig) -> BlockNorm:
     """The norm before the head: the model's, unless the last layer has just normalised the stream (post)."""
     last = model.norm
     if model.layers is not None:
         pattern = model.layers.pattern
         last = with_overrides(model, model.layers.kinds[pattern[(model.n_layers - 1) % len(pattern)]]).norm
-    ends_normed = not isinstance(last, NoNorm) and last.placement == "post"
-    return NoNorm() if ends_normed else model.norm
+    return NoNorm() if "stream" in last.slots else model.norm
 
 
 def parts_of_layers(model: ModelConfig) -> tuple[object, ...]:

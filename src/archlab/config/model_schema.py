@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from archlab.config.components.component import expect
+from archlab.config.components.component import MLP, Attention, Mixer, NoMixer, expect
 from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.dropout import Dropout, DropoutPlaces
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.mup import MuP
-from archlab.config.components.norm import Norm, RMSNorm
+from archlab.config.components.norm import BlockNorm, RMSNorm
 from archlab.config.components.position import Position, Rope
-from archlab.config.components.unions import MLP, Attention, Mixer, NoMixer
 from archlab.config.core.base import (
     DERIVED,
     MOST_KINDS,
@@ -127,7 +126,7 @@ class ModelConfig(Base):
     """Layers, each attention, mixer and MLP, or some of them."""
     max_seq_len: Length = 1024
     """Longest sequence it is built and trained for, in tokens; learned positions end here."""
-    norm: Norm = RMSNorm()
+    norm: BlockNorm = RMSNorm()
     """Which norm, and where it stands."""
     block: Block = Block()
     """Serial or parallel branches."""

@@ -1,20 +1,27 @@
-"""Which optimiser makes an update of a gradient."""
+"""How the weights are updated: the optimizer, the schedule of its learning rate, and what it minimizes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from archlab.config.components.plug_in import PlugInOptimizer
 from archlab.config.core.base import Base, Positive, Probability
+from archlab.config.core.registry import KindName, Registered, Section
 
 
-class AdamW(Base):
+class Optimizer(Registered):
+    """Base class of the optimizers."""
+
+    section: ClassVar[Section] = "optimizer"
+    default_kind: ClassVar[str | None] = "adamw"
+
+
+class AdamW(Optimizer):
     """AdamW (Loshchilov 2019). Its settings are train.betas, train.eps and train.weight_decay."""
 
     kind: Literal["adamw"] = "adamw"
 
 
-class Muon(Base):
+class Muon(Optimizer):
     """Matrices by their orthogonalised momentum (Jordan 2024), all other parameters by AdamW.
 
     Matrices are those of the roles input, narrow and output; each expert's is one by itself. Tables (embedding, head),
@@ -38,7 +45,61 @@ class Muon(Base):
     """Of the Newton-Schulz products; bfloat16 as in Jordan's code is the faster on a GPU."""
 
 
-Optimizer = Annotated[AdamW | Muon | PlugInOptimizer, Field(discriminator="kind")]
+class Schedule(Registered):
+    """Base class of the schedules: the learning rate after the warm-up. A config names its kind: `schedule: cosine`."""
+
+    section: ClassVar[Section] = "schedule"
+
+    final_lr: ClassVar[float] = 0.1
+    """Learning rate at the end, as a part of the peak, unless train.final_lr says another."""
+    decay: ClassVar[float] = 0.0
+    """Share of the steps after the warm-up that decay, unless train.decay says another. 0: no phase of its own."""
+    holds_peak: ClassVar[bool] = False
+    """Whether the rate stays at its peak for a while, so that a longer run can go on from there."""
+
+
+ScheduleName = Annotated[str, KindName(Schedule)]
+
+
+class Cosine(Schedule):
+    """Half a wave from the peak to the end (Loshchilov 2017)."""
+
+    kind: Literal["cosine"] = "cosine"
+
+
+class Linear(Schedule):
+    """A line from the peak to the end."""
+
+    kind: Literal["linear"] = "linear"
+
+
+class Constant(Schedule):
+    """The peak until the end."""
+
+    kind: Literal["constant"] = "constant"
+    final_lr: ClassVar[float] = 1.0
+    holds_peak: ClassVar[bool] = True
+
+
+class WSD(Schedule):
+    """Warm-up, stable, decay: the peak, then a line to the end (Hu 2024)."""
+
+    kind: Literal["wsd"] = "wsd"
+    decay: ClassVar[float] = 0.2
+    holds_peak: ClassVar[bool] = True
+
+
+class Objective(Registered):
+    """Base class of the objectives: what training minimizes, beside z-loss and the losses of routers."""
+
+    section: ClassVar[Section] = "objective"
+    default_kind: ClassVar[str | None] = "next_token"
+
+
+class NextToken(Objective):
+    """Cross-entropy of each token, given those before it."""
+
+    kind: Literal["next_token"] = "next_token"
 
 
 class LrMultipliers(Base):

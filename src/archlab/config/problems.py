@@ -151,7 +151,8 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
         return first["msg"].removeprefix("Value error, ")
     *above, key = path.split(".")
     if first["type"] == "extra_forbidden":
-        names = list(section.model_fields) if (section := section_at(schema, above, raw)) else []
+        section = section_at(schema, above, raw)
+        names = sorted(section.model_fields, key=lambda name: name != "kind") if section else []
         return f"unknown; {_known(key, above, first['input'], schema) or choose(key, names).removeprefix('; ')}"
     value = _kind(first["input"]) if first["type"] == "union_tag_invalid" else first["input"]
     names = [name for detail in details for name in _names(detail)]

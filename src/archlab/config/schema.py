@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from archlab.config.components.plugins import PlugIns, load_plugins
 from archlab.config.core.base import (
     DERIVED,
     Base,
@@ -20,9 +19,10 @@ from archlab.config.core.base import (
     Share,
     Tokens,
 )
+from archlab.config.core.plugins import PlugIns, load_plugins
 from archlab.config.core.trust import accept
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer
+from archlab.config.optimizer import AdamW, LrMultipliers, NextToken, Objective, Optimizer, ScheduleName
 from archlab.config.parallel import ParallelConfig
 from archlab.config.tasks import NoTask, TaskOrText
 
@@ -78,7 +78,7 @@ class TrainConfig(Base):
     """Peak learning rate."""
     warmup: Annotated[int, Field(ge=0)] | Share = 0.02
     """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
-    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    schedule: ScheduleName = "cosine"
     """Shape after the warm-up; wsd holds the peak, then decays linearly."""
     final_lr: Derived[Annotated[float, Field(ge=0, le=1), Float32]] = DERIVED
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
@@ -100,6 +100,8 @@ class TrainConfig(Base):
     """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
     spikes: Spikes = Spikes()
     """What is done about a loss or a gradient that jumps."""
+    objective: Objective = NextToken()
+    """What is minimized; the reported loss is the plain cross-entropy of the next token."""
     z_loss: NonNegative = 0.0
     """Factor on log^2 Z, Z the softmax denominator of the logits (PaLM 1e-4); not in the reported loss."""
     seed: Seed = 0

@@ -1,50 +1,83 @@
-"""Which plug-ins decide a run."""
+"""Which kinds that a user's files bring decide a run."""
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from archlab.config.components.plug_in import PlugIn
-from archlab.config.components.plugins import registered_by
-from archlab.config.layers import COMPONENTS, with_overrides
+from archlab.config.components.component import MLP, Mixer
+from archlab.config.core.merge import Raw
+from archlab.config.core.plugins import bringing
+from archlab.config.core.registry import KindName, Registered, is_own, kind_of, kinds, source_digest, to_old_form
+from archlab.config.layers import with_overrides
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Optimizer
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
 
-def used(config: Config) -> Iterator[PlugIn]:
-    """The plug-ins among the components, and the optimiser."""
-    yield from used_by_model(config.model)
-    if isinstance(config.train.optimizer, PlugIn):
-        yield config.train.optimizer
+def own_kinds_in(config: Config) -> list[tuple[str, type[Registered]]]:
+    """Field and class of every kind in a config that a user's file brings."""
+    of_model = [(f"model.{path}", kind) for path, kind in own_kinds_in_model(config.model)]
+    return of_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
 
 
-def used_by_model(model: ModelConfig) -> Iterator[PlugIn]:
-    """The plug-ins among the components of the model and of its layer kinds."""
+def own_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]:
+    """Field and class of every kind in a model, or in one of its layer kinds, that a user's file brings."""
     models = [model]
     for change in model.layers.kinds.values() if model.layers else ():
-        with suppress(ValidationError, UserError):  # a wrong one is told elsewhere
+        with suppress(ValidationError, UserError):  # a wrong one is reported elsewhere
             models.append(with_overrides(model, change))
-    components = (getattr(model, name) for model in models for name in COMPONENTS)
-    yield from (part for part in components if isinstance(part, PlugIn))
+    return list(dict.fromkeys(found for each in models for found in _own(each)))
 
 
-def refuse_plug_ins(model: ModelConfig, where: str) -> None:
-    """ConfigError that names the plug-ins of a model, which cannot be written in that form."""
-    found = (
-        Problem(f"model.{p.section}.name", f"{p.name}; allowed in {where}: no plug-in") for p in used_by_model(model)
-    )
-    raise_problems(list(dict.fromkeys(found)), "the config")
+def refuse_own_kinds(model: ModelConfig, where: str) -> None:
+    """Raise a ConfigError that names the kinds of a model that archlab does not bring, for a form that lacks them."""
+    problems = [
+        Problem(f"model.{path}", f"{kind_of(kind)} is not archlab's own; allowed in {where}: archlab's kinds")
+        for path, kind in own_kinds_in_model(model)
+    ]
+    raise_problems(problems, "the config")
 
 
 def sources(config: Config) -> dict[str, str]:
-    """What plug-ins decide of the run -> digest of the module that brings it; empty where it is archlab's own alone."""
-    return {f"{part.section} {part.name}": part.registered.digest for part in used(config)}
+    """`section kind` -> digest of the file that brings it, for each of a user's kinds that decide the run."""
+    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in own_kinds_in(config)}
+
+
+def in_old_form(plain: Raw) -> Raw:
+    """Return values in which a user's MLPs, mixers and optimizers are `{kind: plugin, name, options}`.
+
+    Names of runs keep that form.
+    """
+    roots: dict[str, type[Registered]] = {"mlp": MLP, "mixer": Mixer, "optimizer": Optimizer}
+
+    def changed(value: Any, key: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        inner = {name: changed(part, name) for name, part in value.items()}
+        kind = kinds(roots[key]).get(inner.get("kind", "")) if key in roots else None
+        return to_old_form(inner) if kind and is_own(kind) else inner
+
+    return changed(plain, "")
 
 
 def deciding(config: Config) -> tuple[str, ...]:
     """Those of `plugins` that bring what decides the run."""
-    brought = {registered_by(config.plugins, part.section, part.name) for part in used(config)}
-    return tuple(plugin for plugin in config.plugins if plugin in brought)
+    needed = {bringing(config.plugins, kind) for _, kind in own_kinds_in(config)}
+    return tuple(plugin for plugin in config.plugins if plugin in needed)
+
+
+def _own(section: BaseModel, at: str = "") -> Iterator[tuple[str, type[Registered]]]:
+    """Field and class of a user's kinds, in the section and in those inside it."""
+    for name, field in type(section).model_fields.items():
+        value, path = getattr(section, name), f"{at}{name}"
+        named = next((kinds(m.root).get(value) for m in field.metadata if isinstance(m, KindName)), None)
+        if named and is_own(named):
+            yield path, named
+        if isinstance(value, Registered) and is_own(type(value)):
+            yield f"{path}.kind", type(value)
+        if isinstance(value, BaseModel):
+            yield from _own(value, f"{path}.")

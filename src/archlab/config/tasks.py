@@ -6,18 +6,34 @@ arXiv 2312.04927). A target that follows from what is before it is an answer; on
 
 from abc import ABC, abstractmethod
 from math import factorial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from archlab.config.core.base import Base, Kinded, Length, Seed, Width
+from archlab.config.core.base import Kinded, Length, Seed, Width
+from archlab.config.core.registry import Registered, Section
 
 BLANK = 0
 """The token that says nothing; where a task needs one more sign (copy, ask), it is the token after this one."""
 
 
-class AnyTask(Kinded, ABC):
-    """What every task says of itself. In all of them the last ids of the vocabulary are the answers."""
+class TaskOrText(Registered):
+    """A synthetic task, or text."""
+
+    section: ClassVar[Section] = "task"
+    default_kind: ClassVar[str | None] = "none"
+
+
+class NoTask(TaskOrText):
+    """Text instead."""
+
+    kind: Literal["none"] = "none"
+
+
+class Task(Kinded, TaskOrText, ABC):
+    """A synthetic task. The last ids of the vocabulary are the answers."""
+
+    default_kind: ClassVar[str | None] = None
 
     @property
     @abstractmethod
@@ -48,7 +64,7 @@ class PairShape(NamedTuple):
     """Different tokens of noise."""
 
 
-class AnyRecall(AnyTask):
+class AnyRecall(Task):
     """Keys with their values, blank tokens, then keys again, each followed by its value: the answer.
 
     Keys differ within a window and mean nothing beyond it. No key is asked for twice, since its first answer would
@@ -167,7 +183,7 @@ class NoisyRecall(AnyRecall):
         return f", among {self.noise} tokens of noise"
 
 
-class SelectiveCopy(AnyTask):
+class SelectiveCopy(Task):
     """Tokens among noise, a sign, then these tokens in their order without the noise (MAD; Gu & Dao 2023).
 
     Noise takes all the room that the window has.
@@ -193,7 +209,7 @@ class SelectiveCopy(AnyTask):
         return f"Copy {self.copied} tokens in their order out of noise."
 
 
-class Compression(AnyTask):
+class Compression(Task):
     """Random tokens, a sign, then the numbers of their places in random order, each followed by the token there.
 
     In MAD a second network reads every token out of the sign's last hidden state and the number of its place, so that
@@ -220,7 +236,7 @@ class Compression(AnyTask):
         return f"Hold {self.compressed} random tokens and give each one back by the number of its place."
 
 
-class Memorise(AnyTask):
+class Memorise(Task):
     """Facts: keys that have the same value in every window, so that the weights must hold them (MAD's memorization).
 
     No key stands twice in a window, so nothing can be read off what is before. Held-out windows ask for the same facts.
@@ -253,7 +269,7 @@ class Memorise(AnyTask):
 _OBJECTS = {"parity": 2, "s3": 3, "s4": 4, "s5": 5}
 
 
-class StateTracking(AnyTask):
+class StateTracking(Task):
     """Words over a group of permutations: elements one after the other, a sign, then their product, and on from there.
 
     Products are seldom asked for, since one that stands before the next step makes it a look at a table.
@@ -285,14 +301,3 @@ class StateTracking(AnyTask):
         """The group and the length of its words."""
         what = "the parity of bits" if self.group == "parity" else f"a permutation of {self.objects} objects"
         return f"Track {what} over up to {self.steps} steps."
-
-
-class NoTask(Base):
-    """Text instead."""
-
-    kind: Literal["none"] = "none"
-
-
-_Tasks = Recall | FuzzyRecall | NoisyRecall | SelectiveCopy | Compression | Memorise | StateTracking
-Task = Annotated[_Tasks, Field(discriminator="kind")]
-TaskOrText = Annotated[NoTask | _Tasks, Field(discriminator="kind")]

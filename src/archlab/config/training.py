@@ -2,8 +2,10 @@
 
 from math import ceil
 
+from archlab.config.core.registry import kinds
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Schedule
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
 
@@ -30,14 +32,14 @@ def resolve_train(config: Config) -> TrainConfig:
     batch_tokens = train.batch_tokens or seq_len * ceil(ABOUT_A_BATCH / seq_len)
     tokens = train.tokens or max(SHORT_RUN, batch_tokens)
     eval_every = train.eval_every or max(1, tokens // batch_tokens // 10)
-    constant, wsd = train.schedule == "constant", train.schedule == "wsd"
+    schedule = kinds(Schedule)[train.schedule]
     derived = {
         "tokens": tokens,
         "seq_len": seq_len,
         "batch_tokens": batch_tokens,
         "micro_batch_tokens": train.micro_batch_tokens or batch_tokens,
-        "final_lr": (1.0 if constant else 0.1) if train.final_lr is None else train.final_lr,
-        "decay": (0.2 if wsd else 0.0) if train.decay is None else train.decay,
+        "final_lr": schedule.final_lr if train.final_lr is None else train.final_lr,
+        "decay": schedule.decay if train.decay is None else train.decay,
         "eval_seq_len": train.eval_seq_len or seq_len,
         "eval_every": eval_every,
         "checkpoint_every": train.checkpoint_every or eval_every,

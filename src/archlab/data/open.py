@@ -9,7 +9,7 @@ from typing import ClassVar
 from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
 from archlab.config.schema import DataConfig
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.data.corpus import HUB, Corpus
 from archlab.data.prepare import open_data, split_of
 from archlab.data.shards import MANIFEST, DataFolder
@@ -25,7 +25,7 @@ from archlab.pricing.units import decimal
 def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
     """Of the whole text, which is prepared if it is not yet, or of what a mixture reads of its sources; UserError for a
     task."""
-    if isinstance(config.task, AnyTask):
+    if isinstance(config.task, Task):
         raise UserError("a task has no bytes of text")
     tokens = n_bytes = Fraction(0)
     for source in _sources(config, vocab_size):
@@ -37,7 +37,7 @@ def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
 
 def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
     """The task, or the text, which is prepared if it is not yet."""
-    if isinstance(config.task, AnyTask):
+    if isinstance(config.task, Task):
         return TaskData(config.task, vocab_size, config.fold)
     return TextData(tuple(_sources(config, vocab_size)))
 
@@ -106,7 +106,7 @@ def about_data(config: DataConfig) -> AboutText | AboutTask:
 
     A text is read only when one of its files changed since the last time.
     """
-    if isinstance(config.task, AnyTask):
+    if isinstance(config.task, Task):
         return AboutTask(kind=config.task.kind, description=config.task.describe())
     texts = list(_texts(config))
     return AboutText(

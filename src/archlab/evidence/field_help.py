@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Base
-from archlab.config.core.merge import kinds, section_classes, value_of_mapping
+from archlab.config.core.merge import kind_names, section_classes, value_of_mapping
+from archlab.config.core.registry import KindName, Registered, Section, kind_of, kinds
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
 
@@ -61,6 +62,29 @@ def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
     return found
 
 
+_PLACES: dict[Section, str] = {
+    "optimizer": "train.optimizer", "schedule": "train.schedule", "objective": "train.objective",
+    "task": "data.task", "outcome": "measure.NAME", "activation": "model.mlp.activation",
+}  # fmt: skip
+"""Section -> where a file names its kind; any other section is one of the model."""
+
+
+def place_of(kind: type[Registered]) -> str:
+    """Return the path at which a config or a study says a kind: `model.norm.kind`."""
+    place = _PLACES.get(kind.section, f"model.{kind.section}")
+    return place if kind.section in ("activation", "schedule") else f"{place}.kind"
+
+
+def fields_of(kind: type[Registered]) -> list[FieldHelp]:
+    """Return the help of each field that a kind has."""
+    place = place_of(kind).removesuffix(".kind")
+    return [
+        FieldHelp(path=f"{place}.{name}", readings=[_variant(kind, name, kind_of(kind))], values={})
+        for name in kind.model_fields
+        if name != "kind"
+    ]
+
+
 def _walk(schema: type[BaseModel], at: str) -> Iterator[tuple[str, type[BaseModel], str]]:
     for name, field in schema.model_fields.items():
         yield at + name, schema, name
@@ -79,7 +103,7 @@ def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVarian
     field = owner.model_fields[name]
     default = None if field.is_required() else _default(field)
     return FieldVariant(
-        kinds=[kind] if kind else [], text=_one_line(field.description), allowed=allowed(owner, name), default=default
+        kinds=[kind] if kind else [], text=one_line(field.description), allowed=allowed(owner, name), default=default
     )
 
 
@@ -97,10 +121,13 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(owner: type[BaseModel], field: FieldInfo, name: str) -> dict[str, str]:
-    """The words that a plain value may be; of `kind` its own, with what its section says of itself."""
+    """The words that a plain value may be; of kinds with what each says of itself."""
     if name == "kind":
-        return {str(field.default): _one_line(owner.__doc__)}
-    return dict.fromkeys(_words(field.annotation), "")
+        return {str(field.default): one_line(owner.__doc__)}
+    named = [mark for mark in field.metadata if isinstance(mark, KindName)]
+    return {kind: one_line(found.__doc__) for mark in named for kind, found in kinds(mark.root).items()} or (
+        dict.fromkeys(_words(field.annotation), "")
+    )
 
 
 def _words(annotation: Any) -> Iterator[str]:
@@ -129,7 +156,7 @@ def allowed(owner: type[BaseModel], name: str) -> str:
 
 def _section(field: FieldInfo) -> str:
     """Where it may be one: of which kinds, or else of which fields."""
-    if named := kinds(field):
+    if named := kind_names(field):
         return f"{_SECTION} of kind {', '.join(named)}"
     return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))
 
@@ -157,5 +184,6 @@ def _in_words(schema: dict[str, Any], section: str) -> Iterator[str]:
         yield " ".join([_PLAIN.get(kind) or _MORE[kind], ", ".join(bounds)]).strip()
 
 
-def _one_line(text: str | None) -> str:
+def one_line(text: str | None) -> str:
+    """Return a docstring without its line breaks."""
     return " ".join((text or "").split())

@@ -27,10 +27,10 @@ _MOST_BASES = 100
 RUN_CONFIG = "config.yaml"
 """Name of the config in a run folder."""
 
-Kind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub id"]
+ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub id"]
 
 
-def kind_of(source: str | Path) -> Kind | None:
+def kind_of(source: str | Path) -> ConfigKind | None:
     """Return what a CONFIG names, or None if it names nothing. A path that exists comes before the other kinds.
 
     A folder with config.json is a Hugging Face folder, even if another tool's config.yaml lies in it.

@@ -82,7 +82,10 @@ FAMILY = Family(
         *AROUND,
         Row("lm_head.bias", "head.bias"),
     ],
-    otherwise=[*TOGETHER, Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW)],
+    otherwise=[
+        *TOGETHER,
+        Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW),
+    ],
     predicts_more=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",

@@ -4,6 +4,7 @@ wide is float32; attention is torch's fused kernel, or written out where that ca
 import ast
 import dataclasses
 
+from archlab.config.components.component import Site
 from archlab.config.components.kernel_choice import KernelNeeds
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import LayerConfig
@@ -23,6 +24,11 @@ class Assumed(Specialiser):
     layer: LayerConfig
     masked: bool
     """Whether some layer does not see all before it, so that all of them are given masks."""
+
+    def attribute(self, value: Value, name: str) -> Value:
+        """Return `value.name`; the width of a component's site is named as that of its layer."""
+        is_width = isinstance(value, Known) and isinstance(value.value, Site) and name == "d_model"
+        return super().attribute(Known(self.layer) if is_width else value, name)
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
         """What a file has in the place of a call; None: its source."""

@@ -21,14 +21,14 @@ SKELETON = "archlab.flatten.skeleton"
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerKind:
     """Layers that are alike in everything but where they stand."""
 
     name: str
     layer: LayerConfig
 
 
-def kinds_of(model: ModelConfig) -> tuple[list[Kind], list[str]]:
+def kinds_of(model: ModelConfig) -> tuple[list[LayerKind], list[str]]:
     """The kinds, in order of appearance, and each layer's."""
     layers = [layer.model_copy(update={"kind": ""}) for layer in layer_configs(model)]
     given = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
@@ -37,7 +37,7 @@ def kinds_of(model: ModelConfig) -> tuple[list[Kind], list[str]]:
     if not good or len(set(names.values())) < len(names):
         names = {layer: f"kind_{i}" for i, layer in enumerate(names, 1)}
     in_order = list(dict.fromkeys(layers))
-    return [Kind(names[layer], layer) for layer in in_order], [names[layer] for layer in layers]
+    return [LayerKind(names[layer], layer) for layer in in_order], [names[layer] for layer in layers]
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
@@ -99,7 +99,7 @@ def _written(writer: Writer, root: Record, text: str) -> list[str]:
 class _Layer:
     """One kind of layer: its class, and what the pass hands it."""
 
-    def __init__(self, page: Page, kind: Kind, root: Record, masked: bool) -> None:
+    def __init__(self, page: Page, kind: LayerKind, root: Record, masked: bool) -> None:
         self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
         names = {"positions_BT": Code(named("positions_BT")), "self": root, "layer": Known(kind.layer)}
         frame = Frame(module(SKELETON), names)

@@ -8,10 +8,12 @@ import ast
 import builtins
 import importlib
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from archlab.config.core.base import Base
+from archlab.config.core.registry import implementation_of, make
 from archlab.flatten.operations import (
     OPERATORS,
     NotWritableError,
@@ -43,6 +45,7 @@ from archlab.flatten.values import (
     Value,
     definition,
     module,
+    modules,
     named,
 )
 
@@ -231,6 +234,10 @@ class Evaluator:
     def _call_known(self, known: Any, code: ast.expr | None, arguments: list[Value], given: dict[str, Value]) -> Value:
         if known is isinstance:
             return Known(is_instance(*arguments))
+        if known is make:
+            return self.call(self.implementation(type(plain(arguments[0]))), arguments, given)
+        if known is implementation_of:
+            return self.implementation(plain(arguments[0]))
         if known is getattr and len(arguments) == 2:
             return self.attribute(arguments[0], plain(arguments[1]))
         if known is setattr and isinstance(record := arguments[0], Record):
@@ -254,6 +261,22 @@ class Evaluator:
         # A logarithm reads well as it is written; what rounds or compares is worth its outcome only.
         readable = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
         return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
+
+    def implementation(self, config: type[Base]) -> Value:
+        """What implements a config in the model's source."""
+        return next(self._implementations[base] for base in config.__mro__ if base in self._implementations)
+
+    @cached_property
+    def _implementations(self) -> dict[type[Base], Value]:
+        return {
+            plain(self.evaluate(kind, {}, home)): self.top(name, home)
+            for home in modules("archlab.model")
+            for name, node in home.names.items()
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            for mark in node.decorator_list
+            if isinstance(mark, ast.Call) and dotted(mark.func) == "implements"
+            for kind in mark.args
+        }
 
     def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
         for one, other, gone in ((left, right, (ast.Mult, ast.Add)), (right, left, (ast.Mult, ast.Add, ast.Div))):

@@ -205,6 +205,8 @@ def is_instance(value: Value, of: Value) -> bool:
             return isinstance(known, wanted)
         case Record(made_by=str(name)), Code(expr=expr):
             return ast.unparse(expr) == name
+        case Class(), Known(value=wanted):
+            return wanted is type
         case (Record(made_by=Class() as made_by), Class() as wanted):
             return made_by.node is wanted.node
         case _:

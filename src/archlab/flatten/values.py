@@ -2,7 +2,6 @@
 written: all of it, its parts, or only the expression that will give it."""
 
 import ast
-import importlib.util
 import inspect
 import io
 import tokenize
@@ -12,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType
 from typing import Any
+
+_HOME = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +62,14 @@ class Module:
 
 @cache
 def module(name: str) -> Module:
-    """The module of that dotted name."""
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    return Module(name, Path(spec.origin).read_text())
+    """The module of that dotted name, which may be part of a package that would load torch."""
+    return Module(name, _HOME.joinpath(*name.split(".")[1:]).with_suffix(".py").read_text())
+
+
+def modules(package: str) -> list[Module]:
+    """All modules of a package, without loading it."""
+    folder = _HOME.joinpath(*package.split(".")[1:])
+    return [module(f"{package}.{file.stem}") for file in sorted(folder.glob("*.py")) if file.stem != "__init__"]
 
 
 @cache

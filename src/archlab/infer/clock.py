@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from archlab.config.components.work import Kind
+from archlab.config.components.work import OperationKind
 from archlab.model.decoder import Decoder
 from archlab.model.torch_private import DispatchMode, backward_node
 
@@ -23,13 +23,13 @@ class Clocked(NamedTuple):
     calls: int
 
 
-def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[Kind, Clocked]:
+def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[OperationKind, Clocked]:
     """An uncompiled step, forward and backward, the fastest of `steps`. Python's own time is of no kind."""
     wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
-    found = list[dict[Kind, Clocked]]()
+    found = list[dict[OperationKind, Clocked]]()
     clock = _Clock(model, wait)
     for _ in range(steps):
-        clock.seconds, clock.calls = Counter[Kind](), Counter[Kind]()
+        clock.seconds, clock.calls = Counter[OperationKind](), Counter[OperationKind]()
         with clock:
             step()
         found.append({kind: Clocked(seconds, clock.calls[kind]) for kind, seconds in clock.seconds.items()})
@@ -40,8 +40,8 @@ def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type:
 class _Clock(DispatchMode):
     def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
         super().__init__()
-        self.seconds, self.calls = Counter[Kind](), Counter[Kind]()
-        self._inside: list[Kind] = []
+        self.seconds, self.calls = Counter[OperationKind](), Counter[OperationKind]()
+        self._inside: list[OperationKind] = []
         self._wait = wait
         self._hooks = [hook for module in model.modules() for hook in self._watch(module)]
 
@@ -72,7 +72,7 @@ class _Clock(DispatchMode):
         self.calls[kind] += 1
         return result
 
-    def _kind(self, operator: str) -> Kind:
+    def _kind(self, operator: str) -> OperationKind:
         named, place = kind_of(operator), self._place()
         if place in ("norms", "activations") or (place == "scans" and named in (None, "attention")):
             return place
@@ -80,7 +80,7 @@ class _Clock(DispatchMode):
             return named
         return place or "element-wise"
 
-    def _place(self) -> Kind | None:
+    def _place(self) -> OperationKind | None:
         """The kind of the module whose forward or backward pass this is."""
         if self._inside:
             return self._inside[-1]
@@ -93,7 +93,7 @@ class _Clock(DispatchMode):
             hook.remove()
 
 
-NamedKind = Kind | Literal["compiled"]
+NamedKind = OperationKind | Literal["compiled"]
 """compiled: what a compiler has made of several operations, mostly element-wise ones."""
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (

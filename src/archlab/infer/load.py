@@ -12,7 +12,7 @@ from archlab.atlas.inspect import Inspection, choices
 from archlab.atlas.tricks import tricks
 from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
@@ -142,7 +142,7 @@ def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Return the tokenizer of a run or a Hugging Face folder; it puts before a text what preceded each document."""
-    if isinstance(task := load_config(str(folder)).data.task, AnyTask):
+    if isinstance(task := load_config(str(folder)).data.task, Task):
         raise UserError(f"{folder}: was trained on a task ({task.describe()}); its tokens stand for no text")
     folder = Path(folder)
     tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)

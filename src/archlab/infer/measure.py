@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from archlab.config.components.work import KINDS, Kind
+from archlab.config.components.work import KINDS, OperationKind
 from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
 from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
@@ -79,8 +79,8 @@ DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
 class Timed:
     """A pass that ran."""
 
-    work: Mapping[Kind, Work]
-    clocked: Mapping[Kind, Clocked]
+    work: Mapping[OperationKind, Work]
+    clocked: Mapping[OperationKind, Clocked]
     whole: float
     """Seconds without the clock."""
 
@@ -173,8 +173,8 @@ def _timed(run: _Run, steps: int, device_type: str) -> Timed:
 def fit(timed: Sequence[Timed]) -> Rates:
     """Prices, none below 0, whose sums miss the measured seconds by the smallest squared share of a whole pass."""
     at_a_call = _of_the_clock(timed)
-    by_kind: dict[Kind, Rate] = {}
-    kinds: list[Kind] = [kind for kind in KINDS if any(kind in one.work for one in timed)]
+    by_kind: dict[OperationKind, Rate] = {}
+    kinds: list[OperationKind] = [kind for kind in KINDS if any(kind in one.work for one in timed)]
     for kind in kinds:
         amounts = np.array([features(one.work.get(kind) or Work.none(kind)) for one in timed])
         seconds = np.array([_net(one.clocked.get(kind), at_a_call) for one in timed])

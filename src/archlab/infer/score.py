@@ -5,7 +5,7 @@ from pathlib import Path
 from archlab.config.core.base import Base
 from archlab.config.core.text import note
 from archlab.config.schema import Config
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
@@ -93,7 +93,7 @@ def _check_held_out(corpus: str | None, trained: Config, asked: Config, data: Tr
     own = trained.data.fold
     if corpus == data.fingerprint and asked.data.fold != own:
         raise UserError(f"data.fold: {asked.data.fold}, which the run was trained on; allowed: {own}, which it was not")
-    if corpus != data.fingerprint and not isinstance(asked.data.task, AnyTask):
+    if corpus != data.fingerprint and not isinstance(asked.data.task, Task):
         note("this is another text than the run's own, or cut otherwise: it may have been trained on some of it")
 
 

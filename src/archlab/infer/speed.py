@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from archlab.config.components.work import FLOAT32_BYTES, KINDS, Kind
+from archlab.config.components.work import FLOAT32_BYTES, KINDS, OperationKind
 from archlab.config.core.base import Base
 from archlab.config.schema import Config, TrainConfig
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
@@ -139,7 +139,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 def _random(config: Config, train: TrainConfig) -> Windows:
     """Random tokens, or what the task asks: only its answers have a loss, which is less work."""
     task, vocab_size = config.data.task, config.model.vocab_size
-    if isinstance(task, AnyTask):
+    if isinstance(task, Task):
         return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
     return Windows(np.random.default_rng(0).integers(0, vocab_size, (train.rows, train.seq_len + 1)))
 
@@ -172,7 +172,7 @@ def rehearse_decoding(
 class Share(Base):
     """One kind of operation."""
 
-    kind: Kind
+    kind: OperationKind
     flops: float
     """Share of a step's FLOPs, counted."""
     n_bytes: float
@@ -204,7 +204,7 @@ def profile(config: Config, steps: int) -> Profile:
     work = {work.kind: work for work in by_kind(training_step(config.model, this))}
     flops, n_bytes = (sum(getattr(w, name) for w in work.values()) for name in ("flops", "n_bytes"))
     total = sum(seconds.values())
-    shown: list[Kind] = [kind for kind in KINDS if kind in work or kind in seconds]
+    shown: list[OperationKind] = [kind for kind in KINDS if kind in work or kind in seconds]
     shares = [
         Share(
             kind=kind,

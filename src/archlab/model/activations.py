@@ -1,4 +1,4 @@
-"""The activation table: name -> what makes one. Most are functions; one has parameters of its own."""
+"""What activations compute. Most are functions; one has parameters of its own."""
 
 import math
 from collections.abc import Callable
@@ -7,9 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components import activation as schema
+from archlab.config.components.activation import activation_named
+from archlab.config.core.registry import implementation_of, implements
 from archlab.model.arithmetic import at_least_float32
 
 
+@implements(schema.XIELU)
 class XIELU(nn.Module):
     """x > 0: a x^2 + x/2; else (expm1(min(x, -1e-6)) - x) b + x/2, with a, b learned and b > 1/2 (Huang 2024)."""
 
@@ -43,24 +47,81 @@ class Function(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Element by element."""
-        return FUNCTIONS[self.name](x)
-
-
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,  # x Phi(x), with erf (Hendrycks 2016)
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,  # x sigmoid(x); swish with beta 1 (Ramachandran 2017)
-    "elu": F.elu,
-    "selu": F.selu,
-    "relu_squared": lambda x: F.relu(x).square(),  # So 2021 (Primer)
-    "sigmoid": torch.sigmoid,
-    "softplus": lambda x: F.softplus(x, threshold=40),  # beyond, x is it in float64 too; torch's own 20 is for float32
-    "identity": lambda x: x,
-}
+        return function_named(self.name)(x)
 
 
 def make_activation(name: str) -> nn.Module:
     """The activation of that name."""
-    return XIELU() if name == "xielu" else Function(name)
+    implementation = implementation_of(activation_named(name))
+    return implementation() if isinstance(implementation, type) else Function(name)
+
+
+def function_named(name: str) -> Callable[[Tensor], Tensor]:
+    """The function of an activation without parameters."""
+    return implementation_of(activation_named(name))
+
+
+@implements(schema.ReLU)
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return F.relu(x)
+
+
+@implements(schema.GELU)
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x)."""
+    return F.gelu(x)
+
+
+@implements(schema.GELUTanh)
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU with tanh."""
+    return F.gelu(x, approximate="tanh")
+
+
+@implements(schema.QuickGELU)
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+@implements(schema.SiLU)
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x)."""
+    return F.silu(x)
+
+
+@implements(schema.ELU)
+def elu(x: Tensor) -> Tensor:
+    """x, or exp(x) - 1 below 0."""
+    return F.elu(x)
+
+
+@implements(schema.SELU)
+def selu(x: Tensor) -> Tensor:
+    """Scaled ELU."""
+    return F.selu(x)
+
+
+@implements(schema.ReLUSquared)
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)^2."""
+    return F.relu(x).square()
+
+
+@implements(schema.Sigmoid)
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return torch.sigmoid(x)
+
+
+@implements(schema.Softplus)
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    return F.softplus(x, threshold=40)  # beyond, x is it in float64 too; torch's own 20 is for float32
+
+
+@implements(schema.Identity)
+def identity(x: Tensor) -> Tensor:
+    """x."""
+    return x

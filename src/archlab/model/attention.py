@@ -4,10 +4,11 @@ C head_dim, V v_dim."""
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.components.multi_head import MultiHead, Temperature
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.position import Rope
-from archlab.config.layers import LayerConfig
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast, wide
 from archlab.model.context import Context, SequenceShard
@@ -18,24 +19,25 @@ from archlab.model.projection import Projection
 from archlab.model.state import State
 
 
-class Attention(nn.Module):
+@implements(MultiHead)
+class MultiHeadAttention(nn.Module):
     """softmax(scale q k^T) v per head, then mixed by `out`."""
 
-    def __init__(self, config: MultiHead, layer: LayerConfig, kernel: str) -> None:
+    def __init__(self, config: MultiHead, site: Site) -> None:
         super().__init__()
-        D, H, K = layer.d_model, config.n_heads, config.n_kv_heads
+        D, H, K = site.d_model, config.n_heads, config.n_kv_heads
         self.config = config
         self.q = Projection(D, H * config.head_dim, bias=config.qkv_bias, role="input")
         self.k = Projection(D, K * config.head_dim, bias=config.qkv_bias, role="input")
         self.v = Projection(D, K * config.v_dim, bias=config.qkv_bias, role="input")
         self.q_norm = HeadNorm(config, H)
         self.k_norm = HeadNorm(config, K)
-        self.norm_first = not (isinstance(layer.position, Rope) and layer.position.order == "before_qk_norm")
-        self.position_bias = make_position_bias(layer.position, config)
-        self.attend = Attend(config, layer, kernel)
+        self.norm_first = not (isinstance(site.position, Rope) and site.position.order == "before_qk_norm")
+        self.position_bias = make_position_bias(site.position, config)
+        self.attend = Attend(config, site)
         self.sinks = nn.Parameter(torch.empty(H)) if config.sinks else None
         self.constants = {"sinks": 0.0}
-        self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.out_width)
+        self.sub_norm = make_norm(site.norm if config.sub_norm else NoNorm(), config.out_width)
         self.over_all = {"sub_norm": config.out_width}
         self.gate = Projection(D, config.gate_width, bias=config.gate.bias, role="input") if config.gate else None
         self.gate_activation = make_activation(config.gate.activation if config.gate else "identity")

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.position import BIASED, T5, Alibi, Position, Rope
+from archlab.config.components.position import Alibi, Position
 from archlab.config.components.visibility import Visibility, is_plain_causal
+from archlab.config.core.registry import make
 from archlab.config.layers import LayerConfig
 from archlab.model.masks import Mask, Visible
-from archlab.model.rotary import Rotation, rotation
+from archlab.model.rotary import Rotation
 from archlab.model.state import NO_STATES, Cache, State
 
 
@@ -45,7 +46,7 @@ class SequenceShard:
         return tuple(self.gathered(rows) for rows in new.values())
 
 
-_CAUSAL = Visibility(kind="causal")
+_CAUSAL = Visibility()
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,8 @@ class ForwardPass:
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
         is_plain = self.is_plain and is_plain_causal(attention, T)
-        is_biased = layer.position.kind in BIASED
+        is_biased = layer.position.acts_on == "scores"
         distance_BTS = _distance(layer.position, query_BT, key_BS)
-        is_shared = isinstance(layer.position, T5) and layer.position.shared
         return Context(
             query_BT,
             is_real_BT,
@@ -152,7 +152,7 @@ class ForwardPass:
             mask_BTS=None if is_plain else self._mask(attention, query_BT, key_BS, is_biased=is_biased),
             distance_BTS=distance_BTS,
             rotation=self._rotation(layer.position, attention.rotary_width),
-            bias_BHTS=shared_bias(distance_BTS) if is_shared and shared_bias is not None else None,
+            bias_BHTS=shared_bias(distance_BTS) if layer.position.is_shared and shared_bias is not None else None,
             collected=collected,
         )
 
@@ -164,13 +164,13 @@ class ForwardPass:
         return mask
 
     def _rotation(self, position: Position, width: int) -> Rotation | None:
-        if not isinstance(position, Rope):
+        if position.acts_on != "queries":
             return None
-        return rotation(position, width, self.positions_BT, self.lengths_BT, self.dtype)
+        return make(position, width, self.positions_BT, self.lengths_BT, self.dtype)
 
 
 def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | None:
-    if position.kind not in BIASED:
+    if position.acts_on != "scores":
         return None
     is_falcons = isinstance(position, Alibi) and position.form == "falcon"
     return (0 if is_falcons else query_BT[:, :, None]) - key_BS[:, None, :].expand(-1, query_BT.shape[1], -1)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.check import check_model
+from archlab.config.components.component import RoleName
 from archlab.config.components.norm import NoNorm
 from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
@@ -20,7 +21,6 @@ from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.projection import Projection, linear
-from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
 
 

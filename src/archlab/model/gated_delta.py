@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
 from archlab.config.components.recurrent import GatedRMSNorm
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context
@@ -20,25 +22,26 @@ from archlab.model.recurrent import CausalConv, GatedNorm, chunked, decays, init
 from archlab.model.state import State, is_step
 
 
+@implements(GatedDeltaConfig)
 class GatedDelta(nn.Module):
     """S <- a S; S <- S + k (beta (v - S^T k))^T; o = S^T q. Queries, keys and values come from a convolution."""
 
     timed_as = "scans"
 
-    def __init__(self, config: GatedDeltaConfig, d_model: int) -> None:
+    def __init__(self, config: GatedDeltaConfig, site: Site) -> None:
         super().__init__()
         self.config = config
-        self.q = Projection(d_model, config.key_width, bias=False, role="input")
-        self.k = Projection(d_model, config.key_width, bias=False, role="input")
-        self.v = Projection(d_model, config.value_width, bias=False, role="input")
-        self.gate = Projection(d_model, config.value_width, bias=False, role="input")
-        self.beta = Projection(d_model, config.n_value_heads, bias=False, role="input")
-        self.decay = Projection(d_model, config.n_value_heads, bias=False, role="input")
+        self.q = Projection(site.d_model, config.key_width, bias=False, role="input")
+        self.k = Projection(site.d_model, config.key_width, bias=False, role="input")
+        self.v = Projection(site.d_model, config.value_width, bias=False, role="input")
+        self.gate = Projection(site.d_model, config.value_width, bias=False, role="input")
+        self.beta = Projection(site.d_model, config.n_value_heads, bias=False, role="input")
+        self.decay = Projection(site.d_model, config.n_value_heads, bias=False, role="input")
         self.conv = CausalConv(config.conv_widths, config.taps, bias=False, activation=make_activation("silu"))
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(config.n_value_heads)) for _ in range(2))
         self.constants = initial_decay(config.n_value_heads, 0, 16)
         self.norm = GatedNorm(GatedRMSNorm(eps=config.norm_eps, gate="after"), config.value_dim)
-        self.out = Projection(config.value_width, d_model, bias=False, role="output")
+        self.out = Projection(config.value_width, site.d_model, bias=False, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Site
 from archlab.config.components.kernel_choice import KernelName, KernelNeeds, kernel_for
-from archlab.config.layers import LayerConfig
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
@@ -238,13 +238,13 @@ def prefer_products(model: nn.Module, up_to: int) -> None:
 
 
 class Attend:
-    """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel of that name."""
+    """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel that its site names."""
 
-    def __init__(self, config: AnyAttention, layer: LayerConfig, kernel: str) -> None:
-        self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
-        self.kernel = kernel
-        self.needs = config.kernel_needs(layer.site)
-        choose_kernel(kernel, self.needs)  # refuses at once what it can
+    def __init__(self, config: AnyAttention, site: Site) -> None:
+        self.scale, self.softcap, self.dropout = config.scale, config.softcap, site.dropout.attention
+        self.kernel = site.kernel
+        self.needs = config.kernel_needs(site)
+        choose_kernel(self.kernel, self.needs)  # refuses at once what it can
 
     def __call__(
         self,

@@ -4,8 +4,9 @@ of a query and key that positions do not and do rotate, C = N + P, V a value, R 
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.components.latent_attention import Latent
-from archlab.config.layers import LayerConfig
+from archlab.config.core.registry import implements
 from archlab.model.arithmetic import Same, as_autocast
 from archlab.model.context import Context, SequenceShard
 from archlab.model.kernels import Attend
@@ -16,6 +17,7 @@ from archlab.model.projection import Projection
 from archlab.model.state import State
 
 
+@implements(Latent)
 class LatentAttention(nn.Module):
     """Keys and values of all heads are made by `kv_up` from what `kv_down` gives, one narrow vector per token.
 
@@ -24,9 +26,9 @@ class LatentAttention(nn.Module):
     made from a key and its value goes to the query and to what is mixed. Equal but for rounding.
     """
 
-    def __init__(self, config: Latent, layer: LayerConfig, kernel: str) -> None:
+    def __init__(self, config: Latent, site: Site) -> None:
         super().__init__()
-        self.config, D, H = config, layer.d_model, config.n_heads
+        self.config, D, H = config, site.d_model, config.n_heads
         rank = config.q_rank
         self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else Same()
         self.q_norm = make_norm(config.narrow_norm, rank) if rank else Same()
@@ -34,8 +36,8 @@ class LatentAttention(nn.Module):
         self.kv_down = Projection(D, config.kept_width, bias=config.qkv_bias, role="narrow")
         self.kv_norm = make_norm(config.narrow_norm, config.kv_rank)
         self.kv_up = Projection(config.kv_rank, H * (config.nope_dim + config.v_dim), bias=False, role="input")
-        self.position_bias = make_position_bias(layer.position, config)
-        self.attend = Attend(config, layer, kernel)
+        self.position_bias = make_position_bias(site.position, config)
+        self.attend = Attend(config, site)
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:

@@ -1,33 +1,18 @@
-"""One layer: branches around the residual stream, the norms in their slots, and which module each branch is."""
+"""One layer: branches around the residual stream, and the norms in their slots."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from archlab.config.components.component import Component
-from archlab.config.components.dense import Dense
-from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
-from archlab.config.components.latent_attention import Latent
-from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
-from archlab.config.components.moe import MoE as MoEConfig
-from archlab.config.components.multi_head import MultiHead
-from archlab.config.components.norm import NoNorm
-from archlab.config.components.plug_in import PlugInComponent
-from archlab.config.components.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
-from archlab.config.components.short_conv import ShortConv as ShortConvConfig
+from archlab.config.components.component import Component, Site
+from archlab.config.core.registry import is_own, make
 from archlab.config.layers import Branch, LayerConfig
+from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
-from archlab.model.attention import Attention
 from archlab.model.context import Context, SequenceShard
-from archlab.model.gated_delta import GatedDelta
-from archlab.model.latent_attention import LatentAttention
-from archlab.model.mamba2 import Mamba2
-from archlab.model.mlp import MLP
-from archlab.model.moe import MoE
 from archlab.model.norms import BranchNorms
-from archlab.model.own import own_module
-from archlab.model.rglru import RGLRU
-from archlab.model.short_conv import ShortConv
+from archlab.model.roles import roles_of
 from archlab.model.state import NO_STATES, State
 
 
@@ -48,12 +33,13 @@ class Layer(nn.Module):
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
         self.stages = layer.stages
+        site = replace(layer.site, kernel=kernel)
         for branch in layer.branches:
-            self.add_module(branch.name, make_component(branch.component, layer, kernel))
+            self.add_module(branch.name, make_component(branch.component, site))
         for branch in layer.branches:
             self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
         self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
-        self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
+        self.is_carried = layer.norm.is_carried
 
     def forward(
         self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
@@ -80,26 +66,34 @@ class Layer(nn.Module):
         return getattr(self, f"{branch.name}_norms")
 
 
-def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:
-    """The module of that config, in that layer: `forward(x_BTD, context, state) -> y_BTD`."""
-    match config:
-        case MultiHead():
-            return Attention(config, layer, kernel)
-        case Latent():
-            return LatentAttention(config, layer, kernel)
-        case Mamba2Config():
-            return Mamba2(config, layer.d_model)
-        case GatedDeltaConfig():
-            return GatedDelta(config, layer.d_model)
-        case RGLRUConfig():
-            return RGLRU(config, layer.d_model)
-        case ShortConvConfig():
-            return ShortConv(config, layer.d_model)
-        case Dense():
-            return MLP(config, layer)
-        case MoEConfig():
-            return MoE(config, layer)
-        case PlugInComponent():
-            return own_module(config, layer.site)
-        case _:
-            raise TypeError(f"no module for a {type(config).__name__}")
+def make_component(config: Component, site: Site) -> nn.Module:
+    """Make the module of a config: `forward(x_BTD, context, state) -> y_BTD`."""
+    module = make(config, site)
+    if is_own(type(config)):
+        check_own(config, site, module)
+    return module
+
+
+def check_own(config: Component, site: Site, module: nn.Module) -> None:
+    """Hold a user's module against what its config says.
+
+    Raise UserError if it is no module, a parameter has no role, or the config says other parameters or roles.
+    """
+    name = f"{config.section} {config.kind}"
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{name}: made a {type(module).__name__}; allowed: a torch.nn.Module")
+    try:
+        made = list(roles_of(module))
+    except TypeError as error:
+        raise UserError(
+            f"{name}: {str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or "
+            "`constants` of the module (docs/plugins.md)"
+        ) from None
+    n_made, n_said = sum(made_of.parameter.numel() for made_of in made), sum(config.parameters(site).values())
+    if n_made != n_said:
+        raise UserError(f"{name}: `parameters` says {n_said:,} parameters, and its module has {n_made:,}")
+    if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
+        raise UserError(
+            f"{name}: its module has a parameter of the role {other[0]}; allowed: {', '.join(config.roles())}, which "
+            "`roles` of its config returns"
+        )

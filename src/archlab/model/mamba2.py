@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.recurrent import GatedRMSNorm
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context
@@ -19,20 +21,21 @@ from archlab.model.recurrent import CausalConv, Gate, GatedNorm, chunked, decays
 from archlab.model.state import State, is_step
 
 
+@implements(Mamba2Config)
 class Mamba2(nn.Module):
     """S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x in every head; x, B and C come from a convolution."""
 
     timed_as = "scans"
 
-    def __init__(self, config: Mamba2Config, d_model: int) -> None:
+    def __init__(self, config: Mamba2Config, site: Site) -> None:
         super().__init__()
         self.config = config
         width, n_heads, of_groups = config.inner_width, config.n_heads, config.n_groups * config.d_state
-        self.gate = Projection(d_model, width, bias=config.in_bias, role="input")
-        self.x = Projection(d_model, width, bias=config.in_bias, role="input")
-        self.B = Projection(d_model, of_groups, bias=config.in_bias, role="input")
-        self.C = Projection(d_model, of_groups, bias=config.in_bias, role="input")
-        self.dt = Projection(d_model, n_heads, bias=config.in_bias, role="input")
+        self.gate = Projection(site.d_model, width, bias=config.in_bias, role="input")
+        self.x = Projection(site.d_model, width, bias=config.in_bias, role="input")
+        self.B = Projection(site.d_model, of_groups, bias=config.in_bias, role="input")
+        self.C = Projection(site.d_model, of_groups, bias=config.in_bias, role="input")
+        self.dt = Projection(site.d_model, n_heads, bias=config.in_bias, role="input")
         self.conv = CausalConv(
             config.conv_widths, config.taps, bias=config.conv_bias, activation=make_activation("silu")
         )
@@ -43,7 +46,7 @@ class Mamba2(nn.Module):
                 self.norm = GatedNorm(norm, width // config.n_groups, config.n_groups)
             case NoNorm():
                 self.norm = Gate()
-        self.out = Projection(width, d_model, bias=config.out_bias, role="output")
+        self.out = Projection(width, site.d_model, bias=config.out_bias, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

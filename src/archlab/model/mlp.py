@@ -2,9 +2,10 @@
 
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.norm import NoNorm
-from archlab.config.layers import LayerConfig
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
@@ -13,24 +14,25 @@ from archlab.model.projection import Projection
 from archlab.model.state import State
 
 
+@implements(Dense)
 class MLP(nn.Module):
     """The feed-forward branch.
 
     plain: down(act(up x)). gated: down(act(gate x) * (up x + offset)) (Shazeer 2020), products clamped first.
     """
 
-    def __init__(self, config: Dense, layer: LayerConfig) -> None:
+    def __init__(self, config: Dense, site: Site) -> None:
         super().__init__()
         self.config, self.activation = config, make_activation(config.activation)
-        self.up = Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
+        self.up = Projection(site.d_model, config.d_ff, bias=config.bias, role="input")
         self.gate = (
-            Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
+            Projection(site.d_model, config.d_ff, bias=config.bias, role="input")
             if isinstance(config, GatedMLP)
             else None
         )
-        self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.d_ff)
+        self.sub_norm = make_norm(site.norm if config.sub_norm else NoNorm(), config.d_ff)
         self.over_all = {"sub_norm": config.d_ff}
-        self.down = Projection(config.d_ff, layer.d_model, bias=config.bias, role="output")
+        self.down = Projection(config.d_ff, site.d_model, bias=config.bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context | None = None, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

@@ -3,31 +3,32 @@
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.component import RoleName, Site
 from archlab.config.components.moe import MoE as MoEConfig
-from archlab.config.layers import LayerConfig
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
 from archlab.model.grouped import grouped_linear
 from archlab.model.mlp import MLP, inner
 from archlab.model.projection import Projection
-from archlab.model.roles import RoleName
 from archlab.model.router import Router, collect, load_of
 from archlab.model.state import State
 
 
+@implements(MoEConfig)
 class MoE(nn.Module):
     """sum over the chosen experts e of weight_e * MLP_e(x). Beside it the shared expert's MLP(x), if there is one."""
 
-    def __init__(self, config: MoEConfig, layer: LayerConfig) -> None:
+    def __init__(self, config: MoEConfig, site: Site) -> None:
         super().__init__()
         self.config = config
-        self.router = Router(config, layer.d_model)
-        self.experts = Experts(config, layer.d_model)
+        self.router = Router(config, site.d_model)
+        self.experts = Experts(config, site.d_model)
         shared = config.shared_mlp
-        self.shared = None if shared is None else MLP(shared, layer)
+        self.shared = None if shared is None else MLP(shared, site)
         is_gated = config.shared is not None and config.shared.gate
-        self.shared_gate = Projection(layer.d_model, 1, bias=False, role="narrow") if is_gated else None
+        self.shared_gate = Projection(site.d_model, 1, bias=False, role="narrow") if is_gated else None
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

@@ -10,12 +10,14 @@ from torch.autograd.function import once_differentiable
 
 from archlab.config.components import norm as schema
 from archlab.config.components.multi_head import MultiHead, QKNorm
+from archlab.config.core.registry import implements, make
 from archlab.config.layers import Branch, LayerConfig
 from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
 
 Shape = tuple[int, ...]
 
 
+@implements(schema.AnyLayerNorm)
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * w + b."""
 
@@ -41,6 +43,7 @@ class LayerNorm(nn.Module):
         return (wide if bias is None else wide + bias).to(x.dtype)
 
 
+@implements(schema.AnyRMSNorm)
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * w."""
 
@@ -94,6 +97,7 @@ class _RMSNormed(torch.autograd.Function):
         return grad_normed.mul_(inverse), x * per_x, grad_weight, None
 
 
+@implements(schema.PartialRMSNorm)
 class PartialRMSNorm(nn.Module):
     """x / sqrt(mean(first^2) + eps) * w, `first` the first share of the features."""
 
@@ -112,6 +116,7 @@ class PartialRMSNorm(nn.Module):
         return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
 
 
+@implements(schema.ScaleNorm)
 class ScaleNorm(nn.Module):
     """g x / max(||x||, eps)."""
 
@@ -129,6 +134,7 @@ class ScaleNorm(nn.Module):
         return (self.scale.to(wide.dtype) * F.normalize(wide, dim=-1, eps=self.eps)).to(x.dtype)
 
 
+@implements(schema.DynamicTanh)
 class DynamicTanh(nn.Module):
     """tanh(alpha x) * w + b."""
 
@@ -148,21 +154,14 @@ class DynamicTanh(nn.Module):
         return (torch.tanh(alpha * x_wide) * weight + bias).to(x.dtype)
 
 
-def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
+def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
-    match config:
-        case schema.AnyLayerNorm():
-            return LayerNorm(config, shape)
-        case schema.AnyRMSNorm():
-            return RMSNorm(config, shape)
-        case schema.PartialRMSNorm():
-            return PartialRMSNorm(config, shape)
-        case schema.ScaleNorm():
-            return ScaleNorm(config, shape)
-        case schema.DynamicTanh():
-            return DynamicTanh(config, shape)
-        case schema.NoNorm():
-            return Same()
+    return make(config, shape)
+
+
+@implements(schema.NoNorm)
+def _no_norm(config: schema.NoNorm, shape: Shape) -> nn.Module:
+    return Same()
 
 
 class HeadNorm(nn.Module):

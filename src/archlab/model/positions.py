@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from archlab.config.components import position as schema
 from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import RoleName
+from archlab.config.core.registry import implements, make
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
-from archlab.model.roles import RoleName
 
 
+@implements(schema.Sinusoidal)
 class SinusoidalPositions(nn.Module):
     """sin and cos of t / theta^(2i/d), side by side or in halves (Vaswani 2017)."""
 
-    def __init__(self, config: schema.Sinusoidal, d_model: int) -> None:
+    def __init__(self, config: schema.Sinusoidal, d_model: int, max_seq_len: int) -> None:
         super().__init__()
         self.config, self.d_model = config, d_model
 
@@ -35,12 +37,13 @@ class SinusoidalPositions(nn.Module):
         return joined[..., : self.d_model].to(dtype)
 
 
+@implements(schema.Learned)
 class LearnedPositions(nn.Module):
     """One learned vector per position."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
-    def __init__(self, config: schema.Learned, max_seq_len: int, d_model: int) -> None:
+    def __init__(self, config: schema.Learned, d_model: int, max_seq_len: int) -> None:
         super().__init__()
         self.offset = config.offset
         self.weight = nn.Parameter(torch.empty(config.offset + max_seq_len, d_model))
@@ -50,6 +53,7 @@ class LearnedPositions(nn.Module):
         return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)
 
 
+@implements(schema.Alibi)
 class AlibiBias(nn.Module):
     """-slope(head) * distance (Press 2021); Falcon's form of it is given minus the key positions for distances."""
 
@@ -76,15 +80,16 @@ def slopes(n_heads: int, max_bias: float) -> list[float]:
     return (series + between)[:n_heads]
 
 
+@implements(schema.T5)
 class T5Bias(nn.Module):
     """A learned number per head and bucket of distances (Raffel 2020)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
-    def __init__(self, config: schema.T5, n_heads: int) -> None:
+    def __init__(self, config: schema.T5, heads: AnyAttention) -> None:
         super().__init__()
         self.config = config
-        self.weight = nn.Parameter(torch.empty(config.buckets, n_heads))
+        self.weight = nn.Parameter(torch.empty(config.buckets, heads.n_heads))
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Tensor:
         """-> [B or 1, H, Q, S], whatever the queries."""
@@ -100,15 +105,16 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     return torch.where(distance < exact, distance, far)
 
 
+@implements(schema.Shaw)
 class ShawBias(nn.Module):
     """scale * q.a(distance), a a learned vector per clipped distance, the same in all heads (Shaw 2018)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
-    def __init__(self, max_distance: int, width: int, scale: float) -> None:
+    def __init__(self, config: schema.Shaw, heads: AnyAttention) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(max_distance + 1, width))
-        self.scale = scale
+        self.weight = nn.Parameter(torch.empty(config.max_distance + 1, heads.query_width))
+        self.scale = heads.scale
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
         """-> [B, H, Q, S]."""
@@ -119,33 +125,17 @@ class ShawBias(nn.Module):
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """The module whose output is added to the embedding; None where positions act elsewhere or not at all."""
-    match model.position:
-        case schema.Sinusoidal() as config:
-            return SinusoidalPositions(config, model.d_model)
-        case schema.Learned() as config:
-            return LearnedPositions(config, model.max_seq_len, model.d_model)
-        case _:
-            return None
+    """The module whose output is added to the embedding; None if positions act elsewhere or not at all."""
+    position = model.position
+    return make(position, model.d_model, model.max_seq_len) if position.acts_on == "embedding" else None
 
 
-def make_shared_bias(config: ModelConfig) -> T5Bias | None:
-    """The table that all layers share; None where they share none."""
-    match config.position, config.attention:
-        case schema.T5(shared=True) as position, AnyAttention(n_heads=n_heads):
-            return T5Bias(position, n_heads)
-        case _:
-            return None
+def make_shared_bias(model: ModelConfig) -> nn.Module | None:
+    """The table that all layers share; None if they share none."""
+    heads = model.attention
+    return make(model.position, heads) if model.position.is_shared and isinstance(heads, AnyAttention) else None
 
 
 def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
-    """The layer's own module that biases its scores; None where it has none, or shares the model's."""
-    match position:
-        case schema.Alibi() as config:
-            return AlibiBias(config, heads)
-        case schema.T5(shared=False) as config:
-            return T5Bias(config, heads.n_heads)
-        case schema.Shaw(max_distance=max_distance):
-            return ShawBias(max_distance, heads.query_width, heads.scale)
-        case _:
-            return None
+    """The layer's own module that biases its scores; None if it has none, or shares the model's."""
+    return make(position, heads) if position.acts_on == "scores" and not position.is_shared else None

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.component import RoleName
 from archlab.model.arithmetic import at_least_float32
-from archlab.model.roles import RoleName
 
 
 class Projection(nn.Linear):

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.component import RoleName
 from archlab.config.components.recurrent import GatedRMSNorm, chunking
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
-from archlab.model.roles import RoleName
 from archlab.model.state import State, is_step
 
 

@@ -5,13 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.component import RoleName, Site
 from archlab.config.components.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
 from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv
-from archlab.model.roles import RoleName
 from archlab.model.state import State
 
 
@@ -34,22 +35,23 @@ class BlockGate(nn.Module):
         return torch.sigmoid(at_least_float32(gate_BTW) + self.bias)
 
 
+@implements(RGLRUConfig)
 class RGLRU(nn.Module):
     """S <- a S + sqrt(1 - a^2) i u, a = exp(-8 r softplus(Lambda)); out(gelu(gate) * S). u comes from a convolution."""
 
     timed_as = "scans"
 
-    def __init__(self, config: RGLRUConfig, d_model: int) -> None:
+    def __init__(self, config: RGLRUConfig, site: Site) -> None:
         super().__init__()
         width = config.lru_width
-        self.gate = Projection(d_model, width, bias=True, role="input")
-        self.x = Projection(d_model, width, bias=True, role="input")
+        self.gate = Projection(site.d_model, width, bias=True, role="input")
+        self.x = Projection(site.d_model, width, bias=True, role="input")
         self.conv = CausalConv((width,), config.taps, bias=True, activation=make_activation("identity"))
         self.input_gate, self.forget_gate = (BlockGate(width, config.n_heads) for _ in range(2))
         self.Lambda = nn.Parameter(torch.empty(width))
         self.constants = {"Lambda": _initial_rates(width)}
         self.activation = make_activation("gelu_tanh")
-        self.out = Projection(width, d_model, bias=True, role="output")
+        self.out = Projection(width, site.d_model, bias=True, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

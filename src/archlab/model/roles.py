@@ -12,10 +12,9 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from archlab.config.components.component import RoleName
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-
-RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant", "output_bias"]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from archlab.config.components.position import Rope
+from archlab.config.core.registry import implements
 from archlab.model.arithmetic import wide
 from archlab.model.rope_scaling import frequencies
 
@@ -30,6 +31,7 @@ class Rotation:
         return torch.cat((rotated, x[..., rotating:]), dim=-1) if self.is_partial else rotated
 
 
+@implements(Rope)
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
     """cos and sin of the angles at every position.
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.components.component import RoleName
 from archlab.config.components.moe import MoE
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
-from archlab.model.roles import RoleName
 
 TINY = 1e-20
 """Keeps a sum of sigmoids, which may all be 0, from dividing by it; elsewhere it is lost in rounding."""

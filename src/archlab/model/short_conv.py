@@ -2,7 +2,9 @@
 
 from torch import Tensor, nn
 
+from archlab.config.components.component import Site
 from archlab.config.components.short_conv import ShortConv as Config
+from archlab.config.core.registry import implements
 from archlab.model.activations import make_activation
 from archlab.model.context import Context
 from archlab.model.projection import Projection
@@ -10,17 +12,18 @@ from archlab.model.recurrent import CausalConv
 from archlab.model.state import State
 
 
+@implements(Config)
 class ShortConv(nn.Module):
     """out(output_gate * conv(input_gate * x)), both gates without an activation."""
 
-    def __init__(self, config: Config, d_model: int) -> None:
+    def __init__(self, config: Config, site: Site) -> None:
         super().__init__()
-        width = config.channels(d_model)
-        self.x = Projection(d_model, width, bias=config.bias, role="input")
-        self.input_gate = Projection(d_model, width, bias=config.bias, role="input")
-        self.output_gate = Projection(d_model, width, bias=config.bias, role="input")
+        width = config.channels(site.d_model)
+        self.x = Projection(site.d_model, width, bias=config.bias, role="input")
+        self.input_gate = Projection(site.d_model, width, bias=config.bias, role="input")
+        self.output_gate = Projection(site.d_model, width, bias=config.bias, role="input")
         self.conv = CausalConv((width,), config.taps, bias=config.bias, activation=make_activation("identity"))
-        self.out = Projection(width, d_model, bias=config.bias, role="output")
+        self.out = Projection(width, site.d_model, bias=config.bias, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

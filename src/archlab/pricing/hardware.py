@@ -11,7 +11,7 @@ from pydantic import Field
 
 from archlab.config.about import Certainty
 from archlab.config.check import validate
-from archlab.config.components.work import Kind
+from archlab.config.components.work import OperationKind
 from archlab.config.core.base import Base, Count, Flops, MemorySize, NonNegative, Positive
 from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml, to_yaml
@@ -76,7 +76,7 @@ class Rate(Base):
 class Rates(Base):
     """Rates of a pass in one number format, which `archlab hardware --measure` fitted to models that ran."""
 
-    by_kind: dict[Kind, Rate]
+    by_kind: dict[OperationKind, Rate]
 
 
 class Measurements(Base):

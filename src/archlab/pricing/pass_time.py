@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from archlab.config.components.work import OF_MATRICES, Kind
+from archlab.config.components.work import OF_MATRICES, OperationKind
 from archlab.config.core.base import Base
 from archlab.pricing.hardware import Hardware, NumberFormat, Rate, Rates
 from archlab.pricing.work import Work, matrix_flops_per_byte
@@ -23,7 +23,7 @@ class RooflineEstimate(Base):
     """What more of the time goes to."""
     of_peak: float
     """FLOPs of matrix products in that time over those that the device could do."""
-    seconds_by_kind: dict[Kind, float]
+    seconds_by_kind: dict[OperationKind, float]
 
 
 def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> RooflineEstimate:
@@ -35,7 +35,7 @@ def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberForma
     passed = list(passed)
     peak, bandwidth = hardware.speed(number_format), hardware.bandwidth
     computing, moving, flops = 0.0, 0.0, 0.0
-    by_kind: dict[Kind, float] = {}
+    by_kind: dict[OperationKind, float] = {}
     for work in passed:
         of_matrices = work.flops if work.kind in OF_MATRICES else 0.0
         compute, memory = of_matrices / peak, work.n_bytes / bandwidth
@@ -61,12 +61,12 @@ class MeasuredEstimate(Base):
     seconds: float
     tokens_per_second: float
     """Of a decoding step: of all texts together."""
-    seconds_by_kind: dict[Kind, float]
+    seconds_by_kind: dict[OperationKind, float]
     latency: float
     """Seconds that its operations take however little each computes: what depth costs, and width does not."""
 
 
-def untimed(passed: Iterable[Work], rates: Rates) -> list[Kind]:
+def untimed(passed: Iterable[Work], rates: Rates) -> list[OperationKind]:
     """Kinds of operation in this pass that no model had which ran."""
     return [work.kind for work in passed if work.kind not in rates.by_kind]
 
@@ -74,7 +74,7 @@ def untimed(passed: Iterable[Work], rates: Rates) -> list[Kind]:
 def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEstimate:
     """Of a pass without untimed kinds."""
     passed = list(passed)
-    by_kind: dict[Kind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
+    by_kind: dict[OperationKind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
     seconds = sum(by_kind.values())
     latency = sum(work.count * rates.by_kind[work.kind].per_operation for work in passed)
     return MeasuredEstimate(

@@ -13,8 +13,8 @@ from archlab.config.components.work import (
     KINDS,
     OF_MATRICES,
     Counting,
-    Kind,
     Operation,
+    OperationKind,
     Pass,
     matrix_flops,
 )
@@ -51,7 +51,7 @@ read and written to be clipped. All in float32."""
 class Work(Base):
     """Sums over operations of one kind."""
 
-    kind: Kind
+    kind: OperationKind
     count: int
     """How many operations."""
     flops: float
@@ -66,7 +66,7 @@ class Work(Base):
     library asks the system for memory, which takes longer than to fill it."""
 
     @classmethod
-    def none(cls, kind: Kind) -> "Work":
+    def none(cls, kind: OperationKind) -> "Work":
         """Of no operation."""
         return cls(kind=kind, count=0, flops=0, weight_bytes=0, kept_bytes=0, moved_bytes=0, large_bytes=0)
 

@@ -136,5 +136,5 @@ def weight_decay(case: Case) -> Iterator[Reading]:
 def post_norm_warmup(case: Case) -> Iterator[Reading]:
     """Of models that have a post-norm layer."""
     norms = [layer.norm for layer, _ in case.layers.values()]
-    if any(not isinstance(norm, NoNorm) and norm.placement == "post" for norm in norms):
+    if any("stream" in norm.slots for norm in norms):
         yield Reading("train.warmup of a post-norm model", resolve_train(case.config).warmup)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.config.core.merge import Raw, expand
+from archlab.config.core.registry import from_old_path, kinds
 from archlab.config.identity import flatten
 from archlab.config.problems import Problem, choose, is_under
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.errors import UserError
 from archlab.study.arm import Arm, at_size, overrides_of_arms, section_of
 from archlab.study.outcome_schema import (
-    KINDS,
     Accuracy,
     Answers,
     BestLoss,
@@ -116,7 +116,7 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
     for name, outcome in study.measure.items():
         if name in COLUMNS or name in study.cross:
             yield Problem(f"measure.{name}", "is another column of runs.csv; allowed: any other name")
-        elif name in KINDS and name != getattr(outcome, "kind", name):
+        elif name in kinds(Outcome) and name != getattr(outcome, "kind", name):
             yield Problem(f"measure.{name}", f"is the name of another kind of outcome; allowed: {name} of that kind")
     swept = [name for name, outcome in study.measure.items() if outcome.source == "sweep"]
     for name in swept if not study.sweep else ():
@@ -132,7 +132,7 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
 def overridden(overrides: Raw) -> list[str]:
     """The dotted fields that overrides set; none where the overrides contradict themselves."""
     try:
-        return list(flatten(expand(overrides)))
+        return [from_old_path(path) for path in flatten(expand(overrides))]
     except UserError:
         return []
 
@@ -162,7 +162,7 @@ def foreign_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Proble
     """Outcomes that the study's text or task does not have, and probes where nothing is probed."""
     if not arms:
         return
-    is_task = isinstance(arms[0].config.data.task, AnyTask)
+    is_task = isinstance(arms[0].config.data.task, Task)
     is_probed = all(arm.config.train.probe_every for arm in arms)
     named = named_outcomes(study, arms)
     if study.primary in ("bits_per_byte", "accuracy") and study.primary not in named:
@@ -182,7 +182,7 @@ def foreign_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Proble
 
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
     """Return name -> outcome, the primary one first."""
-    always = Accuracy() if isinstance(arms[0].config.data.task, AnyTask) else BitsPerByte()
+    always = Accuracy() if isinstance(arms[0].config.data.task, Task) else BitsPerByte()
     context = min(arm.config.model.max_seq_len for arm in arms)
     named = {name: _with_context(outcome, context) for name, outcome in {always.kind: always, **study.measure}.items()}
     first = study.primary if study.primary in named else always.kind

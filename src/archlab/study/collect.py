@@ -8,7 +8,7 @@ from pathlib import Path
 from archlab.config.core.text import visible
 from archlab.config.identity import resolved
 from archlab.config.io import studies
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.config.training import resolve_train
 from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
@@ -90,7 +90,7 @@ def summarise(
     ]
     about = plan.corpora[arms[0].name].about
     missing = sum(len(runs[arm]) - len(found.ended[arm]) for arm in runs)
-    is_task = any(isinstance(arm.config.data.task, AnyTask) for arm in arms)
+    is_task = any(isinstance(arm.config.data.task, Task) for arm in arms)
     return StudySummary(
         name=name,
         question=study.question,

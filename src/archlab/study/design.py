@@ -15,7 +15,7 @@ from archlab.config.io import build_config, overlay
 from archlab.config.layers import PER_LAYER, parts_of_layers
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
@@ -99,7 +99,7 @@ def _of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem
 
 def _unread_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
     """Text that the study names although its arms read a task."""
-    tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, AnyTask)]
+    tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, Task)]
     for task in tasks if "data.path" in overridden(study.set) else ():
         found = f"is not read, because data.task is {task.kind}"
         yield Problem("set.data.path", f"{found}; leave it out, or add data.task: none")

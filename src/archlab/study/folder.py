@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 
 from archlab.code import code_digest
 from archlab.config.beside import plugins_of
-from archlab.config.components.plugins import copies
 from archlab.config.core.base import Base
+from archlab.config.core.plugins import copies
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.schema import Config, DataConfig

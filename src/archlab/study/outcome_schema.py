@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from archlab.config.components.plug_in import PlugIn
-from archlab.config.components.plugins import Options, Section, register
-from archlab.config.core.base import Count, Kinded, Part, Positive, Share
+from archlab.config.core.base import Count, Fraction, Kinded, Positive, Share
+from archlab.config.core.registry import (
+    KindName,
+    Registered,
+    Section,
+    implements,
+    is_own,
+    kind_of,
+    source_digest,
+    to_old_form,
+)
 from archlab.config.core.text import Line
+from archlab.config.register import Options, as_kind
 from archlab.config.tasks import Task
 from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
@@ -29,13 +38,27 @@ BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
 """Sources whose values are of runs; those of timing are of rounds, those of a config of arms."""
 
 
-class Outcome(Kinded):
-    """The fields that all have in common."""
+class Outcome(Kinded, Registered):
+    """A number by which arms are compared."""
 
-    source: ClassVar[Source]
+    section: ClassVar[Section] = "outcome"
+
+    source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
-    heading: ClassVar[str]
+    heading: ClassVar[str] = ""
+    """What is measured, with fields in braces. Needed unless `title` is overridden."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a kind whose values nobody could read."""
+        for what, allowed in (("source", Source), ("unit", Unit), ("better", Better)):
+            found = getattr(cls, what, None)
+            if kind_of(cls) and found not in get_args(allowed):
+                raise UserError(f"outcome {kind_of(cls)}: {what} {found!r}; allowed: {', '.join(get_args(allowed))}")
+        if kind_of(cls) and not cls.heading and cls.title is Outcome.title:
+            raise UserError(f"outcome {kind_of(cls)}: {cls.__name__} has no heading; define it in the class")
+        super().__pydantic_init_subclass__(**kwargs)
 
     @property
     def title(self) -> str:
@@ -44,8 +67,9 @@ class Outcome(Kinded):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """All that decides its value for one run, as plain values."""
-        return self.model_dump()
+        """All that decides its value for one run, as plain values; of a user's outcome also the code that measures."""
+        plain = self.model_dump()
+        return {**to_old_form(plain), "source": source_digest(type(self))} if is_own(type(self)) else plain
 
 
 class BitsPerByte(Outcome):
@@ -164,7 +188,7 @@ class WindowPart(Outcome):
     kind: Literal["window_part"] = "window_part"
     first: Share = 0.75
     """Where the part begins, as a share of the window."""
-    last: Part = 1.0
+    last: Fraction = 1.0
     """Where it ends."""
 
     @model_validator(mode="after")
@@ -325,53 +349,15 @@ class BestRate(Outcome):
     heading: ClassVar[str] = "best rate"
 
 
-class PlugInOutcome(PlugIn, Outcome):
-    """An outcome of your own, of a run's last weights (docs/plugins.md)."""
-
-    kind: Literal["plugin"] = "plugin"
-    section: ClassVar[Section] = "outcome"
-    source: ClassVar[Source] = "weights"
-
-    @property
-    def unit(self) -> Unit:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As it is registered."""
-        return self.registered.about["unit"]
-
-    @property
-    def better(self) -> Better:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """As it is registered."""
-        return self.registered.about["better"]
-
-    @property
-    def title(self) -> str:
-        """As it is registered."""
-        return self.registered.about["title"].format(**self.options)
-
-    @property
-    def meaning(self) -> dict[str, Any]:
-        """With the code that measures it."""
-        return {**self.model_dump(), "source": self.registered.digest}
-
-
 def register_outcome(
     name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
 ) -> None:
-    """Let studies say `measure: {MINE: {kind: plugin, name: NAME, options: {…}}}`.
+    """Register an outcome, for files that were written before classes registered themselves.
 
-    `function(run, options)` gives a finite number, or None for a run that cannot have one. See docs/plugins.md.
+    `function(run, options)` gives a finite number, or None for a run that cannot have one.
     """
-    for what, value, allowed in (("unit", unit, get_args(Unit)), ("better", better, get_args(Better))):
-        if value not in allowed:
-            raise UserError(f"outcome {name}: {what} {value!r}; allowed: {', '.join(allowed)}")
-    register("outcome", name, options, function, title=title, unit=unit, better=better)
-
-
-AnyOutcome = Annotated[
-    BitsPerByte | Accuracy | Gap | TokensTo | OnTheWay | LargestGradient | Spikes | Probe | WindowPart | Beyond
-    | Repetition | TokensPerByte | Answers | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes
-    | Intensity | Sensitivity | BestLoss | BestRate | PlugInOutcome,
-    Field(discriminator="kind"),
-]  # fmt: skip
+    outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
+    implements(outcome)(lambda config, run: function(run, config))
 
 
 def named(value: Any) -> Any:
@@ -386,16 +372,15 @@ def named(value: Any) -> Any:
     }
 
 
-KINDS = tuple(get_args(cls.model_fields["kind"].annotation)[0] for cls in get_args(get_args(AnyOutcome)[0]))
-"""Of outcomes."""
 _OfItsName = Annotated[
     dict[str, Any] | None,
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
 """Settings of the outcome whose kind is the name."""
 
+_AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
-    dict[Line, AnyOutcome],
-    BeforeValidator(named, json_schema_input_type=list[Literal[KINDS]] | dict[Line, AnyOutcome | _OfItsName]),
+    dict[Line, Outcome],
+    BeforeValidator(named, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
 ]
 """Name -> outcome. The name is its kind where none is given."""

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from archlab.config.core.merge import Raw
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.study.arm import Arm
 from archlab.study.design import grid
 from archlab.study.folder import Corpora, judging_folds
@@ -101,7 +101,7 @@ def doubts_of_folds(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
             f"{len(seeds)} seeds are judged on {len(used)} folds, and tested as {len(used)}: more folds, up to "
             f"{corpus.n_folds - bool(plan.config.tune)}, would find smaller differences"
         )
-    if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, AnyTask):
+    if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, Task):
         yield f"the tokenizer may have learned from the folds beyond the first {corpus.test_folds} that judge"
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from archlab.config.core.merge import Raw
 from archlab.config.identity import config_hash, resolved
-from archlab.config.optimizer import AdamW, LrMultipliers
+from archlab.config.optimizer import AdamW, LrMultipliers, NextToken
 from archlab.config.schema import Config
-from archlab.config.sources import sources
+from archlab.config.sources import in_old_form, sources
 from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcome_schema import Outcome
 from archlab.study.outcomes.weights import kept
@@ -22,6 +22,7 @@ from archlab.training.summary import RunSummary
 _ADDED = (
     ("model.mup", None),
     ("train.optimizer", AdamW().model_dump(mode="json")),
+    ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
 """Fields, at any depth, that older names do not contain, each with its default. At that value a field adds nothing to
@@ -57,7 +58,7 @@ class Run:
     def name(self) -> str:
         """12 hex digits of the model, the training, the tokens and the number format: of what is trained, not of where
         or by which version of the code, which the run's folder records."""
-        plain = resolved(self.config)
+        plain = in_old_form(resolved(self.config))
         decides = {section: _deciding(plain[section], section) for section in ("model", "train")}
         decides |= {
             "dtype": str(planned_device(self.config.train).dtype),

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from archlab.config.components.plugins import PlugIns
 from archlab.config.core.base import Base, Count, Flops, Overrides, Positive, Seed, Share, Tokens
+from archlab.config.core.plugins import PlugIns
 from archlab.config.core.text import FileName, Line, Text
 from archlab.study.outcome_schema import Outcomes
 

@@ -84,7 +84,7 @@ def attention_kernels(
             masked=masked,
             is_cut=masked and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),
-            width=max(attention.query_width, attention.v_dim),
+            width=max(attention.query_width, getattr(attention, "v_dim", 0)),
             on_cuda=on_cuda,
             gradients=True,
             queries=queries_1T.shape[1],

@@ -2,12 +2,12 @@
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
-from archlab.config.components.plug_in import PlugInComponent
+from archlab.config.core.registry import is_own
 from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
-from archlab.config.tasks import AnyTask
+from archlab.config.tasks import Task
 from archlab.config.training import check_next_token, resolve_train
 from archlab.errors import UserError
 from archlab.pricing.memory import training_memory
@@ -111,11 +111,11 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
     for layer in distinct_layers(config.model):
         for branch in layer.branches:
             component = branch.component
-            if isinstance(component, PlugInComponent):
-                found.append(f"model.{branch.name} is a plug-in, which may look at other tokens; allowed with it: 1")
+            if is_own(type(component)):
+                found.append(f"model.{branch.name} is yours, and may look at other tokens; allowed with it: 1")
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
                 found.append(f"model.{branch.name} goes through a window token by token; allowed with it: 1")
-    if isinstance(config.data.task, AnyTask):
+    if isinstance(config.data.task, Task):
         found.append("data.task scores some tokens of a window only, which cannot be dealt evenly; allowed with it: 1")
     if seq_len % (2 * n):
         found.append(f"windows of {seq_len} tokens; allowed: lengths that are divided by {2 * n}")

@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.config.core.registry import implements, make
+from archlab.config.optimizer import NextToken, Objective
 from archlab.config.pieces import rows_at_once
+from archlab.config.schema import TrainConfig
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
@@ -37,7 +40,7 @@ def logits_in_pieces(
 
 
 def backward_through_head(
-    model: Decoder, hidden_ND: Tensor, targets_N: Tensor, z_loss: float, share: float, device: Device
+    model: Decoder, hidden_ND: Tensor, targets_N: Tensor, train: TrainConfig, share: float, device: Device
 ) -> tuple[Tensor, Tensor]:
     """Adds the gradient of `share` times the objective to the head's parameters.
 
@@ -46,7 +49,7 @@ def backward_through_head(
     gradients, cross_entropy = list[Tensor](), torch.zeros((), device=hidden_ND.device)
     for leaf_ND, logits_NV, some_N in logits_in_pieces(model, hidden_ND, targets_N, device):
         weight = len(some_N) / len(targets_N)
-        minimised, found = objective(logits_NV, some_N, z_loss)
+        minimised, found = objective(logits_NV, some_N, train.z_loss, train.objective)
         (minimised * (weight * share)).backward()
         assert leaf_ND.grad is not None
         gradients.append(leaf_ND.grad)
@@ -54,17 +57,27 @@ def backward_through_head(
     return torch.cat(gradients), cross_entropy
 
 
-def objective(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """(what is minimised, the plain cross-entropy) of logits [..., V], both the mean in nats per token, in at least
-    float32.
+_NEXT_TOKEN = NextToken()
 
-    The objective adds z_loss * log^2 Z, where Z is the softmax denominator (PaLM).
+
+def objective(logits: Tensor, targets: Tensor, z_loss: float, config: Objective = _NEXT_TOKEN) -> tuple[Tensor, Tensor]:
+    """Return (what is minimized, the plain cross-entropy) of logits [..., V].
+
+    Both are means in nats per token, in at least float32. The first has z_loss * log^2 Z added, where Z is the softmax
+    denominator (PaLM).
     """
     logits_NV = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
-    cross_entropy = F.cross_entropy(logits_NV, targets.flatten())
-    if not z_loss:
-        return cross_entropy, cross_entropy
-    return cross_entropy + z_loss * logits_NV.logsumexp(-1).square().mean(), cross_entropy
+    targets_N = targets.flatten()
+    cross_entropy = F.cross_entropy(logits_NV, targets_N)
+    minimized = make(config, logits_NV, targets_N, cross_entropy)
+    if z_loss:
+        minimized = minimized + z_loss * logits_NV.logsumexp(-1).square().mean()
+    return minimized, cross_entropy
+
+
+@implements(NextToken)
+def _next_token(config: NextToken, logits_NV: Tensor, targets_N: Tensor, cross_entropy: Tensor) -> Tensor:
+    return cross_entropy
 
 
 class RouterLosses(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-Row = Mapping[str, Any]
+ProbeValues = Mapping[str, Any]
 """What one probe found, by name: a number, or a list with one per layer."""
 
 
@@ -90,7 +90,7 @@ OF_MODEL = {
 """By name: one number of the whole model."""
 
 
-def measured(rows: Iterable[Row]) -> dict[str, Measure]:
+def measured(rows: Iterable[ProbeValues]) -> dict[str, Measure]:
     """Those that any of the probes has, in order."""
     found = {name for row in rows for name in row}
     return {name: measure for name, measure in OF_LAYERS.items() if name in found}

@@ -1,7 +1,8 @@
 """The optimiser, its groups by the parameters' roles."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any, NamedTuple
 
@@ -9,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from archlab.config import optimizer as schema
-from archlab.config.components.plug_in import PlugInOptimizer
+from archlab.config.core.registry import implements, kind_of, make
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
@@ -48,39 +48,56 @@ def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
     return Treatment(weight_decay, multiplier)
 
 
+@dataclass(frozen=True)
+class ToTrain:
+    """What an optimizer is made for."""
+
+    model: Decoder
+    train: TrainConfig
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameter groups of torch, each with its `weight_decay` and `lr_multiplier`."""
+        by_role = groups_by_role(self.model, self.train)
+        return [{"params": parameters, **how._asdict()} for how, parameters in by_role.items()]
+
+    @property
+    def groups_by_shape(self) -> list[dict[str, Any]]:
+        """The groups cut finer: `group` is matrix, table or vector, because an optimizer may treat them differently."""
+        what = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
+        return [
+            {**group, "params": [p for p in group["params"] if what[p] == shape], "group": shape}
+            for group in self.groups
+            for shape in dict.fromkeys(what[p] for p in group["params"])
+        ]
+
+
 def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
-    """The config's optimiser over the groups; `set_rate` says at which learning rate."""
-    groups = [{"params": of_it, **how._asdict()} for how, of_it in groups_by_role(model, train).items()]
-    match train.optimizer:
-        case PlugInOptimizer() as config:
-            return _own(config, model, groups)
-        case MuonConfig() as config:
-            finer = list(_by_kind(model, groups))
-            for group in finer:
-                if group["group"] != "matrix":
-                    group["lr_multiplier"] *= (config.adam_lr or train.lr) / train.lr
-            return Muon(finer, config, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
-        case _:
-            return LightAdamW(groups, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
-
-
-def _by_kind(model: Decoder, groups: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The groups cut finer, so that each has parameters of one kind and says which (`group`: matrix, table, vector)."""
-    what = {parameter: role.group for _, parameter, role, _ in roles_of(model)}
-    for group in groups:
-        for one in dict.fromkeys(what[p] for p in group["params"]):
-            yield {**group, "params": [p for p in group["params"] if what[p] == one], "group": one}
-
-
-def _own(config: PlugInOptimizer, model: Decoder, groups: list[dict[str, Any]]) -> Optimizer:
-    """Of a plug-in. Its groups say what their parameters are, too: it may treat matrices unlike vectors."""
-    optimizer = config.registered.make(list(_by_kind(model, groups)), config.own)
+    """The config's optimizer over the groups; `set_rate` says at which learning rate."""
+    config = train.optimizer
+    optimizer = make(config, ToTrain(model, train))
+    name = f"optimizer {kind_of(type(config))}"
     if not isinstance(optimizer, Optimizer):
         found = type(optimizer).__name__
-        raise UserError(f"optimizer {config.name}: its factory made a {found}; allowed: a torch.optim.Optimizer")
+        raise UserError(f"{name}: its factory made a {found}; allowed: a torch.optim.Optimizer")
     if any("lr_multiplier" not in group for group in optimizer.param_groups):
-        raise UserError(f"optimizer {config.name}: it has groups without lr_multiplier; hand on the groups as they are")
+        raise UserError(f"{name}: it has groups without lr_multiplier; hand on the groups as they are")
     return optimizer
+
+
+@implements(AdamWConfig)
+def _adamw(config: AdamWConfig, to_train: ToTrain) -> Optimizer:
+    train = to_train.train
+    return LightAdamW(to_train.groups, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
+
+
+@implements(MuonConfig)
+def _muon(config: MuonConfig, to_train: ToTrain) -> Optimizer:
+    train, groups = to_train.train, to_train.groups_by_shape
+    for group in groups:
+        if group["group"] != "matrix":
+            group["lr_multiplier"] *= (config.adam_lr or train.lr) / train.lr
+    return Muon(groups, config, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:
@@ -119,7 +136,7 @@ class Muon(LightAdamW):
     Of a matrix it keeps one tensor, `momentum`; of the rest what AdamW keeps.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], config: schema.Muon, **of_adamw: Any) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: MuonConfig, **of_adamw: Any) -> None:
         super().__init__(groups, **of_adamw)
         self._config = config
 

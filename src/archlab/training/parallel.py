@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from archlab.config.components.component import RoleName
 from archlab.config.components.moe import MoE as MoEConfig
 from archlab.model.arithmetic import Same
 from archlab.model.context import Context, SequenceShard
@@ -34,7 +35,7 @@ from archlab.model.decoder import Decoder
 from archlab.model.layer import make_component
 from archlab.model.moe import Experts, MoE
 from archlab.model.positions import AlibiBias
-from archlab.model.roles import ROLES, RoleName
+from archlab.model.roles import ROLES
 from archlab.model.torch_private import exchange_rows
 
 View = Callable[[DTensor], Tensor]
@@ -135,7 +136,7 @@ def share_components(model: Decoder, mesh: DeviceMesh) -> None:
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for branch in config.branches:
             whole = getattr(layer, branch.name)
-            own = make_component(branch.component.share(group.size), config, "auto")
+            own = make_component(branch.component.share(group.size), config.site)
             for name, module in list(own.named_modules()):
                 group.fit(whole.get_submodule(name), module)
             group.divide(whole, own)

@@ -17,8 +17,8 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
-from archlab.config.components.plugins import copies
 from archlab.config.core.merge import expand, merge
+from archlab.config.core.plugins import copies
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml, to_yaml_line
 from archlab.config.identity import NO_EFFECT_ON_RESULT, diff

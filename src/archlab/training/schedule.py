@@ -4,6 +4,8 @@ import math
 from bisect import bisect_left
 from pathlib import Path
 
+from archlab.config.core.registry import implementation_of, implements, kinds
+from archlab.config.optimizer import WSD, Constant, Cosine, Linear, Schedule
 from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
 from archlab.training.checkpoint import has_optimizer, newest_checkpoint
@@ -18,7 +20,8 @@ def learning_rate(train: TrainConfig, step: int) -> float:
     if step < warmup:
         return train.lr * (step + 1) / warmup
     done = (step - warmup) / max(steps - warmup, 1)
-    return train.lr * _shape(train, done)
+    share_of_peak = implementation_of(kinds(Schedule)[train.schedule])
+    return train.lr * share_of_peak(train, done)
 
 
 def warmup_steps(train: TrainConfig) -> int:
@@ -26,19 +29,25 @@ def warmup_steps(train: TrainConfig) -> int:
     return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
 
 
-def _shape(train: TrainConfig, done: float) -> float:
-    """The rate as a share of its peak, when the share `done` of the steps after the warm-up is done."""
-    final = train.final_lr
-    match train.schedule:
-        case "constant":
-            return 1.0
-        case "linear":
-            return 1 + (final - 1) * done
-        case "cosine":
-            return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
-        case "wsd":
-            decay = train.decay
-            return 1 + (final - 1) * max(0.0, (done - (1 - decay)) / decay) if decay else 1.0
+@implements(Constant)
+def _constant(train: TrainConfig, done: float) -> float:
+    return 1.0
+
+
+@implements(Linear)
+def _linear(train: TrainConfig, done: float) -> float:
+    return 1 + (train.final_lr - 1) * done
+
+
+@implements(Cosine)
+def _cosine(train: TrainConfig, done: float) -> float:
+    return train.final_lr + (1 - train.final_lr) * (1 + math.cos(math.pi * done)) / 2
+
+
+@implements(WSD)
+def _wsd(train: TrainConfig, done: float) -> float:
+    decay = train.decay
+    return 1 + (train.final_lr - 1) * max(0.0, (done - (1 - decay)) / decay) if decay else 1.0
 
 
 def extension_step(train: TrainConfig) -> int:
@@ -46,7 +55,7 @@ def extension_step(train: TrainConfig) -> int:
 
     A longer run can go on from the checkpoint of that step. 0 if the rate falls over the whole run.
     """
-    if train.schedule not in ("constant", "wsd"):
+    if not kinds(Schedule)[train.schedule].holds_peak:
         return 0
     after_warmup = range(warmup_steps(train), train.steps)
     held = bisect_left(after_warmup, True, key=lambda step: learning_rate(train, step) != train.lr)

@@ -73,7 +73,7 @@ def update(
         hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
         weight = share * world.averaged
         gradient_ND, cross_entropy = backward_through_head(
-            model, hidden_ND, targets_N, train.z_loss, weight / world.context, device
+            model, hidden_ND, targets_N, train, weight / world.context, device
         )
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
         carrier = (hidden_ND * gradient_ND).sum()

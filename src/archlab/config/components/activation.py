@@ -1,29 +1,140 @@
-"""Activations by name."""
+"""Activations: each acts on every number by itself. A config names its kind: `activation: silu`."""
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-Activation = Literal[
-    "relu",
-    "gelu",
-    "gelu_tanh",
-    "quick_gelu",
-    "silu",
-    "elu",
-    "selu",
-    "relu_squared",
-    "sigmoid",
-    "softplus",
-    "identity",
-    "xielu",
-]
-ACTIVATION_PARAMETERS = {"xielu": 2}
-"""Learned numbers of an activation that has any."""
+from archlab.config.core.registry import KindName, Registered, Section, kinds
 
-ACTIVATION_FLOPS: dict[Activation, int] = {
-    "relu": 1, "gelu": 5, "gelu_tanh": 9, "quick_gelu": 5, "silu": 4, "elu": 4, "selu": 5, "relu_squared": 2,
-    "sigmoid": 3, "softplus": 3, "identity": 0, "xielu": 8,
-}  # fmt: skip
-"""Operations on one number; an elementary function and a division are one each."""
 
-GRADIENT_FROM_OUTPUT: tuple[Activation, ...] = ("relu", "sigmoid", "identity")
-"""Training keeps their output, which what comes next keeps too; of the others the input."""
+class Activation(Registered):
+    """Base class of the activations."""
+
+    section: ClassVar[Section] = "activation"
+
+    gated_name: ClassVar[str] = ""
+    """Name of a gated MLP with it. Empty: gated and its title."""
+    flops_per_number: ClassVar[int]
+    """Operations on one number; an elementary function and a division are one each."""
+    n_parameters: ClassVar[int] = 0
+    """Number of its learned parameters, whatever the width."""
+    gradient_from_output: ClassVar[bool] = False
+    """Whether training keeps its output, which what comes next keeps too, and not its input."""
+
+
+ActivationName = Annotated[str, KindName(Activation)]
+
+
+def activation_named(name: str) -> type[Activation]:
+    """Return the activation of that kind."""
+    return kinds(Activation)[name]
+
+
+def name_of_mlp(activation: str, *, is_gated: bool) -> str:
+    """Return the name of an MLP with that activation: ReLU, SwiGLU."""
+    kind = activation_named(activation)
+    return (kind.gated_name or f"gated {kind.display_name}") if is_gated else kind.display_name
+
+
+class ReLU(Activation):
+    """max(x, 0)."""
+
+    kind: Literal["relu"] = "relu"
+    display_name: ClassVar[str] = "ReLU"
+    gated_name: ClassVar[str] = "ReGLU"
+    flops_per_number: ClassVar[int] = 1
+    gradient_from_output: ClassVar[bool] = True
+
+
+class GELU(Activation):
+    """x Phi(x), with erf (Hendrycks 2016)."""
+
+    kind: Literal["gelu"] = "gelu"
+    display_name: ClassVar[str] = "GELU"
+    gated_name: ClassVar[str] = "GEGLU"
+    flops_per_number: ClassVar[int] = 5
+
+
+class GELUTanh(Activation):
+    """GELU with a tanh in place of erf (Hendrycks 2016)."""
+
+    kind: Literal["gelu_tanh"] = "gelu_tanh"
+    display_name: ClassVar[str] = "GELU (tanh)"
+    gated_name: ClassVar[str] = "GEGLU (tanh)"
+    flops_per_number: ClassVar[int] = 9
+
+
+class QuickGELU(Activation):
+    """x sigmoid(1.702 x)."""
+
+    kind: Literal["quick_gelu"] = "quick_gelu"
+    display_name: ClassVar[str] = "GELU (quick)"
+    gated_name: ClassVar[str] = "GEGLU (quick)"
+    flops_per_number: ClassVar[int] = 5
+
+
+class SiLU(Activation):
+    """x sigmoid(x): swish with beta 1 (Ramachandran 2017)."""
+
+    kind: Literal["silu"] = "silu"
+    display_name: ClassVar[str] = "SiLU"
+    gated_name: ClassVar[str] = "SwiGLU"
+    flops_per_number: ClassVar[int] = 4
+
+
+class ELU(Activation):
+    """x above 0, exp(x) - 1 below (Clevert 2016)."""
+
+    kind: Literal["elu"] = "elu"
+    display_name: ClassVar[str] = "ELU"
+    flops_per_number: ClassVar[int] = 4
+
+
+class SELU(Activation):
+    """ELU scaled so that activations keep mean 0 and variance 1 (Klambauer 2017)."""
+
+    kind: Literal["selu"] = "selu"
+    display_name: ClassVar[str] = "SELU"
+    flops_per_number: ClassVar[int] = 5
+
+
+class ReLUSquared(Activation):
+    """max(x, 0)^2 (So 2021, Primer)."""
+
+    kind: Literal["relu_squared"] = "relu_squared"
+    display_name: ClassVar[str] = "ReLU²"
+    flops_per_number: ClassVar[int] = 2
+
+
+class Sigmoid(Activation):
+    """1 / (1 + exp(-x))."""
+
+    kind: Literal["sigmoid"] = "sigmoid"
+    display_name: ClassVar[str] = "sigmoid"
+    gated_name: ClassVar[str] = "GLU"
+    flops_per_number: ClassVar[int] = 3
+    gradient_from_output: ClassVar[bool] = True
+
+
+class Softplus(Activation):
+    """log(1 + exp(x))."""
+
+    kind: Literal["softplus"] = "softplus"
+    flops_per_number: ClassVar[int] = 3
+
+
+class Identity(Activation):
+    """x, so that a gated MLP is bilinear."""
+
+    kind: Literal["identity"] = "identity"
+    display_name: ClassVar[str] = "identity"
+    gated_name: ClassVar[str] = "bilinear"
+    flops_per_number: ClassVar[int] = 0
+    gradient_from_output: ClassVar[bool] = True
+
+
+class XIELU(Activation):
+    """x > 0: a x^2 + x/2; else (expm1(min(x, -1e-6)) - x) b + x/2, with a, b learned and b > 1/2 (Huang 2024)."""
+
+    kind: Literal["xielu"] = "xielu"
+    display_name: ClassVar[str] = "xIELU"
+    flops_per_number: ClassVar[int] = 8
+    n_parameters: ClassVar[int] = 2

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from archlab.config.components.component import Component, Site
+from archlab.config.components.component import Attention, Site
 from archlab.config.components.kernel_choice import RULES, KernelNeeds, kernel_for, writes_scores
-from archlab.config.components.position import BIASED, Rope, Shaw
+from archlab.config.components.position import Shaw
 from archlab.config.components.query_blocks import is_worth_cutting, query_blocks
 from archlab.config.components.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
@@ -22,7 +22,7 @@ PRODUCTS_AND_MASK, CAPPING = 4, 6
 by a cap's three operations."""
 
 
-class QueryHeads(Component):
+class QueryHeads(Attention):
     """A number of query heads."""
 
     n_heads: Heads
@@ -73,7 +73,7 @@ class AnyAttention(Visibility, QueryHeads):
             distances = min(pairs, of_every_distance) if this.counting == "visible" else of_every_distance
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = this.rows * heads * (key_width + value_width)
-        biases = heads * pairs if site.position.kind in BIASED else 0
+        biases = heads * pairs if site.position.acts_on == "scores" else 0
         is_written = this.counting != "visible" and writes_scores(needs)
         padded = 0.0
         if this.counting != "visible" and value_width != key_width and not is_written:
@@ -107,7 +107,7 @@ class AnyAttention(Visibility, QueryHeads):
         return KernelNeeds(
             softcap=self.softcap is not None,
             dropout=site.dropout.attention > 0,
-            bias=site.position.kind in BIASED,
+            bias=site.position.acts_on == "scores",
         )
 
     def _needs_in_pass(self, site: Site, this: Pass) -> KernelNeeds:
@@ -122,8 +122,8 @@ class AnyAttention(Visibility, QueryHeads):
 
     def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
         """Of so many heads' queries and keys together, where they rotate."""
-        if isinstance(site.position, Rope):
-            width = heads * self.rotary_width * site.position.fraction
+        if site.position.acts_on == "queries":
+            width = heads * site.position.rotated(self.rotary_width)
             yield this.element_wise("element-wise", "positions", width, flops=3)
 
     def _pairs(self, needs: KernelNeeds, this: Pass) -> int:

@@ -4,17 +4,21 @@ Counts, costs, caches and descriptions sum over components and know none of them
 """
 
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Self, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from archlab.config.components.dropout import Dropout
-from archlab.config.components.norm import Norm
+from archlab.config.components.norm import BlockNorm
 from archlab.config.components.position import Position
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass, matrix_flops
-from archlab.config.core.base import Base
+from archlab.config.core.registry import Registered, Section
 from archlab.errors import UserError
+
+RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant", "output_bias"]
+"""What a parameter is for; `model/roles.py` says what follows from it."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,12 @@ class Site:
     """Where a component stands: what it must know of its layer to say what it costs."""
 
     d_model: int
-    norm: Norm
+    norm: BlockNorm
     """The layer's norm, which inner norms take after."""
     position: Position
     dropout: Dropout = field(default_factory=Dropout)
+    kernel: str = "auto"
+    """How attention is computed (model/kernels.py)."""
 
 
 class StateTensor(NamedTuple):
@@ -51,10 +57,8 @@ def shared_out(n: int, tensor: int, what: str) -> int:
     return n // tensor
 
 
-class Component(Base):
+class Component(Registered):
     """One part of a layer: it reads the stream, and what it gives is added to the stream."""
-
-    kind: str
 
     def resolve(self, d_model: int) -> Self:
         """Return the same component with every `Derived` field written out; resolving twice changes nothing."""
@@ -66,13 +70,18 @@ class Component(Base):
         return 0
 
     def describe(self) -> dict[str, str]:
-        """Heading -> a few words, for a table of layers."""
-        raise NotImplementedError
+        """Heading -> a few words, for a table of layers. By default its kind and all of its fields."""
+        fields = (f"{name} {value}" for name, value in self if name != "kind")
+        return {self.section: " ".join([self.kind, *fields])}
 
+    @abstractmethod
     def parameters(self, site: Site) -> dict[str, int]:
         """Learned numbers by the part of a table of costs that they belong to: `norms`, `positions`, or what the
         component calls its own."""
-        raise NotImplementedError
+
+    def roles(self) -> tuple[RoleName, ...]:
+        """Roles that some of its parameters have, constants aside, which may be in any component."""
+        return ("input", "output")
 
     def vectors(self, site: Site) -> int:
         """Learned numbers that are in no matrix: biases, convolutions, rates of forgetting. Norms and positions, which
@@ -95,10 +104,10 @@ class Component(Base):
         """
         raise UserError(f"{self.kind}: it cannot be divided among devices; allowed: tensor=1")
 
+    @abstractmethod
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """What it computes and moves in that pass. All learned numbers that the pass makes use of are some operation's
         weights."""
-        raise NotImplementedError
 
     def flops(self, site: Site, this: Pass) -> Counter[str]:
         """Of its matrix products and convolutions in that pass, by what it calls its parts."""
@@ -112,6 +121,27 @@ class Component(Base):
         """What that pass reads of what is kept of its texts, these tokens' own included; nothing without a cache."""
         kept = sum(tensor.n_bytes(this.bytes_each) for tensor in self.state(site, this.context))
         return this.texts * kept if this.is_cached else 0
+
+
+class Attention(Component):
+    """The attention of a layer, or none."""
+
+    section: ClassVar[Section] = "attention"
+    default_kind: ClassVar[str | None] = "multihead"
+
+
+class Mixer(Component):
+    """A recurrent mixer beside attention or in its place, or none; what it keeps of a text has a fixed size."""
+
+    section: ClassVar[Section] = "mixer"
+    default_kind: ClassVar[str | None] = "none"
+
+
+class MLP(Component):
+    """The MLP of a layer, or none."""
+
+    section: ClassVar[Section] = "mlp"
+    default_kind: ClassVar[str | None] = "gated"
 
 
 class Absent(Component):
@@ -133,6 +163,33 @@ class Absent(Component):
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """None."""
         return (Operation("products", part, 0.0) for part in self.flop_parts)
+
+
+class NoAttention(Absent, Attention):
+    """No attention in the layer."""
+
+    kind: Literal["none"] = "none"
+
+    part: ClassVar[str] = "attention"
+    flop_parts: ClassVar[tuple[str, ...]] = ("projections", "scores")
+
+
+class NoMixer(Absent, Mixer):
+    """No recurrent mixer in the layer."""
+
+    kind: Literal["none"] = "none"
+
+    part: ClassVar[str] = "mixer"
+    flop_parts: ClassVar[tuple[str, ...]] = ("mixer",)
+
+
+class NoMLP(Absent, MLP):
+    """No MLP in the layer."""
+
+    kind: Literal["none"] = "none"
+
+    part: ClassVar[str] = "mlp"
+    flop_parts: ClassVar[tuple[str, ...]] = ("mlp",)
 
 
 _C = TypeVar("_C", bound=Component)

@@ -4,17 +4,17 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.activation import ACTIVATION_PARAMETERS, Activation
-from archlab.config.components.component import Component, Site, shared_out
+from archlab.config.components.activation import ActivationName, activation_named
+from archlab.config.components.component import MLP, Site, shared_out
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Positive, Width
 
 
-class Dense(Component):
+class Dense(MLP):
     """What plain and gated MLPs have in common."""
 
-    activation: Activation = "silu"
+    activation: ActivationName = "silu"
     """gated: silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear."""
     d_ff: Derived[Width] = DERIVED
     """Width of one matrix. null: 4 d_model plain, 8/3 d_model gated, rounded up to a multiple of 8."""
@@ -45,7 +45,7 @@ class Dense(Component):
     def vectors(self, site: Site) -> int:
         """Biases, and what the activation learns."""
         biases = self.bias * ((self.matrices - 1) * self.d_ff + site.d_model)
-        return biases + ACTIVATION_PARAMETERS.get(self.activation, 0)
+        return biases + activation_named(self.activation).n_parameters
 
     def share(self, tensor: int) -> Self:
         """Some of its middle."""
@@ -70,7 +70,7 @@ class Dense(Component):
 class PlainMLP(Dense):
     """W2 act(W1 x)."""
 
-    kind: Literal["plain"] = "plain"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["plain"] = "plain"
 
     matrices: ClassVar[int] = 2
     default_width: ClassVar[float] = 4
@@ -79,7 +79,7 @@ class PlainMLP(Dense):
 class GatedMLP(Dense):
     """W2 (act(W1 x) * V x) (Shazeer 2020)."""
 
-    kind: Literal["gated"] = "gated"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["gated"] = "gated"
     clamp: Positive | None = None
     """W1 x is held to at most this, V x to between minus this and this (gpt-oss: 7). null: not."""
     up_offset: Positive | None = None

@@ -1,19 +1,20 @@
 """The gated delta rule."""
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Component, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
 from archlab.config.components.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
 
 
-class GatedDelta(Component):
+class GatedDelta(Mixer):
     """The gated delta rule: a head's state forgets, then moves its value for the key k towards v by the share beta
     (Yang 2024)."""
 
-    kind: Literal["gated_delta"] = "gated_delta"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["gated_delta"] = "gated_delta"
+    display_name: ClassVar[str] = "gated delta"
     n_key_heads: Derived[Heads] = DERIVED
     """Heads of queries and keys. null: d_model / key_dim, rounded down, but one at least."""
     n_value_heads: Derived[Heads] = DERIVED
@@ -71,6 +72,10 @@ class GatedDelta(Component):
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections, the convolution, and per value head its decay."""
         return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
+
+    def roles(self) -> tuple[RoleName, ...]:
+        """With those of its convolutions."""
+        return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
         """The convolution and the decays."""

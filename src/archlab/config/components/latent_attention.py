@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.component import Site, StateTensor, shared_out
+from archlab.config.components.component import RoleName, Site, StateTensor, shared_out
 from archlab.config.components.norm import RMSNorm
 from archlab.config.components.visibility import keys_kept
 from archlab.config.components.work import Operation, Pass
@@ -19,7 +19,8 @@ class Latent(AnyAttention):
     has one for all heads, which positions rotate.
     """
 
-    kind: Literal["latent"] = "latent"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["latent"] = "latent"
+    display_name: ClassVar[str] = "latent attention"
     q_rank: Width | None = None
     """Width of the narrow vector that queries are made from. null: they are made from the stream itself."""
     kv_rank: Width
@@ -71,6 +72,10 @@ class Latent(AnyAttention):
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
         return {"attention": self._matrices(site) + self.vectors(site), "norms": norms, "positions": positions}
+
+    def roles(self) -> tuple[RoleName, ...]:
+        """With those of its narrow vectors."""
+        return ("input", "narrow", "output")
 
     def vectors(self, site: Site) -> int:
         """Biases."""

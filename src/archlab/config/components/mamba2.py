@@ -1,9 +1,9 @@
 """Mamba 2's mixer."""
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Component, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
 from archlab.config.components.recurrent import (
     GatedNorm,
     GatedRMSNorm,
@@ -17,13 +17,14 @@ from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, NonNegative, Positive, Width
 
 
-class Mamba2(Component):
+class Mamba2(Mixer):
     """A state-space model with one decay per head (Dao & Gu 2024).
 
     S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x, then gated by silu(z).
     """
 
-    kind: Literal["mamba2"] = "mamba2"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["mamba2"] = "mamba2"
+    display_name: ClassVar[str] = "Mamba-2"
     n_heads: Derived[Heads] = DERIVED
     """Heads, each with a state of its own. null: 2 d_model / head_dim, rounded down, but one at least."""
     head_dim: Width = 64
@@ -75,6 +76,10 @@ class Mamba2(Component):
         """Projections, the convolution, and per head its decay, its skip and the bias of its step."""
         projections = (self._inputs + self.inner_width) * site.d_model
         return {"mixer": projections + self.vectors(site), "norms": self.inner_width * (self.norm.kind != "none")}
+
+    def roles(self) -> tuple[RoleName, ...]:
+        """With those of its convolutions."""
+        return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
         """All but the projections' matrices."""

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from archlab.config.components.activation import ACTIVATION_PARAMETERS, Activation
-from archlab.config.components.component import Component, Site, shared_out
+from archlab.config.components.activation import ActivationName, activation_named
+from archlab.config.components.component import MLP, RoleName, Site, shared_out
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Base, Derived, NonNegative, Positive, Width
@@ -77,10 +77,11 @@ class Balance(Base):
     """Times the mean of log^2 Z, Z the softmax denominator of the router's logits (Zoph 2022: 1e-3)."""
 
 
-class MoE(Component):
+class MoE(MLP):
     """sum over the chosen experts e of weight_e * MLP_e(x), and a shared expert's MLP(x) if there is one."""
 
-    kind: Literal["moe"] = "moe"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["moe"] = "moe"
+    display_name: ClassVar[str] = "mixture of experts"
     experts: Experts = 8
     """MLPs that are chosen from."""
     active: Experts = 2
@@ -90,7 +91,7 @@ class MoE(Component):
     default, and cost as many FLOPs."""
     gated: bool = True
     """Each expert is a gated MLP, W2 (act(W1 x) * V x); false: a plain one, W2 act(W1 x)."""
-    activation: Activation = "silu"
+    activation: ActivationName = "silu"
     """Of the experts, the shared one too; learned numbers of an activation are one set for all routed experts."""
     bias: bool = False
     """Biases on every projection of the experts (gpt-oss)."""
@@ -136,9 +137,13 @@ class MoE(Component):
         """The router, every expert, the shared one and its gate."""
         return {"mlp": self._learned(site, self.experts)}
 
+    def roles(self) -> tuple[RoleName, ...]:
+        """With those of its router."""
+        return ("input", "narrow", "output")
+
     def vectors(self, site: Site) -> int:
         """Biases of the router and of every expert, and what activations learn."""
-        own = ACTIVATION_PARAMETERS.get(self.activation, 0)
+        own = activation_named(self.activation).n_parameters
         routed = self.experts * (self.expert_mlp.vectors(site) - own) + own
         beside = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
         return self.experts * self.router.bias + routed + beside
@@ -162,7 +167,7 @@ class MoE(Component):
 
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias)
-        own = ACTIVATION_PARAMETERS.get(self.activation, 0)
+        own = activation_named(self.activation).n_parameters
         routed = experts * (self.expert_mlp.parameters(site)["mlp"] - own) + own
         shared = self.shared_mlp
         beside = 0 if shared is None else shared.parameters(site)["mlp"]

@@ -66,7 +66,8 @@ class _Shape(QueryHeads):
 class MultiHead(AnyAttention, _Shape):
     """Multi-head attention, MHA to MQA."""
 
-    kind: Literal["multihead"] = "multihead"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["multihead"] = "multihead"
+    display_name: ClassVar[str] = "multi-head attention"
     qkv_bias: bool = False
     """Biases on the query, key and value projections."""
     out_bias: bool = False

@@ -1,17 +1,29 @@
 """Norms: which one, and where it stands."""
 
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal
 
 from archlab.config.core.base import Base, Positive, Share
+from archlab.config.core.registry import Registered, Section
 
 Placement = Literal["pre", "post", "double", "output", "carried"]
+
+SLOTS: dict[Placement, tuple[str, ...]] = {
+    "pre": ("before",),
+    "post": ("stream",),
+    "double": ("before", "after"),
+    "output": ("after",),
+    "carried": ("before",),
+}
+"""Placement -> where norms stand around a branch: before it (carried: and before the fork), after it, on the stream
+after the addition."""
 
 
 class AnyNorm(Base):
     """What every norm says of itself."""
 
+    display_name: ClassVar[str]
+    """Name on drawings and in tables."""
     flops_per_number: ClassVar[int]
     """Operations on one number, that of its weight and bias included; 0: it does nothing."""
 
@@ -20,15 +32,15 @@ class AnyNorm(Base):
         """Numbers that training keeps for the backward pass: the input, in some also what the weight multiplies."""
         return 1
 
+    @abstractmethod
     def n_parameters(self, width: int) -> int:
         """Learned numbers of one norm over `width` features."""
-        raise NotImplementedError
 
 
 class WeightedNorm(AnyNorm):
     """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
 
-    kind: str
+    kind: Any
     eps: Positive = 1e-5
     """Added to the variance (or the mean square) before the root."""
     weight: bool = True
@@ -44,7 +56,8 @@ class WeightedNorm(AnyNorm):
 class AnyLayerNorm(WeightedNorm):
     """(x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
 
-    kind: Literal["layernorm"] = "layernorm"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["layernorm"] = "layernorm"
+    display_name: ClassVar[str] = "LayerNorm"
     bias: bool = True
     """Add a learned bias after the weight."""
 
@@ -58,7 +71,8 @@ class AnyLayerNorm(WeightedNorm):
 class AnyRMSNorm(WeightedNorm):
     """x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
 
-    kind: Literal["rmsnorm"] = "rmsnorm"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["rmsnorm"] = "rmsnorm"
+    display_name: ClassVar[str] = "RMSNorm"
     cast: Literal["after_weight", "before_weight"] = "after_weight"
     """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
 
@@ -70,7 +84,24 @@ class AnyRMSNorm(WeightedNorm):
         return 2 if self.cast == "before_weight" and self.weight else 1
 
 
-class NoNorm(AnyNorm):
+class BlockNorm(AnyNorm, Registered):
+    """The norm of a block, or none."""
+
+    section: ClassVar[Section] = "norm"
+    default_kind: ClassVar[str | None] = "rmsnorm"
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Where norms stand around a branch."""
+        return ()
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether a branch is added to the normed stream, and not to the stream."""
+        return False
+
+
+class NoNorm(BlockNorm):
     """No normalisation."""
 
     kind: Literal["none"] = "none"
@@ -82,24 +113,37 @@ class NoNorm(AnyNorm):
         return 0 * width
 
 
-class _Placed(AnyNorm):
+class Norm(BlockNorm):
+    """Base class of the norms of a block."""
+
     placement: Placement = "pre"
     """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)); carried n(x)+f(n(x)) (BLOOM's option).
     Names as in Xiong 2020."""
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Where norms stand around a branch."""
+        return SLOTS[self.placement]
 
-class LayerNorm(_Placed, AnyLayerNorm):
+    @property
+    def is_carried(self) -> bool:
+        """Whether a branch is added to the normed stream, and not to the stream."""
+        return self.placement == "carried"
+
+
+class LayerNorm(Norm, AnyLayerNorm):
     """Layer norm in the block."""
 
 
-class RMSNorm(_Placed, AnyRMSNorm):
+class RMSNorm(Norm, AnyRMSNorm):
     """RMS norm in the block."""
 
 
-class ScaleNorm(_Placed):
+class ScaleNorm(Norm):
     """g x / max(||x||, eps), g one learned number that starts at sqrt(width) (Nguyen & Salazar 2019)."""
 
     kind: Literal["scalenorm"] = "scalenorm"
+    display_name: ClassVar[str] = "ScaleNorm"
     eps: Positive = 1e-5
     """Least length that x is divided by."""
 
@@ -110,10 +154,11 @@ class ScaleNorm(_Placed):
         return 1
 
 
-class PartialRMSNorm(_Placed):
+class PartialRMSNorm(Norm):
     """RMS norm of all features by the mean square of the first of them (pRMSNorm in Zhang & Sennrich 2019)."""
 
     kind: Literal["prmsnorm"] = "prmsnorm"
+    display_name: ClassVar[str] = "Partial RMSNorm"
     eps: Positive = 1e-5
     """Added to the mean square before the root."""
     share: Share = 0.0625
@@ -126,10 +171,11 @@ class PartialRMSNorm(_Placed):
         return width
 
 
-class DynamicTanh(_Placed):
+class DynamicTanh(Norm):
     """tanh(alpha x) * w + b in place of a norm, alpha one learned number; no statistics (Zhu 2025)."""
 
     kind: Literal["dyt"] = "dyt"
+    display_name: ClassVar[str] = "Dynamic tanh"
     alpha: Positive = 0.5
     """Where alpha starts."""
 
@@ -143,6 +189,3 @@ class DynamicTanh(_Placed):
     def n_parameters(self, width: int) -> int:
         """Weight and bias per feature, and alpha."""
         return 2 * width + 1
-
-
-Norm = Annotated[LayerNorm | RMSNorm | PartialRMSNorm | ScaleNorm | DynamicTanh | NoNorm, Field(discriminator="kind")]

@@ -1,10 +1,11 @@
 """Positions: how the model knows where a token stands."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from archlab.config.core.base import Base, Float32, Index, Length, Positive, Width
+from archlab.config.core.registry import Registered, Section
 
 Theta = Annotated[float, Field(gt=1), Float32]
 Stretch = Annotated[float, Field(ge=1), Float32]
@@ -12,8 +13,29 @@ Longer = Annotated[float, Field(gt=1), Float32]
 """A stretch that is one."""
 
 
-class AnyPosition(Base):
-    """What every kind of position says of the numbers that it learns."""
+ActsOn = Literal["embedding", "scores", "queries", "nothing"]
+ON_ATTENTION: tuple[ActsOn, ...] = ("scores", "queries")
+"""Positions that do nothing without attention act on these."""
+
+
+class Position(Registered):
+    """How the model knows where a token stands."""
+
+    section: ClassVar[Section] = "position"
+    default_kind: ClassVar[str | None] = "rope"
+
+    acts_on: ClassVar[ActsOn]
+    """embedding: added once, to the token embedding. scores: read the distance of query and key, and add to their
+    score. queries: rotates them and the keys."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all layers add one table to their scores."""
+        return False
+
+    def rotated(self, width: int) -> float:
+        """Dimensions that rotate, of so many that may."""
+        return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
         """Learned numbers of a table that stands once in the model: on the embedding, or beside all layers' scores."""
@@ -24,16 +46,20 @@ class AnyPosition(Base):
         return 0
 
 
-class NoPosition(AnyPosition):
+class NoPosition(Position):
     """No position information but the causal mask (NoPE)."""
 
     kind: Literal["none"] = "none"
+    display_name: ClassVar[str] = "NoPE"
+    acts_on: ClassVar[ActsOn] = "nothing"
 
 
-class Sinusoidal(AnyPosition):
+class Sinusoidal(Position):
     """Fixed sines and cosines added to the embedding (Vaswani 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
+    display_name: ClassVar[str] = "sinusoid"
+    acts_on: ClassVar[ActsOn] = "embedding"
     theta: Theta = 10000.0
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
@@ -42,10 +68,12 @@ class Sinusoidal(AnyPosition):
     """Where the first position stands on the waves (XGLM: 2)."""
 
 
-class Learned(AnyPosition):
+class Learned(Position):
     """A learned vector per position, added to the embedding; max_seq_len of them."""
 
     kind: Literal["learned"] = "learned"
+    display_name: ClassVar[str] = "learned"
+    acts_on: ClassVar[ActsOn] = "embedding"
     offset: Index = 0
     """Unused rows before the first position's (OPT: 2)."""
 
@@ -54,10 +82,12 @@ class Learned(AnyPosition):
         return (self.offset + max_seq_len) * d_model
 
 
-class Shaw(AnyPosition):
+class Shaw(Position):
     """Learned vectors a of the distance beside the keys: q.(k + a) (Shaw 2018); per layer, shared by its heads."""
 
     kind: Literal["shaw"] = "shaw"
+    display_name: ClassVar[str] = "Shaw"
+    acts_on: ClassVar[ActsOn] = "scores"
     max_distance: Width = 16
     """Larger distances share the last vector."""
 
@@ -66,16 +96,23 @@ class Shaw(AnyPosition):
         return (self.max_distance + 1) * query_width
 
 
-class T5(AnyPosition):
+class T5(Position):
     """A learned bias per head and bucket of distances (Raffel 2020), one-sided."""
 
     kind: Literal["t5"] = "t5"
+    display_name: ClassVar[str] = "T5"
+    acts_on: ClassVar[ActsOn] = "scores"
     buckets: Annotated[Width, Field(ge=3)] = 32
     """Half of them for single distances, the others logarithmic up to max_distance."""
     max_distance: Length = 128
     """From here on all distances share the last bucket."""
     shared: bool = True
     """One table for all layers, or one per layer."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all layers add one table to their scores."""
+        return self.shared
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
         """A number per bucket and head, where layers share them."""
@@ -86,10 +123,12 @@ class T5(AnyPosition):
         return 0 if self.shared else self.buckets * n_heads
 
 
-class Alibi(AnyPosition):
+class Alibi(Position):
     """A bias falling linearly with the distance, steeper in some heads (Press 2021)."""
 
     kind: Literal["alibi"] = "alibi"
+    display_name: ClassVar[str] = "ALiBi"
+    acts_on: ClassVar[ActsOn] = "scores"
     max_bias: Positive = 8.0
     """Head i of h falls by 2^(-max_bias i / h) per token; interleaved when h is no power of two."""
     form: Literal["distance", "falcon"] = "distance"
@@ -189,10 +228,12 @@ RopeScaling = Annotated[
 ]
 
 
-class Rope(AnyPosition):
+class Rope(Position):
     """Rotary embedding of queries and keys (Su 2021)."""
 
     kind: Literal["rope"] = "rope"
+    display_name: ClassVar[str] = "RoPE"
+    acts_on: ClassVar[ActsOn] = "queries"
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1), Float32] = 1.0
@@ -204,13 +245,6 @@ class Rope(AnyPosition):
     scaling: RopeScaling = NoScaling()
     """How the angles stretch for sequences longer than in training."""
 
-
-BIASED = ("shaw", "t5", "alibi")
-"""Kinds that read the distance of query and key, and add to their score."""
-
-ON_THE_EMBEDDING = ("sinusoidal", "learned")
-"""Kinds that are added once, to the token embedding."""
-WITHOUT_QUERIES = ("none", *ON_THE_EMBEDDING)
-"""Kinds that do nothing to queries, keys or their scores."""
-
-Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]
+    def rotated(self, width: int) -> float:
+        """The fraction of them."""
+        return width * self.fraction

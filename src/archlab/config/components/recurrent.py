@@ -28,6 +28,7 @@ class GatedRMSNorm(AnyNorm):
     """RMS norm of a mixer's output over each of its groups of heads, with a weight per feature."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
+    display_name: ClassVar[str] = "RMSNorm"
     eps: Positive = 1e-5
     """Added to the mean square before the root."""
     gate: Literal["before", "after"] = "before"
@@ -40,6 +41,10 @@ class GatedRMSNorm(AnyNorm):
     def saved_per_number(self) -> int:
         """What goes in, and what the weight multiplies."""
         return 2
+
+    def n_parameters(self, width: int) -> int:
+        """A weight per feature."""
+        return width
 
 
 GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]

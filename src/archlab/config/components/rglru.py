@@ -2,22 +2,23 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Component, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Width
 
 
-class RGLRU(Component):
+class RGLRU(Mixer):
     """Channels that each forget at a rate that the input sets, between two projections and beside a gate (De 2024:
     Griffin).
 
     S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)) and two gates r, i = sigmoid(W u + b).
     """
 
-    kind: Literal["rglru"] = "rglru"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["rglru"] = "rglru"
+    display_name: ClassVar[str] = "RG-LRU"
     lru_width: Derived[Width] = DERIVED
     """Channels, each with a state of one number. null: d_model."""
     n_heads: Heads = 1
@@ -41,6 +42,10 @@ class RGLRU(Component):
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections and gates with their biases, the convolution, and per channel its rate of forgetting."""
         return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
+
+    def roles(self) -> tuple[RoleName, ...]:
+        """With those of its convolution."""
+        return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
         """Biases of projections, gates and the convolution, its kernel, and the rates."""

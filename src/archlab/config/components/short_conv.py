@@ -1,17 +1,18 @@
 """The gated short convolution."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
-from archlab.config.components.component import Component, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import Operation, Pass
 
 
-class ShortConv(Component):
+class ShortConv(Mixer):
     """W (C * conv(B * x)): a convolution over a few tokens between two gates B and C that the input sets (LFM2)."""
 
-    kind: Literal["short_conv"] = "short_conv"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["short_conv"] = "short_conv"
+    display_name: ClassVar[str] = "short conv"
     taps: KernelSize = 3
     """Tokens that the convolution sees."""
     bias: bool = False
@@ -25,6 +26,10 @@ class ShortConv(Component):
         """Projections of x and of both gates, the convolution, the output projection."""
         width = self.channels(site.d_model)
         return {"mixer": 4 * site.d_model * width + self.vectors(site)}
+
+    def roles(self) -> tuple[RoleName, ...]:
+        """With those of its convolution."""
+        return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
         """Biases, and the convolution."""

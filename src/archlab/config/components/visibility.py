@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from archlab.config.components.component import Component
 from archlab.config.core.base import Base, Index, Length
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class BlockSparse(Base):
     """Last keys of an earlier block that later queries see; 0: none, so that blocks are chunks (Llama 4)."""
 
 
-class Visibility(Component):
+class Visibility(Base):
     """The fields of an attention that say which keys a query sees: to which side, and how far."""
 
     visibility: Literal["causal", "prefix", "two_sided"] = "causal"

@@ -10,36 +10,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from archlab.config.components.activation import (
-    ACTIVATION_FLOPS,
-    ACTIVATION_PARAMETERS,
-    GRADIENT_FROM_OUTPUT,
-    Activation,
-)
+from archlab.config.components.activation import activation_named
 from archlab.config.components.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
 """Which work is counted. visible: what the architecture asks for. computed: what training's kernels multiply, needed
 or not. packed: the same where a window holds several documents, so that its mask is like no other."""
 
-Kind = Literal[
+OperationKind = Literal[
     "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
     "loss", "optimiser",
 ]  # fmt: skip
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 """products: with weights. attention: of queries, keys and values. scans: of recurrent mixers. element-wise: rotations,
 gates, sums with the stream, rows that are put in another order."""
 
 FLOAT32_BYTES = 4
 
-OF_MATRICES: tuple[Kind, ...] = ("products", "attention", "scans", "convolutions")
+OF_MATRICES: tuple[OperationKind, ...] = ("products", "attention", "scans", "convolutions")
 """The kinds whose FLOPs are products and their sums: what torch's FlopCounterMode counts."""
 
 
 class Operation(NamedTuple):
     """One operation of a pass, forward."""
 
-    kind: Kind
+    kind: OperationKind
     part: str
     """What the component calls it, in a table of FLOPs."""
     flops: float
@@ -140,16 +135,17 @@ class Pass:
                 saved=saved * self.rows * width * FLOAT32_BYTES
             )
 
-    def activation(self, part: str, activation: Activation, width: float) -> Iterator[Operation]:
+    def activation(self, part: str, name: str, width: float) -> Iterator[Operation]:
         """Of `width` numbers of each row."""
-        if activation != "identity":
-            weights = ACTIVATION_PARAMETERS.get(activation, 0)
-            flops, saved = ACTIVATION_FLOPS[activation], activation not in GRADIENT_FROM_OUTPUT
+        activation = activation_named(name)
+        if activation.flops_per_number:
+            flops, saved = activation.flops_per_number, not activation.gradient_from_output
+            weights = activation.n_parameters
             yield self.element_wise("activations", part, width, flops=flops, weights=weights, saved=saved)
 
     def element_wise(
         self,
-        kind: Kind,
+        kind: OperationKind,
         part: str,
         width: float,
         *,
@@ -173,7 +169,7 @@ class Pass:
         )
 
     def in_stream(
-        self, kind: Kind, part: str, width: float, *, flops: float, read: float = 1, weights: int = 0
+        self, kind: OperationKind, part: str, width: float, *, flops: float, read: float = 1, weights: int = 0
     ) -> Operation:
         """As `element_wise`, of numbers in the stream's format."""
         own = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)

@@ -186,7 +186,7 @@ Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
 """A number of floating-point operations; `2P` is 2e15."""
 
-Part = Annotated[float, Field(gt=0, le=1), Float32, BeforeValidator(_share, json_schema_input_type=float | str)]
+Fraction = Annotated[float, Field(gt=0, le=1), Float32, BeforeValidator(_share, json_schema_input_type=float | str)]
 """Some or all of a whole, 0.25 or `25%`."""
 
 Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]

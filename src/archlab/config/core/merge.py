@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived
+from archlab.config.core.registry import Registered, from_old_form, is_open, kinds
 from archlab.errors import UserError
 
 Raw = dict[str, Any]
@@ -51,9 +52,8 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """
     out, fields = dict(base), schema.model_fields
     for key, value in over.items():
-        below, field = out.get(key), fields.get(key)
-        if isinstance(value, str) and _tagged(field):
-            value = {"kind": value}
+        field = fields.get(key)
+        below, value = (_as_section(given, field) for given in (out.get(key), value))
         if not isinstance(value, dict):
             out[key] = value
             continue
@@ -84,9 +84,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
     out = dict(below)
     for key, value in over.items():
         field = schema.model_fields.get(key) if schema else None
-        under, value = (
-            {"kind": given} if isinstance(given, str) and _tagged(field) else given for given in (out.get(key), value)
-        )
+        under, value = (_as_section(given, field) for given in (out.get(key), value))
         if isinstance(value, dict) and isinstance(under, dict):
             section = section_schema(field, {**under, **value}) if field else None
             if value.get("kind") not in (None, under.get("kind")):
@@ -96,6 +94,13 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
             raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
         out[key] = value
     return out
+
+
+def _as_section(value: Any, field: FieldInfo | None) -> Any:
+    """A tagged union's value in its usual form: `{kind: alibi}` for `alibi`, and no `kind: plugin`."""
+    if not _tagged(field):
+        return value
+    return {"kind": value} if isinstance(value, str) else from_old_form(value) if isinstance(value, dict) else value
 
 
 def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
@@ -132,8 +137,10 @@ def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
     variants = _variants(field)
     if not variants:
         return next(iter(section_classes(field)), None)
-    kind = raw["kind"] if "kind" in raw else getattr(field.default, "kind", next(iter(variants)))
-    return next((section for name, section in variants.items() if name == kind), None)
+    root = _root(field)
+    default = (root and root.default_kind) or next(iter(variants))
+    kind = raw["kind"] if "kind" in raw else getattr(field.default, "kind", default)
+    return variants.get(kind) if isinstance(kind, str) else None
 
 
 def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
@@ -166,16 +173,23 @@ def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:
             yield from field_paths(section, f"{at}{name}.")
 
 
-def kinds(field: FieldInfo | None) -> list[str]:
+def kind_names(field: FieldInfo | None) -> list[str]:
     """The names of a tagged union's variants; none for any other field."""
     return list(_variants(field)) if field else []
 
 
-@cache
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
     """The classes that a section may be of: several of a tagged union, one, or none for a plain value."""
+    if root := _root(field):
+        return tuple(kinds(root).values())
     parts = (field.annotation, *get_args(field.annotation))
     return tuple(c for c in parts if isinstance(c, type) and issubclass(c, BaseModel))
+
+
+def _root(field: FieldInfo) -> type[Registered] | None:
+    """The root class that a field is typed with."""
+    found = field.annotation
+    return found if isinstance(found, type) and issubclass(found, Registered) and is_open(found) else None
 
 
 @cache
@@ -188,11 +202,10 @@ def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
     )
 
 
-@cache
 def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
     """Kind -> class of a tagged union; empty for any other field."""
-    classes = section_classes(field)
-    return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
+    found = section_classes(field)
+    return {c.model_fields["kind"].default: c for c in found} if len(found) > 1 else {}
 
 
 def _tagged(field: FieldInfo | None) -> bool:

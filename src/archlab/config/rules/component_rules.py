@@ -9,7 +9,6 @@ from archlab.config.components.gated_delta import GatedDelta
 from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead, QKNorm
-from archlab.config.components.position import BIASED
 from archlab.config.components.rglru import RGLRU
 from archlab.config.model_schema import ModelConfig
 from archlab.config.rules.rule import Rule, cast_has_a_weight, divisors, needs_a_norm, offset_has_a_weight
@@ -56,7 +55,7 @@ def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
 
 
 def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
-    if a.visibility == "causal" or m.position.kind not in BIASED:
+    if a.visibility == "causal" or m.position.acts_on != "scores":
         return None
     found = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts distances back only"
     return f"{found}; allowed: causal, or another position.kind"

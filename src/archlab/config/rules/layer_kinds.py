@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
-from archlab.config.components.position import ON_THE_EMBEDDING
 from archlab.config.core.merge import Raw, derived_fields, expand, merge, section_classes
 from archlab.config.layers import COMPONENTS, PER_LAYER, parts_of_layers, with_overrides
 from archlab.config.model_schema import ModelConfig
@@ -105,11 +104,13 @@ def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelCo
 
 def _moved_common_position(model: ModelConfig, own: ModelConfig) -> str | None:
     """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
-    if own.position.kind == "t5" and own.position.shared:
+    if own.position.is_shared:
         of_all, of_kind = (m.attention.score_heads for m in (model, own))
         same = own.position == model.position and of_kind in (of_all, 0)
-        return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
-    embedded = [p.kind for p in (own.position, model.position) if p.kind in ON_THE_EMBEDDING]
+        if same:
+            return None
+        return f"{own.position.kind} has one table for all layers, of model's heads; give position.shared = false"
+    embedded = [p.kind for p in (own.position, model.position) if p.acts_on == "embedding"]
     if own.position == model.position or not embedded:
         return None
     return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"

@@ -6,7 +6,8 @@ from typing import Any
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
-from archlab.config.components.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
+from archlab.config.components.norm import Norm
+from archlab.config.components.position import T5, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.layers import COMPONENTS
 from archlab.config.model_schema import ModelConfig
 from archlab.config.rules.component_rules import COMPONENT_RULES, HEAD_WIDTH, qk_norm
@@ -53,7 +54,7 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
         return None
     if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
         return f"{m.block.parallel!r} sets an MLP beside attention or a mixer; this layer has not both; allowed: none"
-    if m.norm.kind == "none":
+    if not isinstance(m.norm, Norm):
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
     if m.block.parallel == "separate" and not m.norm.n_parameters(1):
@@ -120,7 +121,7 @@ def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
 
 
 def _scaling_bands_in_order(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope":
+    if not isinstance(m.position, Rope):
         return None
     match m.position.scaling:
         case Llama3Scaling(low_freq_factor=low, high_freq_factor=high) if low >= high:
@@ -132,7 +133,7 @@ def _scaling_bands_in_order(m: ModelConfig) -> str | None:
 
 
 def _t5_buckets_reach(m: ModelConfig) -> str | None:
-    if m.position.kind != "t5" or m.position.max_distance > m.position.buckets // 2:
+    if not isinstance(m.position, T5) or m.position.max_distance > m.position.buckets // 2:
         return None
     return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
 

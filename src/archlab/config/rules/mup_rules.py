@@ -9,8 +9,8 @@ from archlab.config.components.dense import Dense
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.mup import MuP
 from archlab.config.components.norm import ScaleNorm
-from archlab.config.components.plug_in import PlugInOptimizer
 from archlab.config.components.position import Alibi, Shaw
+from archlab.config.core.registry import is_own, kind_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Muon
 from archlab.config.rules.rule import Rule
@@ -102,11 +102,11 @@ def _optimizer(c: Config) -> str | None:
     if c.model.mup is None:
         return None
     match c.train.optimizer:
-        case PlugInOptimizer(name=name):
-            return _no_rule(f"the plug-in {name}", "adamw, muon")
         case Muon(scale="adamw"):
             found = "muon with scale adamw, whose updates grow with the root of the width"
             return _no_rule(found, "adamw, and muon with scale jordan or spectral")
+        case optimizer if is_own(type(optimizer)):
+            return _no_rule(f"the optimizer {kind_of(type(optimizer))}", "adamw, muon")
         case _:
             return None
 

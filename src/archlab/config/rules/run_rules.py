@@ -1,17 +1,18 @@
 """Rules between the fields of a whole model and of a whole run, as two tables; those of a layer are in rules.py."""
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.plug_in import PlugInOptimizer
-from archlab.config.components.plugins import registered_by
-from archlab.config.components.position import WITHOUT_QUERIES
+from archlab.config.components.position import ON_ATTENTION, Position
+from archlab.config.core.plugins import bringing
+from archlab.config.core.registry import is_own, kind_of, kinds
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Constant, Schedule
 from archlab.config.problems import choose
 from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
 from archlab.config.rules.role_rules import ROLE_RULES
 from archlab.config.rules.rule import Rule, needs_a_norm
 from archlab.config.schema import Config, DataConfig, TrainConfig
-from archlab.config.sources import used
-from archlab.config.tasks import AnyTask
+from archlab.config.sources import own_kinds_in
+from archlab.config.tasks import Task
 from archlab.config.training import resolve_train
 
 
@@ -30,10 +31,11 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
-    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in WITHOUT_QUERIES:
+    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.acts_on not in ON_ATTENTION:
         return None
     found = f"{m.position.kind} is about queries and keys, and there is no attention"
-    return f"{found}; allowed: {', '.join(WITHOUT_QUERIES)}"
+    allowed = (kind for kind, position in kinds(Position).items() if position.acts_on not in ON_ATTENTION)
+    return f"{found}; allowed: {', '.join(allowed)}"
 
 
 def _tied_head_has_no_values(m: ModelConfig) -> str | None:
@@ -107,23 +109,25 @@ def _warmup_ends(c: Config) -> str | None:
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
-    if not c.train.decay or c.train.schedule == "wsd":
+    schedules = kinds(Schedule)
+    if not c.train.decay or schedules[c.train.schedule].decay:
         return None
-    return f"only schedule wsd has a decay phase; schedule is {c.train.schedule}"
+    able = ", ".join(name for name, schedule in schedules.items() if schedule.decay)
+    return f"only schedule {able} has a decay phase; schedule is {c.train.schedule}"
 
 
 def _constant_ends_at_its_peak(c: Config) -> str | None:
-    if c.train.final_lr in (None, 1.0) or c.train.schedule != "constant":
+    if c.train.final_lr in (None, 1.0) or not issubclass(kinds(Schedule)[c.train.schedule], Constant):
         return None
     return "schedule constant never changes; leave it out"
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
     """Else another process could not import it."""
-    for part in used(c):
-        if registered_by(c.plugins, part.section, part.name) is None:
+    for _, kind in own_kinds_in(c):
+        if bringing(c.plugins, kind) is None:
             named = ", ".join(c.plugins) or "none"
-            return f"{named}; missing: {part.registered.module}, which brings the {part.section} {part.name}"
+            return f"{named}; missing: {kind.__module__}, which brings the {kind.section} {kind_of(kind)}"
     return None
 
 
@@ -134,7 +138,7 @@ def _mixture_is_all_the_text(c: Config) -> str | None:
 
 
 def _mixture_is_of_text(c: Config) -> str | None:
-    if not c.data.mixture or not isinstance(c.data.task, AnyTask):
+    if not c.data.mixture or not isinstance(c.data.task, Task):
         return None
     return f"{', '.join(c.data.mixture)} beside data.task = {c.data.task.kind}; allowed: one of the two"
 
@@ -145,9 +149,9 @@ def _is_of_adamw(field: str) -> Rule[Config]:
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer
         default = TrainConfig.model_fields[field].default
-        if not isinstance(optimizer, PlugInOptimizer) or getattr(c.train, field) == default:
+        if not is_own(type(optimizer)) or getattr(c.train, field) == default:
             return None
-        return f"is AdamW's, and {optimizer.name} does not read it; leave it out"
+        return f"is AdamW's, and {kind_of(type(optimizer))} does not read it; leave it out"
 
     return Rule(f"train.{field}", (f"train.{field}", "train.optimizer"), broken)
 
@@ -177,5 +181,5 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     _is_of_adamw("eps"),
     *ROLE_RULES,
     *MUP_CONFIG_RULES,
-    Rule("plugins", ("plugins", "model", "train.optimizer"), _plugins_name_what_is_used),
+    Rule("plugins", ("plugins", "model", "train", "data.task"), _plugins_name_what_is_used),
 )

@@ -1,0 +1,5 @@
+"""Windows of synthetic tasks. Importing the package registers what makes those of each task."""
+
+from archlab.config.core.registry import import_all
+
+import_all(__name__, __path__)

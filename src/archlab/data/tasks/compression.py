@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from archlab.config.core.registry import implements
 from archlab.config.tasks import BLANK, Compression
 from archlab.data.tasks.dice import Dice
 
 _END = 1
 
 
+@implements(Compression)
 def compression(task: Compression, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, is_answer), both [windows, length]; what the window has to spare stands in front, blank."""
     n, n_answers = task.compressed, task.answers(vocab_size)

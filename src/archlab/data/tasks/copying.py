@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from archlab.config.core.registry import implements
 from archlab.config.tasks import SelectiveCopy
 from archlab.data.tasks.dice import Dice
 
 _COPY = 1
 
 
+@implements(SelectiveCopy)
 def selective_copy(task: SelectiveCopy, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, is_answer), both [windows, length]."""
     text, n_answers = length - task.copied - 1, task.answers(vocab_size)

@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from archlab.config.core.registry import implements
 from archlab.config.tasks import BLANK, Memorise
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.digits import digits
 
 
+@implements(Memorise)
 def memorise(task: Memorise, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, is_answer), both [windows, length]: as many facts as there is room for; the rest, in front, is blank."""
     first_value, size = vocab_size - task.answers(vocab_size), task.key_tokens + 1

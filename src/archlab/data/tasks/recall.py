@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from archlab.config.core.registry import implements
 from archlab.config.tasks import BLANK, AnyRecall
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.digits import MOST_NUMBERS, digits
 
 
+@implements(AnyRecall)
 def recall(task: AnyRecall, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, is_answer), both [W, length]; what the window has to spare stands in front."""
     shape, size = task.shape, task.shape.key + task.shape.value

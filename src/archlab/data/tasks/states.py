@@ -5,12 +5,14 @@ from itertools import permutations
 
 import numpy as np
 
+from archlab.config.core.registry import implements
 from archlab.config.tasks import StateTracking
 from archlab.data.tasks.dice import Dice
 
 _ASK = 1
 
 
+@implements(StateTracking)
 def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, is_answer), both [windows, length]; the state is the identity at first, and goes on after an answer.
 

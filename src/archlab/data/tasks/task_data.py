@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archlab.config.tasks import AnyTask
+from archlab.config.core.registry import is_own, source_digest
+from archlab.config.tasks import Task
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import HeldOut, Windows
 
@@ -25,15 +26,17 @@ ALL_THERE_ARE = 65_536
 class TaskData:
     """Windows of a task, made when they are asked for."""
 
-    task: AnyTask
+    task: Task
     vocab_size: int
     fold: int
     """Which stream of held-out windows."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the task's settings."""
+        """Digest of the task's settings, and of the code of a user's task."""
         settings = [self.task.model_dump(mode="json"), self.vocab_size]
+        if is_own(type(self.task)):
+            settings.append(source_digest(type(self.task)))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

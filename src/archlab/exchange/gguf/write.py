@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from archlab.config.components.norm import LayerNorm, RMSNorm
 from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
@@ -145,9 +146,9 @@ def _add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_key_length(heads.head_dim)
     writer.add_value_length(heads.v_dim)
     norm = final_norm(config)
-    if norm.kind == "layernorm":
+    if isinstance(norm, LayerNorm):
         writer.add_layer_norm_eps(norm.eps)
-    elif norm.kind == "rmsnorm":
+    elif isinstance(norm, RMSNorm):
         writer.add_layer_norm_rms_eps(norm.eps)
     if heads.clip_qkv is not None:
         writer.add_clamp_kqv(heads.clip_qkv)

@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from archlab.report.charts.marks import Row, Width, chart_of
+from archlab.report.charts.marks import ChartRow, Width, chart_of
 
 ROW = 46
 _LABEL_UP, MARK_DOWN = -10, 9
@@ -42,7 +42,7 @@ class XAxis:
         return alt.X(f"{field}:Q", scale=self.scale, axis=self.axis)
 
 
-def by_row(rows: Sequence[Row], order: Sequence[Row] | None = None) -> alt.Chart:
+def by_row(rows: Sequence[ChartRow], order: Sequence[ChartRow] | None = None) -> alt.Chart:
     """A chart with one row of its own per label, in their order."""
     named = [row["arm"] for row in order or rows]
     return chart_of(rows).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
@@ -77,7 +77,7 @@ def off_axis(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
     ]
 
 
-def ground(rows: Sequence[Row], value: float | None, x: XAxis) -> list[alt.Chart]:
+def ground(rows: Sequence[ChartRow], value: float | None, x: XAxis) -> list[alt.Chart]:
     """A line under the marks of every row, and a notch where `value` is."""
     line = by_row(rows).mark_rule(style="ground", yOffset=MARK_DOWN).encode(x=alt.value(0), x2=alt.value("width"))
     if value is None:
@@ -89,7 +89,7 @@ def ground(rows: Sequence[Row], value: float | None, x: XAxis) -> list[alt.Chart
     ]
 
 
-def texts(rows: Sequence[Row], width: Width) -> list[alt.Chart]:
+def texts(rows: Sequence[ChartRow], width: Width) -> list[alt.Chart]:
     """The arm's label at the left end of its row, its numbers at the right."""
     base = by_row([{**row, "lines": (lines := _lines(row))[0], "up": _LINE * (1 - lines[1])} for row in rows])
     taken = _LETTER * max(len(row["text"]) for row in rows) + 2 * _LETTER
@@ -106,19 +106,19 @@ def texts(rows: Sequence[Row], width: Width) -> list[alt.Chart]:
     return [left.encode(x=alt.value(0)), right.encode(x=alt.value("width"), text="text:N")]
 
 
-def _lines(row: Row) -> tuple[list[str], int]:
+def _lines(row: ChartRow) -> tuple[list[str], int]:
     """A row's label as it is broken, and the lines that it takes with the numbers, which are in the last one."""
     label = textwrap.wrap(row["arm"], _BROKEN) or [""]
     fits = len(label[-1]) + 2 + len(row["text"]) <= _BROKEN
     return label, len(label) + (not fits)
 
 
-def _needed(rows: Sequence[Row]) -> int:
+def _needed(rows: Sequence[ChartRow]) -> int:
     """Pixels in which every label fits beside its row's numbers."""
     return _LETTER * (max(len(row["arm"]) + len(row["text"]) for row in rows) + 2)
 
 
-def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[Row]) -> alt.LayerChart:
+def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.LayerChart:
     """Return the chart with the height that it has if labels are broken: its page sets it, or the picture that it is a
     part of, whose width is known."""
     height = (ROW + _LINE * (max(_lines(row)[1] for row in rows) - 1)) * len(rows)
@@ -127,7 +127,7 @@ def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[Row]) -> alt.Layer
     return chart.properties(usermeta={"narrow": {"below": _needed(rows), "height": height}})
 
 
-def place_on_axis(rows: Sequence[Row], x: XAxis) -> None:
+def place_on_axis(rows: Sequence[ChartRow], x: XAxis) -> None:
     """Add where each row is drawn: `inside` the axis, at its `left` or `right` edge if beyond it, or `nowhere`."""
     for row in rows:
         value = row["value"]

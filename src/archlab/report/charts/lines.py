@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
-from archlab.report.charts.marks import ON_A_PHONE, Row, Width, chart_of, colour, dashes, layered, tooltip
+from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, colour, dashes, layered, tooltip
 from archlab.study.formatting import amount
 from archlab.study.outcome_schema import Unit
 
@@ -82,11 +82,11 @@ class YAxis:
 
 def curves(
     named: Sequence[str],
-    means: Sequence[Row],
-    gone: Sequence[Row],
+    means: Sequence[ChartRow],
+    gone: Sequence[ChartRow],
     drawn: Axis,
     *,
-    marks: Sequence[Row] = (),
+    marks: Sequence[ChartRow] = (),
     width: Width = "container",
     from_zero: bool = False,
     second_half: bool = False,
@@ -129,7 +129,7 @@ def curves(
     return layered(layers, description, height, width).add_params(single_out())
 
 
-def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
+def _x(lines: Sequence[ChartRow], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
     """Training tokens. Where the early ones matter as much as the late ones, the axis is logarithmic, and linear only
     before the first evaluation after an update. The end of the training always has its label."""
     first = min((row["tokens"] for row in lines if row["tokens"]), default=0)
@@ -155,24 +155,24 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
     return alt.X("tokens:Q", scale=scale, axis=axis)
 
 
-def _range_of_lines(rows: Sequence[Row]) -> tuple[float, float]:
+def _range_of_lines(rows: Sequence[ChartRow]) -> tuple[float, float]:
     """Return both ends of the lines and their bands."""
     return min(row["low"] for row in rows), max(row["high"] for row in rows)
 
 
-def _range_of_ends(rows: Sequence[Row]) -> tuple[float, float]:
+def _range_of_ends(rows: Sequence[ChartRow]) -> tuple[float, float]:
     """Return both ends of the lines and their bands, without the few that end far from all others."""
     last = {row["arm"]: row["mean"] for row in rows}
     near = without_outliers([*last.values()])
     return _range_of_lines([row for row in rows if last[row["arm"]] in near])
 
 
-def _points(rows: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
+def _points(rows: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
     base = chart_of(rows).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
     return base.mark_point(clip=True, size=50, filled=True)
 
 
-def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
+def _diverged(gone: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
     if not gone:
         return []
     rows = [{**row, "held": y.held(row["mean"]), "mean": y.in_reach(row["mean"])} for row in gone]
@@ -183,7 +183,7 @@ def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> 
     return [base.mark_line(clip=True, strokeWidth=1).encode(y=y("mean")), end.encode(y=y("held"))]
 
 
-def _marked(marks: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
+def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
     if not marks:
         return []
     base = chart_of([{**row, "held": y.held(row["mean"])} for row in marks])
@@ -191,7 +191,7 @@ def _marked(marks: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> l
     return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]
 
 
-def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
+def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
     """Return each arm's name, which stands to the right of the lines, where its own ends. On a phone, names that would
     be cut are left out: the page has them above."""
     limit: Any = 0  # none: a picture of known width grows beside its lines
@@ -206,7 +206,7 @@ def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequ
     return text.encode(color=colour(named), opacity=opacity(1, 0.25))
 
 
-def name_rows(lines: Sequence[Row], y: YAxis, gap: float) -> list[Row]:
+def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:
     """Each arm's name and the value beside which it stands: that of its line's end, at least `gap`, a share of the
     picture's height, from the next. Where a line ends beyond the picture, its name stands at the edge."""
     to: Callable[[float], float] = math.log if y.is_logarithmic else float

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-Row = dict[str, Any]
+ChartRow = dict[str, Any]
 """A datum of a chart, by field."""
 
 Width = int | Literal["container"]

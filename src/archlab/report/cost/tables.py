@@ -197,7 +197,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-class Quantity(NamedTuple):
+class CostQuantity(NamedTuple):
     """A number of a config, that of another stands in a ratio to."""
 
     label: str
@@ -206,22 +206,22 @@ class Quantity(NamedTuple):
 
 
 WHOLE = (
-    Quantity("parameters", lambda c: c.parameters.total, count),
-    Quantity("active per token", lambda c: c.parameters.active, count),
-    Quantity("non-embedding", lambda c: c.parameters.non_embedding, count),
-    Quantity("weights", lambda c: c.weight_bytes, binary),
-    Quantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
-    Quantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
-    Quantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
+    CostQuantity("parameters", lambda c: c.parameters.total, count),
+    CostQuantity("active per token", lambda c: c.parameters.active, count),
+    CostQuantity("non-embedding", lambda c: c.parameters.non_embedding, count),
+    CostQuantity("weights", lambda c: c.weight_bytes, binary),
+    CostQuantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
+    CostQuantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
+    CostQuantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
 )
 """Whatever the context and the batch."""
 
 AT_A_POINT = (
-    Quantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
-    Quantity("KV cache and states", lambda c: c.kv_cache_bytes + c.recurrent_bytes, binary),
-    Quantity("moved by a decoding step", lambda c: _bytes(c.work.get("decoding", [])), binary),
-    Quantity("its FLOPs per byte", lambda c: matrix_flops_per_byte(c.work.get("decoding", [])), _number),
-    Quantity("FLOPs per byte of prefill", lambda c: matrix_flops_per_byte(c.work["prefill"]), _number),
+    CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
+    CostQuantity("KV cache and states", lambda c: c.kv_cache_bytes + c.recurrent_bytes, binary),
+    CostQuantity("moved by a decoding step", lambda c: _bytes(c.work.get("decoding", [])), binary),
+    CostQuantity("its FLOPs per byte", lambda c: matrix_flops_per_byte(c.work.get("decoding", [])), _number),
+    CostQuantity("FLOPs per byte of prefill", lambda c: matrix_flops_per_byte(c.work["prefill"]), _number),
 )
 
 

@@ -5,7 +5,6 @@ from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from archlab.config.components.norm import NoNorm
-from archlab.config.components.position import ON_THE_EMBEDDING
 from archlab.config.layers import Branch, LayerConfig, distinct_layers, final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
@@ -76,7 +75,7 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
     trunk = climb(
         Trunk((Label("tokens", stream, _MARGIN - 6, anchor="middle", faint=True),), _MARGIN + 6), below, stream
     )
-    if model.position.kind in ON_THE_EMBEDDING:
+    if model.position.acts_on == "embedding":
         trunk = _add_positions(model, trunk, stream, columns)
     if model.dropout.embedding:
         trunk = climb(trunk, [Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream)
@@ -155,7 +154,7 @@ class _Stages:
 
     def __init__(self, layer: LayerConfig, unfold: Sequence[str]) -> None:
         self.layer, self.unfold = layer, unfold
-        self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
+        self.is_carried = layer.norm.is_carried
         self.stages = [[self._boxes(branch) for branch in stage] for stage in layer.stages]
 
     def _boxes(self, branch: Branch) -> _BranchBoxes:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from archlab.config.components.activation import activation_named
 from archlab.config.components.component import Component
 from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.multi_head import MultiHead
@@ -14,7 +15,6 @@ from archlab.errors import UserError
 from archlab.report.drawings.stacks import Boxed, Joined, Part, Unfolded
 from archlab.report.drawings.svg import Words
 from archlab.report.drawings.words import (
-    activation_words,
     component_words,
     norm_words,
     position_words,
@@ -52,7 +52,9 @@ class _Inside(NamedTuple):
         """down(act(up x)), or down(act(gate x) * up x)."""
         d, d_ff = self.layer.d_model, mlp.d_ff
         up = self._projection("up", d, d_ff, bias=mlp.bias)
-        activation = self._box("activation", activation_words(mlp.activation), remaining_words(mlp, _IN_MLP))
+        activation = self._box(
+            "activation", activation_named(mlp.activation).display_name, remaining_words(mlp, _IN_MLP)
+        )
         ends = [*self._norm("sub norm", mlp.sub_norm), self._projection("down", d_ff, d, bias=mlp.bias)]
         if not isinstance(mlp, GatedMLP):
             return [up, activation, *ends]
@@ -84,7 +86,9 @@ class _Inside(NamedTuple):
         if heads.gate is None:
             return [*mixed, out]
         gate = self._projection("gate", d, heads.gate_width, bias=heads.gate.bias)
-        activation = self._box("gate activation", activation_words(heads.gate.activation), (f"per {heads.gate.per}",))
+        activation = self._box(
+            "gate activation", activation_named(heads.gate.activation).display_name, (f"per {heads.gate.per}",)
+        )
         return [Joined([mixed, [gate, activation]]), out]
 
     def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:

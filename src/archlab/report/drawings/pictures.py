@@ -1,13 +1,12 @@
 """All pictures that explain one topic each, by its name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import altair as alt
 import torch
 
-from archlab.config.components.activation import Activation
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.position import T5, Alibi, Rope
 from archlab.config.io import build_config
@@ -87,7 +86,7 @@ SHOWN_ACTIVATIONS = ("relu", "gelu", "silu", "relu_squared", "sigmoid", "elu", "
 """The others are hardly to be told from one of these."""
 
 
-def activation_points(names: tuple[str, ...] = get_args(Activation)) -> list[dict[str, float | str]]:
+def activation_points(names: Iterable[str]) -> list[dict[str, float | str]]:
     """(x, y) of each, as a model begins with them."""
     x = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
     return [

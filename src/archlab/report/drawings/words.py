@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from archlab.config.components.activation import name_of_mlp
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Component
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
@@ -20,39 +21,15 @@ from archlab.config.components.mamba2 import Mamba2
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import AnyNorm
-from archlab.config.components.plug_in import PlugIn, PlugInMixer, PlugInMLP
-from archlab.config.components.position import ON_THE_EMBEDDING, Position, Rope
+from archlab.config.components.position import T5, NoPosition, Position, Rope, Shaw
 from archlab.config.components.rglru import RGLRU
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.components.visibility import Visibility
 from archlab.config.core.base import Base
+from archlab.config.core.registry import is_own
 from archlab.config.layers import Branch, LayerConfig
 from archlab.report.drawings.svg import Words
 
-NORMS = {
-    "layernorm": "LayerNorm",
-    "rmsnorm": "RMSNorm",
-    "prmsnorm": "Partial RMSNorm",
-    "scalenorm": "ScaleNorm",
-    "dyt": "Dynamic tanh",
-}
-_GATED = {"silu": "SwiGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU (tanh)", "relu": "ReGLU", "sigmoid": "GLU"}
-_ACTIVATIONS = {
-    "relu": "ReLU",
-    "gelu": "GELU",
-    "gelu_tanh": "GELU (tanh)",
-    "quick_gelu": "quick GELU",
-    "silu": "SiLU",
-    "elu": "ELU",
-    "selu": "SELU",
-    "relu_squared": "ReLU²",
-    "xielu": "xIELU",
-}
-_MIXERS = {
-    "mamba2": "Mamba-2",
-    "gated_delta": "Gated delta rule",
-    "rglru": "RG-LRU",
-}
 Phrases = Mapping[str, str | Callable[[Any], str]]
 """Field -> what is said of its value."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
@@ -62,18 +39,20 @@ _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
 def norm_words(norm: AnyNorm) -> Words:
     """Which one, and what is unusual about it."""
     phrases = {"unit_offset": "× (1 + w)", "bias": "no bias", "weight": "no weight"}
-    return Words(_norm_name(norm), tuple(_changes(norm, phrases)))
+    return Words(norm_name(norm), tuple(_changes(norm, phrases)))
 
 
-def _norm_name(norm: AnyNorm) -> str:
-    kind = getattr(norm, "kind", "")
-    return NORMS.get(kind, kind)
+def norm_name(norm: AnyNorm) -> str:
+    """Return the name of a norm on drawings."""
+    return norm.display_name
 
 
 def component_words(layer: LayerConfig, branch: Branch) -> Words:
     """Return the words of a component's box: kind and sizes first, then what is unusual."""
     component = branch.component
     words = _words_of(component)
+    if is_own(type(component)):
+        words = words._replace(title=component.display_name)
     positions = [position_words(layer.position)] if component.score_heads else []
     return Words(words.title, (*words.lines, *positions, *_beyond_sizes(layer, component))).fitted()
 
@@ -88,7 +67,13 @@ def score_words(layer: LayerConfig, component: Component, told: Sequence[str]) -
 
 def remaining_words(component: Component, told: Sequence[str]) -> Iterator[str]:
     """Yield what is unusual about a component, without the fields `told`, which are drawn elsewhere."""
-    return _changes(component, _PHRASES, (*_TOLD.get(type(component), ()), *told))
+    return _changes(component, _PHRASES, (*_told_of(component), *told))
+
+
+def _told_of(component: Component) -> tuple[str, ...]:
+    """Fields that `_words_of` and `_sight` have said."""
+    known = next((_TOLD[base] for base in type(component).__mro__ if base in _TOLD), None)
+    return tuple(type(component).model_fields) if known is None else known
 
 
 def _beyond_sizes(layer: LayerConfig, component: Component, told: Sequence[str] = ()) -> Iterator[str]:
@@ -104,23 +89,21 @@ def _beyond_sizes(layer: LayerConfig, component: Component, told: Sequence[str] 
 def position_words(position: Position) -> str:
     """What stands beside the scores of one layer."""
     changed = ", ".join(_changes(position, _POSITION_PHRASES, ("theta", "buckets", "scaling", "max_distance")))
-    match position.kind:
-        case "rope":
+    match position:
+        case Rope():
             scaling = "" if position.scaling.kind == "none" else f", {position.scaling.kind} scaling"
             words = f"RoPE, theta {_number(position.theta)}{scaling}"
-        case "alibi":
-            words = "ALiBi"
-        case "t5":
+        case T5():
             table = "one table for all layers" if position.shared else "a table per layer"
             return f"T5 bias: {position.buckets} buckets, {table}"
-        case "shaw":
+        case Shaw():
             words = f"Shaw's relative keys up to {position.max_distance}"
-        case "none":
+        case NoPosition():
             return "no positions (NoPE)"
-        case _ if position.kind in ON_THE_EMBEDDING:
+        case _ if position.acts_on == "embedding":
             return "positions: on the embedding"
         case _:
-            words = position.kind
+            words = position.display_name
     return f"{words}, {changed}" if changed else words
 
 
@@ -142,21 +125,23 @@ def _words_of(component: Component) -> Words:
                     *queries,
                 ),
             )
-        case Dense(kind="gated"):
-            title = f"{_gated(component.activation)} MLP"
-            return Words(title[0].upper() + title[1:], (f"d_ff {component.d_ff:,}",))
+        case GatedMLP():
+            return _mlp(component, is_gated=True)
         case Dense():
-            return Words(f"{activation_words(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
+            return _mlp(component, is_gated=False)
         case MoE():
             return _mixture(component)
         case ShortConv():
             return Words("Short convolution", (f"{component.taps} taps",))
-        case PlugIn():
-            return Words(component.name, tuple(f"{name} {value}" for name, value in component.options.items()))
         case _:
-            title = _MIXERS.get(component.kind, component.kind.replace("_", " "))
+            title = component.display_name
             said = (words.removeprefix(component.kind).strip() for words in component.describe().values())
-            return Words(title, tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in said))
+            return Words(title[0].upper() + title[1:], tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in said))
+
+
+def _mlp(mlp: Dense, *, is_gated: bool) -> Words:
+    title = f"{name_of_mlp(mlp.activation, is_gated=is_gated)} MLP"
+    return Words(title[0].upper() + title[1:], (f"d_ff {mlp.d_ff:,}",))
 
 
 def _multi_head(heads: MultiHead) -> Words:
@@ -169,21 +154,12 @@ def _multi_head(heads: MultiHead) -> Words:
 
 
 def _mixture(mixture: MoE) -> Words:
-    name = _gated(mixture.activation) if mixture.gated else activation_words(mixture.activation)
+    name = name_of_mlp(mixture.activation, is_gated=mixture.gated)
     lines = [f"{mixture.active} of {mixture.experts} {name} experts, d_ff {mixture.d_ff:,}"]
     if mixture.shared:
         gate = ", gated" if mixture.shared.gate else ""
         lines.append(f"and a shared one, d_ff {mixture.shared.d_ff:,}{gate}")
     return Words("Mixture of experts", tuple(lines))
-
-
-def _gated(activation: str) -> str:
-    return _GATED.get(activation, f"gated {activation_words(activation)}")
-
-
-def activation_words(activation: str) -> str:
-    """Return the name of an activation as the field writes it."""
-    return _ACTIVATIONS.get(activation, activation.replace("_", " "))
 
 
 def _sight(rule: Visibility) -> Iterator[str]:
@@ -213,15 +189,13 @@ _TOLD: Mapping[type[Base], tuple[str, ...]] = {
     GatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
     RGLRU: ("lru_width", "n_heads"),
     ShortConv: ("taps",),
-    PlugInMixer: ("name", "options"),
-    PlugInMLP: ("name", "options"),
 }
-"""Fields that `_words_of` and `_sight` have said."""
+"""Fields that `_words_of` and `_sight` have said. Those of any other kind are all in its description."""
 
 
 def _qk_norm(norm: Any) -> str:
     scope = {"head": "", "each_head": ", weights per head", "width": ", over all heads"}[norm.scope]
-    return f"QK-norm: {_norm_name(norm)}{scope}"
+    return f"QK-norm: {norm_name(norm)}{scope}"
 
 
 _PHRASES: Phrases = {
@@ -238,7 +212,7 @@ _PHRASES: Phrases = {
     "clamp": "clamped to {:g}",
     "up_offset": "linear half + {:g}",
     "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
-    "norm": lambda norm: f"norm: {_norm_name(norm)}",
+    "norm": lambda norm: f"norm: {norm_name(norm)}",
 }
 _ROUTER_PHRASES: Phrases = {
     "score": "{} router",

@@ -27,7 +27,7 @@ from archlab.report.charts.comparisons import (
     place_on_axis,
     texts,
 )
-from archlab.report.charts.marks import Row, Width, layered, tooltip
+from archlab.report.charts.marks import ChartRow, Width, layered, tooltip
 from archlab.report.charts.palette import SHAPES
 from archlab.report.html import render_page
 from archlab.report.ledger import words as ledger_words
@@ -46,7 +46,7 @@ class Panel(NamedTuple):
     outcome: Heading
     is_relative: bool
     """Whether differences are shares of the reference's mean."""
-    rows: list[Row]
+    rows: list[ChartRow]
 
 
 def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
@@ -90,7 +90,7 @@ def _panel(outcome: Heading) -> Panel:
     return Panel(outcome.model_copy(update={"title": about, "unit": "share"}) if about else outcome, bool(about), [])
 
 
-def _row(entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, found: Comparison) -> Row:
+def _row(entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, found: Comparison) -> ChartRow:
     is_relative = outcome.unit in _RELATIVE
     unit: Unit = "share" if is_relative else outcome.unit
     per = judged.share / found.difference if is_relative and judged.share and found.difference else 1.0
@@ -165,7 +165,7 @@ def _symlog_axis(panel: Panel) -> XAxis:
     )
 
 
-def _ends(rows: Sequence[Row]) -> Iterator[float]:
+def _ends(rows: Sequence[ChartRow]) -> Iterator[float]:
     """All that the axis must reach: zero, values, intervals and margins."""
     yield 0.0
     every = (row[end] for row in rows for end in ("value", "low", "high", "below", "above"))

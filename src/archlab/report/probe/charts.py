@@ -14,7 +14,7 @@ from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
 from archlab.report.charts.marks import chart_of, colour, dashes, layered
 from archlab.study.details import LARGEST
-from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, Row, measured
+from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, measured
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
@@ -32,7 +32,7 @@ class ProbePicture(NamedTuple):
     chart: alt.LayerChart
 
 
-def depth_pictures(found: Mapping[str, Row]) -> list[ProbePicture]:
+def depth_pictures(found: Mapping[str, ProbeValues]) -> list[ProbePicture]:
     """Every measure over the layers, a line per config. `found`: one probe by config."""
     return [
         ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(found, name, measure))
@@ -65,7 +65,7 @@ def _over_layers_in_words(name: str) -> str:
     return " The largest of all layers." if name in LARGEST else " The mean over the layers."
 
 
-def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.LayerChart:
+def over_depth(found: Mapping[str, ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
     """A line per config: the measure of that name, of its first layer to its last. `found`: one probe by config."""
     points = [
         {"config": label, "x": i, "y": y, "text": f"layer {i}: {measure.text(y)}"}
@@ -82,7 +82,7 @@ def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.Lay
     )
 
 
-def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerChart:
+def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
     """A line per layer: the measure of that name, over the steps of a training. `rows`: its probes, each with its
     step."""
     points = [

@@ -15,17 +15,19 @@ from archlab.report.html import render_page
 from archlab.report.probe.charts import over_depth, over_steps, rope_products
 from archlab.report.probe.tables import shown
 from archlab.report.text_table import Table
-from archlab.training.measures import Row, measured
+from archlab.training.measures import ProbeValues, measured
 
 
 def write_probes(
-    starts: Mapping[str, Start], trained: Mapping[str, Sequence[Row]], tables: Sequence[Table], path: Path
+    starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table], path: Path
 ) -> Path:
     """Write the page, and the folders above it; its path. `trained`: the probes of runs, by name."""
     return write_page(path, render_probes(starts, trained, tables))
 
 
-def render_probes(starts: Mapping[str, Start], trained: Mapping[str, Sequence[Row]], tables: Sequence[Table]) -> str:
+def render_probes(
+    starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table]
+) -> str:
     """Return the page as text."""
     rows = {name: start.probed.as_json() for name, start in starts.items()}
     turned = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}

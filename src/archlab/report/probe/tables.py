@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.infer.coordinates import Coordinates, Place
 from archlab.report.text_table import FIXED, Table
-from archlab.training.measures import OF_MODEL, Measure, Row, measured
+from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"
@@ -15,7 +15,7 @@ _LEAST_FACTOR = 2.0
 """Between the lowest and the highest column where factors matter, so that no noise looks like a slope."""
 
 
-def over_depth(found: Mapping[str, Row]) -> Table:
+def over_depth(found: Mapping[str, ProbeValues]) -> Table:
     """Every measure of every probe: at the first layer, over depth, at the last. One measure has one scale."""
     rows = list[tuple[str, ...]]()
     for name, measure in measured(found.values()).items():
@@ -32,7 +32,7 @@ def over_depth(found: Mapping[str, Row]) -> Table:
     return Table(("by layer", "first", "over depth", "last"), rows)
 
 
-def of_models(found: Mapping[str, Row]) -> Table:
+def of_models(found: Mapping[str, ProbeValues]) -> Table:
     """What is measured of a whole model, a column each."""
     names = [name for name in OF_MODEL if any(name in row for row in found.values())]
     cells = [(OF_MODEL[name], *(_number(row.get(name)) for row in found.values())) for name in names]

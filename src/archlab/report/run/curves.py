@@ -8,7 +8,7 @@ import altair as alt
 
 from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
-from archlab.report.charts.marks import Row
+from archlab.report.charts.marks import ChartRow
 from archlab.report.run.watched import Watched, spiked
 from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
@@ -74,7 +74,7 @@ def of_updates(runs: Sequence[Watched]) -> Iterator[tuple[Drawn, alt.LayerChart]
 
 
 def _drawn(
-    runs: Sequence[Watched], rows: dict[str, list[Row]], axis: Axis, marks: Sequence[Row] = (), **how: Any
+    runs: Sequence[Watched], rows: dict[str, list[ChartRow]], axis: Axis, marks: Sequence[ChartRow] = (), **how: Any
 ) -> alt.LayerChart | None:
     gone = [run.name for run in runs if run.status == "diverged"]
     means = [row for name, of_run in rows.items() if name not in gone for row in of_run]
@@ -84,11 +84,11 @@ def _drawn(
     return curves([run.name for run in runs], means, thin, axis, marks=marks, **how)
 
 
-def _points(run: Watched, lines: Sequence[dict[str, Any]], field: str, axis: Axis) -> list[Row]:
+def _points(run: Watched, lines: Sequence[dict[str, Any]], field: str, axis: Axis) -> list[ChartRow]:
     return [_row(run, axis, line["tokens"], [line[field]], f"step {line['step']:,}") for line in lines]
 
 
-def _parts(run: Watched, drawn: Drawn, most: int) -> Iterator[Row]:
+def _parts(run: Watched, drawn: Drawn, most: int) -> Iterator[ChartRow]:
     """The updates in parts as equal as can be."""
     lines = [line for line in run.updates if line.get(drawn.field, 0) > 0 or not drawn.axis.is_logarithmic]
     lines = [line for line in lines if drawn.field in line]
@@ -100,7 +100,7 @@ def _parts(run: Watched, drawn: Drawn, most: int) -> Iterator[Row]:
         yield _row(run, drawn.axis, part[-1]["tokens"], [line[drawn.field] for line in part], what)
 
 
-def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: str) -> Row:
+def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: str) -> ChartRow:
     mean = fmean(values)
     between = f", {axis.text(min(values))} to {axis.text(max(values))}" if len(values) > 1 else ""
     return {
@@ -113,7 +113,7 @@ def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: 
     }
 
 
-def _marks(run: Watched, field: str) -> Iterator[Row]:
+def _marks(run: Watched, field: str) -> Iterator[ChartRow]:
     """Steps that jumped, at the value that they had; those that were gone back from are no longer in the log, and stand
     at the step after which the training went on."""
     at = {line["step"]: line for line in run.updates}

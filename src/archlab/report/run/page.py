@@ -14,7 +14,7 @@ from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
 from archlab.report.run.watched import Watched
 from archlab.study.details import over_layers, probes_of
-from archlab.training.measures import OF_LAYERS, Row, measured
+from archlab.training.measures import OF_LAYERS, ProbeValues, measured
 from archlab.training.run_folder import PROBES
 
 _MISSING = "-"
@@ -124,6 +124,6 @@ def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
     return training_pictures({name: {run: _line(probes[run], name) for run in probes} for name in OVER_TRAINING})
 
 
-def _line(probes: Mapping[int, Row], name: str) -> Line:
+def _line(probes: Mapping[int, ProbeValues], name: str) -> Line:
     found = {tokens: probe[name] for tokens, probe in probes.items() if name in probe}
     return [*found], [over_layers(name, value) if name in OF_LAYERS else value for value in found.values()]

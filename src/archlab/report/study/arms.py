@@ -21,7 +21,7 @@ from archlab.report.charts.comparisons import (
     place_on_axis,
     texts,
 )
-from archlab.report.charts.marks import Row, Width, colour, layered, tooltip
+from archlab.report.charts.marks import ChartRow, Width, colour, layered, tooltip
 from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colours
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
@@ -57,7 +57,7 @@ def differences_are_cut(summary: StudySummary) -> bool:
     return _is_cut(difference_rows(summary))
 
 
-def _is_cut(rows: Sequence[Row]) -> bool:
+def _is_cut(rows: Sequence[ChartRow]) -> bool:
     return len(_near(rows, whole=False)) < len(_values(rows))
 
 
@@ -127,11 +127,11 @@ def differences(
     return higher_where_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
-def _values(rows: Sequence[Row]) -> list[float]:
+def _values(rows: Sequence[ChartRow]) -> list[float]:
     return [row["value"] for row in rows if row["value"] is not None]
 
 
-def _near(rows: Sequence[Row], whole: bool) -> list[float]:
+def _near(rows: Sequence[ChartRow], whole: bool) -> list[float]:
     """The values that the axis must reach."""
     return _values(rows) if whole else without_outliers(_values(rows))
 
@@ -157,7 +157,7 @@ def labels(summary: StudySummary) -> dict[str, str]:
     return {arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms}
 
 
-def level_rows(summary: StudySummary) -> list[Row]:
+def level_rows(summary: StudySummary) -> list[ChartRow]:
     """Per arm: mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
     means = {arm.name: arm.mean for arm in summary.arms}
     return [
@@ -166,7 +166,7 @@ def level_rows(summary: StudySummary) -> list[Row]:
     ]
 
 
-def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySummary) -> Row:
+def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySummary) -> ChartRow:
     found, unit = estimate(independent(arm.values, summary.shared_folds)), summary.outcome.unit
     return {
         "arm": label,
@@ -180,7 +180,7 @@ def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySumm
     }
 
 
-def seed_rows(summary: StudySummary) -> list[Row]:
+def seed_rows(summary: StudySummary) -> list[ChartRow]:
     """Per value: its arm, and its seed or round."""
     return [
         {"arm": label, "seed": seed, "value": loss}
@@ -190,7 +190,7 @@ def seed_rows(summary: StudySummary) -> list[Row]:
     ]
 
 
-def difference_rows(summary: StudySummary) -> list[Row]:
+def difference_rows(summary: StudySummary) -> list[ChartRow]:
     """Per arm: the difference, its interval and its verdict; an arm without a reference has an empty row."""
     named = labels(summary)
     shown = {
@@ -202,7 +202,7 @@ def difference_rows(summary: StudySummary) -> list[Row]:
     return [_difference(arm, shown[arm.name], summary.outcome.unit) for arm in summary.arms]
 
 
-def _difference(arm: ArmSummary, label: str, unit: Unit) -> Row:
+def _difference(arm: ArmSummary, label: str, unit: Unit) -> ChartRow:
     c = arm.comparison
     if c is None:
         return {
@@ -240,7 +240,7 @@ def _detectable(comparison: Comparison, unit: Unit) -> str:
     return f"{difference(comparison.smallest_effect, unit)} {ends}"
 
 
-def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:
+def ends(rows: Sequence[ChartRow], near: Sequence[float]) -> list[float]:
     """Every value and interval end of the rows whose value is one of `near`."""
     found = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
     return [end for end in found if end is not None]

@@ -8,14 +8,14 @@ import altair as alt
 
 from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
-from archlab.report.charts.marks import Row, Width
+from archlab.report.charts.marks import ChartRow, Width
 from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, training_pictures
 from archlab.report.study.arms import labels
 from archlab.study.formatting import span
 from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 
-class Quantity(NamedTuple):
+class CurveQuantity(NamedTuple):
     """What is drawn over the training tokens."""
 
     axis: Axis
@@ -23,8 +23,8 @@ class Quantity(NamedTuple):
     """Training tokens and values of one run."""
 
 
-LOSS = Quantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
-GRADIENT = Quantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
+LOSS = CurveQuantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
+GRADIENT = CurveQuantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
 
 LINES_SHOW = (
     "A line is the mean over the seeds, in a band from the lowest seed to the highest, without what a seed and the "
@@ -45,19 +45,19 @@ def last_half(summary: StudySummary, width: Width = "container") -> alt.LayerCha
     return _curves(summary, _evaluated(summary), width, second_half=True)
 
 
-def updates(summary: StudySummary, drawn: Quantity) -> alt.LayerChart | None:
+def updates(summary: StudySummary, drawn: CurveQuantity) -> alt.LayerChart | None:
     """The loss or the gradients of the updates; None where no run has them."""
     return _curves(summary, drawn, "container", height=260)
 
 
-def _evaluated(summary: StudySummary) -> Quantity:
+def _evaluated(summary: StudySummary) -> CurveQuantity:
     title = {"bits per byte": "bits per byte on held-out text", "share": "share of right answers"}[summary.evaluated]
-    return Quantity(Axis(title, summary.evaluated), lambda curve: (curve.tokens, curve.values))
+    return CurveQuantity(Axis(title, summary.evaluated), lambda curve: (curve.tokens, curve.values))
 
 
 def _curves(
     summary: StudySummary,
-    drawn: Quantity,
+    drawn: CurveQuantity,
     width: Width,
     *,
     from_zero: bool = False,
@@ -71,7 +71,7 @@ def _curves(
     )
 
 
-def mean_rows(summary: StudySummary, drawn: Quantity) -> list[Row]:
+def mean_rows(summary: StudySummary, drawn: CurveQuantity) -> list[ChartRow]:
     """Per arm and training length: the mean over the seeds that finished, and the lowest and highest of them without
     what a seed, and the text that it is judged on, does to all arms alike."""
     by_arm = {arm.name: _by_tokens(arm, drawn) for arm in summary.arms}
@@ -88,7 +88,7 @@ _Points = Mapping[int, Mapping[int, float]]
 """Training tokens -> seed -> value."""
 
 
-def _by_tokens(arm: ArmSummary, drawn: Quantity) -> _Points:
+def _by_tokens(arm: ArmSummary, drawn: CurveQuantity) -> _Points:
     """Only where all seeds have a value: `eval_every` may change between one seed and the next."""
     at: dict[int, dict[int, float]] = {}
     for curve in arm.curves:
@@ -111,7 +111,9 @@ def _shared(arms: Sequence[_Points]) -> _Points:
     return found
 
 
-def _mean_row(arm: str, tokens: int, values: Mapping[int, float], away: Mapping[int, float], drawn: Quantity) -> Row:
+def _mean_row(
+    arm: str, tokens: int, values: Mapping[int, float], away: Mapping[int, float], drawn: CurveQuantity
+) -> ChartRow:
     mean, seeds = fmean(values.values()), values.values()
     aligned = [value - away.get(seed, 0.0) for seed, value in values.items()]
     text = drawn.axis.text
@@ -126,7 +128,7 @@ def _mean_row(arm: str, tokens: int, values: Mapping[int, float], away: Mapping[
     }
 
 
-def diverged_rows(summary: StudySummary, drawn: Quantity) -> list[Row]:
+def diverged_rows(summary: StudySummary, drawn: CurveQuantity) -> list[ChartRow]:
     """The curves of the runs that diverged, their last points marked."""
     named = labels(summary)
     return [

@@ -10,7 +10,7 @@ import altair as alt
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.report.charts.axes import axis_title, padded
 from archlab.report.charts.lines import YAxis, never_single_out
-from archlab.report.charts.marks import Row
+from archlab.report.charts.marks import ChartRow
 from archlab.report.study.grids import aligned, over_values
 from archlab.study.formatting import amount, plural, with_unit
 from archlab.study.outcome_schema import Unit
@@ -52,10 +52,10 @@ def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
     return over_values(rows, x, y, worst, named, description, seeds).add_params(never_single_out())
 
 
-def factor_rows(summary: StudySummary, pair: Pair) -> list[Row]:
+def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
     """Per level of both: the mean over the seeds; null where no seed has a value."""
     seeds = factor_seed_rows(summary, pair)
-    found = list[Row]()
+    found = list[ChartRow]()
     for (line, level), arms in _cells(summary, pair).items():
         values = [row["loss"] for row in seeds if (row["arm"], row["value"]) == (line, level)]
         mean = fmean(values) if values else None
@@ -64,7 +64,7 @@ def factor_rows(summary: StudySummary, pair: Pair) -> list[Row]:
     return found
 
 
-def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[Row]:
+def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
     """Per level of both factors, and seed: the mean over all arms with these levels, which is that over the other
     factors; aligned, and left out where one of them has no value."""
     return aligned(

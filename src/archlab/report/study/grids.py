@@ -9,7 +9,7 @@ import altair as alt
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.report.charts.axes import padded, without_outliers
 from archlab.report.charts.lines import YAxis, names, opacity, single_out, tall_enough
-from archlab.report.charts.marks import Row, chart_of, colour, dashes, layered, tooltip
+from archlab.report.charts.marks import ChartRow, chart_of, colour, dashes, layered, tooltip
 from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, plural, span
 from archlab.study.record import StudySummary, SweepPoint, TuningPoint
@@ -18,13 +18,13 @@ _HEIGHT = 220
 
 
 def over_values(
-    rows: Sequence[Row],
+    rows: Sequence[ChartRow],
     x: alt.X,
     y: YAxis,
     lost_at: float,
     named: Sequence[str],
     description: str,
-    seeds: Sequence[Row] = (),
+    seeds: Sequence[ChartRow] = (),
 ) -> alt.LayerChart:
     """A line per arm. `rows` have its `mean` at each `value`, null where a run diverged: there, a cross stands at
     `lost_at`. `mark`: `optimum` is a ring, `edge` a square. `seeds`: thin lines, each seed's `loss`.
@@ -51,7 +51,7 @@ def over_values(
     return layered(layers, description, height)
 
 
-def _seeds(seeds: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
+def _seeds(seeds: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
     if not seeds:
         return []
     held = [{**row, "line": None if row["loss"] is None else y.held(row["loss"])} for row in seeds]
@@ -59,12 +59,12 @@ def _seeds(seeds: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> li
     return [base.mark_line(strokeWidth=1).encode(y=y("line"))]
 
 
-def _ends(rows: Sequence[Row], lost_at: float) -> list[Row]:
+def _ends(rows: Sequence[ChartRow], lost_at: float) -> list[ChartRow]:
     """Where each line ends; that of an arm which diverged last, at its cross."""
     return [{**row, "mean": lost_at if row["line"] is None else row["line"]} for row in rows]
 
 
-def aligned(seeds: Sequence[Row]) -> list[Row]:
+def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
     """The same rows of seeds, each `loss` without what its seed does to all points alike: how far the seed is from the
     mean of a point, on average over the points (an `arm` and a `value`) that all seeds have."""
     points: dict[tuple[Any, Any], dict[int, float]] = {}
@@ -107,7 +107,7 @@ def _sweep_axis(summary: StudySummary) -> alt.X:
     return alt.X("value:Q", scale=scale, axis=axis)
 
 
-def sweep_rows(summary: StudySummary) -> list[Row]:
+def sweep_rows(summary: StudySummary) -> list[ChartRow]:
     """Per arm and value: the mean over the seeds, null where a run diverged. `mark` is at the value with the lowest
     mean: `optimum`, or `edge` where it is the smallest or the largest that was tried."""
     named = labels(summary)
@@ -117,7 +117,7 @@ def sweep_rows(summary: StudySummary) -> list[Row]:
     return [row for arm, points in by_arm.items() for row in _sweep_rows_of(named[arm], points)]
 
 
-def _sweep_rows_of(label: str, points: Sequence[SweepPoint]) -> list[Row]:
+def _sweep_rows_of(label: str, points: Sequence[SweepPoint]) -> list[ChartRow]:
     means = {point.value: fmean(losses) for point in points if len(losses := _finished(point)) == len(point.losses)}
     best = min(means, key=lambda value: means[value], default=None)
     edges = (points[0].value, points[-1].value)
@@ -151,7 +151,7 @@ def _finished(point: SweepPoint) -> list[float]:
     return [loss for loss in point.losses.values() if loss is not None]
 
 
-def sweep_seed_rows(summary: StudySummary) -> list[Row]:
+def sweep_seed_rows(summary: StudySummary) -> list[ChartRow]:
     """Per arm, value and seed: the loss, null where the run diverged."""
     named = labels(summary)
     return [
@@ -186,7 +186,7 @@ def grid_values(summary: StudySummary, field: str) -> list[Any]:
     return sorted(values) if _are_numbers(values) else values
 
 
-def tuning_rows(summary: StudySummary, field: str) -> list[Row]:
+def tuning_rows(summary: StudySummary, field: str) -> list[ChartRow]:
     """Per arm and value of the field: the best that a point of the grid with that value reaches.
 
     `mean` is over the tuning seeds, and null where a run of every such point diverged. `mark` is `optimum` for the
@@ -204,7 +204,9 @@ def tuning_rows(summary: StudySummary, field: str) -> list[Row]:
     ]
 
 
-def _tuning_row(summary: StudySummary, label: str, value: str, points: Sequence[TuningPoint], at_edge: bool) -> Row:
+def _tuning_row(
+    summary: StudySummary, label: str, value: str, points: Sequence[TuningPoint], at_edge: bool
+) -> ChartRow:
     finished = [fmean(point.results) for point in points if None not in point.results]  # pyright: ignore[reportArgumentType]
     best = min if summary.evaluated == "bits per byte" else max
     mean = best(finished) if finished else None

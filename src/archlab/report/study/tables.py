@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from archlab.pricing.units import count
-from archlab.report.charts.marks import Row
+from archlab.report.charts.marks import ChartRow
 from archlab.report.study.arms import labels
 from archlab.report.study.grids import sweep_rows
 from archlab.report.text_table import FIXED, fitted
@@ -107,7 +107,7 @@ def _at_size(c: Comparison | None, unit: Unit) -> str:
     return c.verdict if c.difference is None else difference(c.difference, unit)
 
 
-def _swept(row: Row) -> str:
+def _swept(row: ChartRow) -> str:
     if row["mean"] is None:
         return row["diverged"]
     text = amount(row["mean"], "bits per byte")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from archlab.config.core.registry import implements, make
 from archlab.config.schema import Config
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.summary import cost
@@ -40,7 +41,7 @@ def gather(outcome: Outcome, found: StudyRuns) -> dict[str, Values]:
         case "timing":
             return {arm.name: found.timed.get(outcome, {}).get(arm.name, {}) for arm in found.arms}
         case "config":
-            return {arm.name: {0: counted(outcome, arm.config)} for arm in found.arms}
+            return {arm.name: {0: make(outcome, arm.config)} for arm in found.arms}
 
 
 def _of_runs(found: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
@@ -54,12 +55,11 @@ def _of_runs(found: StudyRuns, value_of: Callable[[Ended], float | None]) -> dic
     }
 
 
-def counted(outcome: Outcome, config: Config) -> float:
-    """Its value."""
-    match outcome:
-        case StateBytes():
-            return float(kv_cache_bytes(config.model, outcome.context or 1) + recurrent_bytes(config.model))
-        case Intensity():
-            return matrix_flops_per_byte(cost(config, outcome.batch, outcome.context).work["decoding"])
-        case _:
-            raise TypeError(f"nothing counts a {type(outcome).__name__}")
+@implements(StateBytes)
+def _state_bytes(outcome: StateBytes, config: Config) -> float:
+    return float(kv_cache_bytes(config.model, outcome.context or 1) + recurrent_bytes(config.model))
+
+
+@implements(Intensity)
+def _intensity(outcome: Intensity, config: Config) -> float:
+    return matrix_flops_per_byte(cost(config, outcome.batch, outcome.context).work["decoding"])

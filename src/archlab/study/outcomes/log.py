@@ -1,10 +1,11 @@
 """Outcomes that a run wrote while it trained; and those of one arm and seed over all values of the swept field."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import fmean
 
+from archlab.config.core.registry import implements, make
 from archlab.study.outcome_schema import (
     OF_EVERY_LAYER,
     Accuracy,
@@ -27,33 +28,41 @@ from archlab.training.run_folder import PROBES
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:
     """None where the run diverged, or never had what is asked for."""
-    summary = run.summary
-    if summary.status == "diverged":
-        return None
-    match outcome:
-        case BitsPerByte():
-            return summary.bits_per_byte
-        case Accuracy():
-            return summary.accuracy
-        case Gap():
-            assert summary.loss is not None
-            assert summary.train_loss is not None
-            return summary.loss - summary.train_loss
-        case TokensTo():
-            return _tokens_to(outcome.bits_per_byte, run)
-        case OnTheWay():
-            return _on_the_way(outcome.share, run)
-        case Probe():
-            return _probed(outcome, run)
-        case LargestGradient():
-            return max(_after_a_tenth(_gradients(run)), default=None)
-        case Spikes():
-            return float(summary.spikes)
-        case _:
-            raise TypeError(f"no log has a {type(outcome).__name__}")
+    return None if run.summary.status == "diverged" else make(outcome, run)
 
 
-def _tokens_to(wanted: float, run: Ended) -> float | None:
+@implements(BitsPerByte)
+def _bits_per_byte(outcome: BitsPerByte, run: Ended) -> float | None:
+    return run.summary.bits_per_byte
+
+
+@implements(Accuracy)
+def _accuracy(outcome: Accuracy, run: Ended) -> float | None:
+    return run.summary.accuracy
+
+
+@implements(Gap)
+def _gap(outcome: Gap, run: Ended) -> float:
+    assert run.summary.loss is not None
+    assert run.summary.train_loss is not None
+    return run.summary.loss - run.summary.train_loss
+
+
+@implements(LargestGradient)
+def _largest_gradient(outcome: LargestGradient, run: Ended) -> float | None:
+    """After a tenth of the updates. One that did not take place is not in the log."""
+    gradients = [m["grad_norm"] for m in run.metrics if "lr" in m]
+    return max(gradients[len(gradients) // 10 :], default=None)
+
+
+@implements(Spikes)
+def _spikes(outcome: Spikes, run: Ended) -> float:
+    return float(run.summary.spikes)
+
+
+@implements(TokensTo)
+def _tokens_to(outcome: TokensTo, run: Ended) -> float | None:
+    wanted = outcome.bits_per_byte
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
     for (before, worse), (after, loss) in pairwise(points):
         if loss <= wanted < worse:
@@ -61,12 +70,14 @@ def _tokens_to(wanted: float, run: Ended) -> float | None:
     return None
 
 
-def _on_the_way(share: float, run: Ended) -> float | None:
+@implements(OnTheWay)
+def _on_the_way(outcome: OnTheWay, run: Ended) -> float | None:
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
-    until = share * run.summary.tokens * (1 + 1e-9)  # an evaluation just there counts
+    until = outcome.share * run.summary.tokens * (1 + 1e-9)  # an evaluation just there counts
     return next((loss for tokens, loss in reversed(points) if 0 < tokens <= until), None)
 
 
+@implements(Probe)
 def _probed(outcome: Probe, run: Ended) -> float | None:
     """None also where no layer has such a number, and where a layer has none that must have one: it is not finite."""
     probes = [m[PROBES] for m in run.metrics if PROBES in m]
@@ -87,35 +98,29 @@ def _probed(outcome: Probe, run: Ended) -> float | None:
             return found[-1] / found[0] if found[0] and found[-1] is not None else None
 
 
-def _gradients(run: Ended) -> list[float]:
-    """Of every update; one that did not take place is not there."""
-    return [m["grad_norm"] for m in run.metrics if "lr" in m]
-
-
-def _after_a_tenth(values: Sequence[float]) -> Sequence[float]:
-    return values[len(values) // 10 :]
-
-
 Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
 """Arm -> seed -> value of the swept field -> run; only seeds whose runs have all ended."""
 
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
     """`runs`: by the value of the swept field, all that were asked for. None where the outcome cannot be told."""
-    losses = {value: _loss(run) for value, run in runs.items()}
-    best = min(losses, key=lambda value: losses[value])
-    if not math.isfinite(losses[best]):
-        return None
-    match outcome:
-        case BestLoss():
-            return losses[best]
-        case BestRate():
-            return best
-        case Sensitivity():
-            starts = {value: _start(run) for value, run in runs.items()}
-            return sum(min(losses[value], starts[value]) - losses[best] for value in runs) / len(runs)
-        case _:
-            raise TypeError(f"no sweep has a {type(outcome).__name__}")
+    return make(outcome, runs) if any(math.isfinite(_loss(run)) for run in runs.values()) else None
+
+
+@implements(BestLoss)
+def _best_loss(outcome: BestLoss, runs: Mapping[float, Ended]) -> float:
+    return min(_loss(run) for run in runs.values())
+
+
+@implements(BestRate)
+def _best_rate(outcome: BestRate, runs: Mapping[float, Ended]) -> float:
+    return min(runs, key=lambda value: _loss(runs[value]))
+
+
+@implements(Sensitivity)
+def _sensitivity(outcome: Sensitivity, runs: Mapping[float, Ended]) -> float:
+    best = min(_loss(run) for run in runs.values())
+    return sum(min(_loss(run), _start(run)) - best for run in runs.values()) / len(runs)
 
 
 def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from archlab.code import code_digest
+from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
-from archlab.config.sources import sources
+from archlab.config.sources import in_old_form, sources
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.infer.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
@@ -74,7 +75,7 @@ def forget_timings(study: Path) -> None:
 
 def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
     """Of what was timed, under which names, where and by which code."""
-    configs = {arm.name: resolved(arm.config) | {"plugins": sources(arm.config)} for arm in arms}
+    configs = {arm.name: in_old_form(resolved(arm.config)) | {"plugins": sources(arm.config)} for arm in arms}
     where = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
     return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": configs, "where": where})
 
@@ -84,7 +85,7 @@ def time_arms(
 ) -> dict[str, dict[int, float | None]]:
     """Arm -> round -> value. In each round all arms have their turn, so that a slow minute hits all alike. `on_round`
     is called with how many rounds are over."""
-    timed = {arm: _timer(outcome, config) for arm, config in configs.items()}
+    timed: dict[str, Callable[[], float]] = {arm: make(outcome, config) for arm, config in configs.items()}
     for time in timed.values():  # memory is taken, code is compiled
         time()
     rounds = list[dict[str, float]]()
@@ -101,30 +102,31 @@ def _turned(items: Sequence[tuple[str, Callable[[], float]]], by: int) -> list[t
     return [*items[first:], *items[:first]]
 
 
-def _timer(outcome: Outcome, config: Config) -> Callable[[], float]:
-    match outcome:
-        case TrainingSpeed():
-            run = rehearse(config)
-            return lambda: run.train.batch_tokens / min(seconds_of(run.step, _STEPS))
-        case DecodingSpeed():
-            return lambda: _decoding(outcome, config)
-        case NormShare():
-            return lambda: _norm_share(config)
-        case PeakMemory():
-            return lambda: _in_a_process_of_its_own(config)
-        case _:
-            raise TypeError(f"nothing times a {type(outcome).__name__}")
+@implements(TrainingSpeed)
+def _training_speed(outcome: TrainingSpeed, config: Config) -> Callable[[], float]:
+    run = rehearse(config)
+    return lambda: run.train.batch_tokens / min(seconds_of(run.step, _STEPS))
 
 
-def _decoding(outcome: DecodingSpeed, config: Config) -> float:
-    device = choose_device(config.train)
-    steps = 2 * _STEPS
-    _, step = rehearse_decoding(config, device, outcome.batch, outcome.context, steps)
-    return outcome.batch / min(seconds_of(step, steps - WARM_UP))
+@implements(DecodingSpeed)
+def _decoding_speed(outcome: DecodingSpeed, config: Config) -> Callable[[], float]:
+    def measured() -> float:
+        device = choose_device(config.train)
+        steps = 2 * _STEPS
+        _, step = rehearse_decoding(config, device, outcome.batch, outcome.context, steps)
+        return outcome.batch / min(seconds_of(step, steps - WARM_UP))
+
+    return measured
 
 
-def _norm_share(config: Config) -> float:
-    return next((share.time for share in profile(config, _STEPS).shares if share.kind == "norms"), 0.0)
+@implements(NormShare)
+def _norm_share(outcome: NormShare, config: Config) -> Callable[[], float]:
+    return lambda: next((share.time for share in profile(config, _STEPS).shares if share.kind == "norms"), 0.0)
+
+
+@implements(PeakMemory)
+def _peak_memory(outcome: PeakMemory, config: Config) -> Callable[[], float]:
+    return lambda: _in_a_process_of_its_own(config)
 
 
 def _in_a_process_of_its_own(config: Config) -> float:

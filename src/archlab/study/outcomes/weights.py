@@ -3,14 +3,16 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from archlab.config.components.position import Learned
+from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -22,28 +24,41 @@ from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
-from archlab.study.outcome_schema import Answers, Beyond, Outcome, PlugInOutcome, Repetition, TokensPerByte, WindowPart
+from archlab.study.outcome_schema import Answers, Beyond, Outcome, Repetition, TokensPerByte, WindowPart
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
 
 
-class FinishedRun(NamedTuple):
+@dataclass(frozen=True)
+class FinishedRun:
     """A run that has ended, with its last weights."""
 
     folder: Path
     config: Config
     model: Decoder
     """Ready for inference, on the run's device."""
-    tokens: Tensor
-    """[windows, T + 1] int64, of held-out text, on the same device: each is predicted from those before it."""
+    data: TrainingData
+    device: Device
 
+    @property
+    def length(self) -> int:
+        """Tokens per window of evaluation: the same for all arms of a study; as in training unless a config says
+        otherwise."""
+        return resolve_train(self.config).eval_seq_len
 
-def own_value(outcome: PlugInOutcome, run: FinishedRun) -> float | None:
-    """UserError where the plug-in gives no finite number, and not None either."""
-    found = outcome.registered.make(run, outcome.own)
-    if found is None or (isinstance(found, int | float) and math.isfinite(found)):
-        return None if found is None else float(found)
-    raise UserError(f"outcome {outcome.name}: its function gave {found!r}; allowed: a finite number, or None")
+    @cached_property
+    def tokens(self) -> Tensor:
+        """[windows, T + 1] int64, of held-out text, on the run's device: each is predicted from those before it."""
+        return torch.from_numpy(self.held_out(self.length).tokens).to(self.device.type)
+
+    def held_out(self, seq_len: int) -> HeldOut:
+        """Windows of held-out text, `train.eval_tokens` in all."""
+        train = resolve_train(self.config)
+        return self.data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
+
+    def ends_before(self, length: int) -> bool:
+        """Whether the learned positions of its model end before so many tokens."""
+        return isinstance(self.model.config.position, Learned) and length > self.model.config.max_seq_len
 
 
 _RUN = 4
@@ -69,69 +84,69 @@ def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
     data = open_training_data(config.data, config.model.vocab_size)
     _, model = load_run(run, config.model)
     model = model.to(device.type).eval()
+    finished = FinishedRun(run, config, model, data, device)
     for outcome in missing:
-        if isinstance(outcome, PlugInOutcome):
-            value = own_value(outcome, _finished(run, config, model, data, device))
-        else:
-            value = _value(outcome, config, model, data, device)
-        found = {"outcome": outcome.meaning, "value": value}
+        found = {"outcome": outcome.meaning, "value": _value(outcome, finished)}
         write_with_digests(run, {_file(outcome): json.dumps(found)})
+
+
+def _value(outcome: Outcome, run: FinishedRun) -> float | None:
+    """Raise UserError if what implements a user's outcome gives no finite number, and not None either."""
+    found = make(outcome, run)
+    if found is None or (isinstance(found, int | float) and math.isfinite(found)):
+        return None if found is None else float(found)
+    raise UserError(f"outcome {outcome.kind}: its function gave {found!r}; allowed: a finite number, or None")
 
 
 def _file(outcome: Outcome) -> str:
     return f"outcome-{config_hash(outcome.meaning)}.json"
 
 
-def _finished(run: Path, config: Config, model: Decoder, data: TrainingData, device: Device) -> FinishedRun:
-    train = resolve_train(config)
-    held_out = data.held_out(train.eval_seq_len, train.eval_tokens, masked=train.document_mask)
-    return FinishedRun(run, config, model, torch.from_numpy(held_out.tokens).to(device.type))
+@implements(WindowPart)
+def _window_part(outcome: WindowPart, run: FinishedRun) -> float | None:
+    begin, end = (round(share * run.length) for share in (outcome.first, outcome.last))
+    return _bits_per_byte(run, run.length, slice(begin, end))
 
 
-def _value(outcome: Outcome, config: Config, model: Decoder, data: TrainingData, device: Device) -> float | None:
-    train = resolve_train(config)
-    length = train.eval_seq_len  # the same for all arms of a study; that of training unless a config says otherwise
-
-    def held_out(seq_len: int) -> HeldOut:
-        return data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
-
-    match outcome:
-        case WindowPart():
-            begin, end = (round(share * length) for share in (outcome.first, outcome.last))
-            return _bits_per_byte(model, held_out(length), slice(begin, end), device)
-        case Beyond():
-            if _ends_before(outcome.times * length, model):
-                return None
-            return _bits_per_byte(model, held_out(outcome.times * length), slice(length, None), device)
-        case Repetition():
-            if _ends_before(max(length // 2, 1) + outcome.tokens, model):
-                return None
-            prompts = held_out(length).tokens[: outcome.prompts, : max(length // 2, 1)]
-            written = generate(model, torch.from_numpy(prompts).to(device.type), max_new_tokens=outcome.tokens)
-            return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
-        case Answers(task=task):
-            asked = TaskData(task, model.config.vocab_size, config.data.fold)
-            if _ends_before(outcome.seq_len or task.smallest[0], model):
-                return None
-            windows = asked.held_out(outcome.seq_len or task.smallest[0], train.eval_tokens, masked=False)
-            return predict(model, windows, device).score(windows).accuracy
-        case TokensPerByte():
-            some = held_out(length)
-            return None if some.bytes is None else some.scored.sum() / some.bytes.sum()
-        case _:
-            raise TypeError(f"weights do not tell a {type(outcome).__name__}")
+@implements(Beyond)
+def _beyond(outcome: Beyond, run: FinishedRun) -> float | None:
+    if run.ends_before(outcome.times * run.length):
+        return None
+    return _bits_per_byte(run, outcome.times * run.length, slice(run.length, None))
 
 
-def _ends_before(length: int, model: Decoder) -> bool:
-    """Whether its learned positions end before so many tokens."""
-    return isinstance(model.config.position, Learned) and length > model.config.max_seq_len
+@implements(Repetition)
+def _repetition(outcome: Repetition, run: FinishedRun) -> float | None:
+    half = max(run.length // 2, 1)
+    if run.ends_before(half + outcome.tokens):
+        return None
+    prompts = run.tokens[: outcome.prompts, :half]
+    written = generate(run.model, prompts, max_new_tokens=outcome.tokens)
+    return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
 
 
-def _bits_per_byte(model: Decoder, held_out: HeldOut, part: slice, device: Device) -> float | None:
+@implements(Answers)
+def _answers(outcome: Answers, run: FinishedRun) -> float | None:
+    seq_len = outcome.seq_len or outcome.task.smallest[0]
+    if run.ends_before(seq_len):
+        return None
+    asked = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
+    windows = asked.held_out(seq_len, resolve_train(run.config).eval_tokens, masked=False)
+    return predict(run.model, windows, run.device).score(windows).accuracy
+
+
+@implements(TokensPerByte)
+def _tokens_per_byte(outcome: TokensPerByte, run: FinishedRun) -> float | None:
+    some = run.held_out(run.length)
+    return None if some.bytes is None else some.scored.sum() / some.bytes.sum()
+
+
+def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:
     """Over one part of every window."""
+    held_out = run.held_out(seq_len)
     if held_out.bytes is None:
         raise UserError("measure: bits per byte are of text; a task has none; allowed: accuracy")
-    nats = predict(model, held_out, device).nats[:, part].sum(dtype=np.float64)
+    nats = predict(run.model, held_out, run.device).nats[:, part].sum(dtype=np.float64)
     found = float(nats) / np.log(2) / held_out.bytes[:, part].sum()
     return float(found) if np.isfinite(found) else None
 

@@ -1,0 +1,166 @@
+"""Plug-ins: modules of the user's own, whose classes bring kinds of components, optimizers, outcomes and so on.
+
+A config names the modules (`plugins`). Reading it imports them, in every process that is given the config.
+"""
+
+import copyreg
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import CodeType
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from archlab.code import imported_from_beside
+from archlab.config.core import registry
+from archlab.config.core.registry import Registered, Section, digest_of, kind_of
+from archlab.config.core.text import FileName
+from archlab.config.core.trust import accept, check, is_file
+from archlab.errors import OWN_CODE, UserError
+from archlab.files import expand_user, read_bytes, real_path
+
+_read: dict[str, str] = {}
+"""File -> digest of what was imported of it."""
+
+
+def bringing(plugins: Iterable[str], config: type[Registered]) -> str | None:
+    """Which of these plug-ins registered the kind of a class, by itself or by a module of its package."""
+    modules = registry.modules_of(config)
+    return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
+
+
+def _is_in(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+def loaded(plugins: tuple[str, ...]) -> tuple[str, ...]:
+    """Import the plug-ins and return them with the full paths of files. Raise UserError if one cannot be imported."""
+    plugins = tuple(str(real_path(expand_user(p))) if is_file(p) else p for p in plugins)
+    load_plugins(plugins)
+    return plugins
+
+
+def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
+    """What names the plug-ins in a folder that holds copies of them, and the copies to write there; a module that
+    Python finds by itself is only named, and a file of that folder stays what it is."""
+    names, written = list[str](), dict[str, bytes]()
+    for plugin in plugins:
+        name, path = plugin, Path(plugin)
+        if is_file(plugin):
+            name = path.name if path.parent == real_path(folder) else f"plugin{len(written)}-{path.name}"
+            written[name] = read_bytes(path)
+        names.append(name)
+    return names, written
+
+
+def load_early(plugins: Iterable[str]) -> None:
+    """Import the plug-ins that raw values name, before values are merged: merging asks which fields a kind has.
+
+    A plug-in that cannot be imported is left to validation, which reports it with all other problems.
+    """
+    with suppress(UserError):
+        loaded(tuple(plugins))
+
+
+def load_plugins(plugins: Iterable[str]) -> None:
+    """Import the plug-ins that this process has not imported, and files that have changed since.
+
+    Files are given by their full paths. Raise UserError before any code runs if one is missing or not trusted.
+    """
+    found = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
+    check(found)
+    for plugin, content in found.items():
+        if content is None:
+            _importing(plugin, lambda plugin=plugin: importlib.import_module(plugin))
+        else:
+            _importing(plugin, lambda plugin=plugin, content=content: _import_file(Path(plugin), content))
+        for config in registry.own_kinds():
+            if _is_in(config.__module__, _module_name(plugin)):
+                copyreg.pickle(config, partial(_reduced, plugin))
+
+
+def _reduced(plugin: str, config: Registered) -> tuple[Callable[..., Registered], tuple[Any, ...]]:
+    """Return what pickle keeps of a config of a user's kind, whose class another process may not have imported yet."""
+    kind = type(config)
+    return _restored, (plugin, kind.__module__, kind.section, kind_of(kind), config.__getstate__())
+
+
+def _restored(plugin: str, module: str, section: Section, kind: str, state: dict[str, Any]) -> Registered:
+    """Make a pickled config again. The process that pickled it has checked its plug-in."""
+    accept(plugin)
+    load_plugins([plugin])
+    found = registry.kind_from(module, section, kind)
+    config = found.__new__(found)
+    config.__setstate__(state)
+    return config
+
+
+def _content(file: Path) -> bytes:
+    if not file.is_file():
+        raise UserError(f"plugins: {file}: no such file; put it there, or name the place where it is now")
+    return read_bytes(file)
+
+
+def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
+    try:
+        import_it()
+    except UserError as error:
+        raise UserError(f"plugins: {plugin}: {error}") from None
+    except ModuleNotFoundError as error:
+        if not _is_in(plugin, str(error.name)):
+            raise UserError(f"plugins: {plugin}: imports {error.name}, which is not there") from error
+        allowed = "a module that Python finds (installed, or on PYTHONPATH), or a file that ends in .py"
+        raise UserError(f"plugins: no module {plugin!r}; allowed: {allowed}") from error
+    except SystemExit as error:
+        hint = "put the lines that only a script needs under `if __name__ == '__main__':`"
+        raise UserError(f"plugins: {plugin}: ends Python when it is imported; {hint}") from error
+    except Exception as error:
+        raise UserError(f"plugins: {plugin}: cannot be imported: {type(error).__name__}: {error}") from error
+
+
+class _CheckedSource(SourceFileLoader):
+    """Runs the content that was checked, and never the compiled code that `__pycache__` may hold in its place."""
+
+    def __init__(self, name: str, file: str, content: bytes) -> None:
+        super().__init__(name, file)
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the content."""
+        return self.source_to_code(self._content, self.path)
+
+
+def _import_file(file: Path, content: bytes) -> None:
+    name, digest = _module_name(str(file)), digest_of(file)
+    if _read.get(str(file)) == digest:
+        return
+    if beside := imported_from_beside(file):
+        why = "and a run keeps a copy of the file alone"
+        allowed = "all in the one file, or in an installed package, whose module `plugins` names"
+        raise UserError(f"imports {beside[0]} from its own folder, {why}; allowed: {allowed}")
+    registry.forget(name)
+    spec = spec_from_file_location(name, file, loader=_CheckedSource(name, str(file), content))
+    assert spec
+    assert spec.loader
+    OWN_CODE.add(str(file))
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    _read[str(file)] = digest
+
+
+def _module_name(plugin: str) -> str:
+    """As Python knows it: of a file one that no other module has."""
+    if not is_file(plugin):
+        return plugin
+    return f"archlab_plugin_{Path(plugin).stem}_{hashlib.sha256(plugin.encode()).hexdigest()[:8]}"
+
+
+PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(loaded)]
+"""Modules, or files that end in .py: beside the file that names them, or where the command is run."""

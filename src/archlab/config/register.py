@@ -1,0 +1,47 @@
+"""Functions that register a user's kinds, for files that were written before classes registered themselves."""
+
+import sys
+from collections.abc import Callable
+from types import new_class
+from typing import Any, Literal
+
+from archlab.config.components.component import MLP, Component, Mixer
+from archlab.config.core.base import Base
+from archlab.config.core.registry import Registered, implements
+from archlab.config.optimizer import Optimizer
+from archlab.errors import UserError
+
+
+class Options(Base):
+    """The fields of a user's kind."""
+
+
+def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:
+    """Register an MLP: `module(options, site)` is a torch module [B, T, D] -> [B, T, D]."""
+    implements(as_kind(name, options, MLP, Component))(module)
+
+
+def register_mixer(name: str, options: type[Component], module: Callable[..., Any]) -> None:
+    """Register a mixer: `module(options, site)` is a torch module [B, T, D] -> [B, T, D]."""
+    implements(as_kind(name, options, Mixer, Component))(module)
+
+
+def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
+    """Register an optimizer: `factory(groups, options)` is a torch optimizer."""
+    implements(as_kind(name, options, Optimizer, Options))(
+        lambda config, to_train: factory(to_train.groups_by_shape, config)
+    )
+
+
+def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **said: Any) -> type[Any]:
+    """Return the class of options as a class of a kind, of the module that calls the function that calls this one.
+
+    `said` are class variables. Raise UserError if the options are not a subclass of `base`.
+    """
+    if not (isinstance(options, type) and issubclass(options, base)):
+        raise UserError(
+            f"{root.section} {name}: its options are {options!r}; allowed: a subclass of archlab.{base.__name__}"
+        )
+    caller = sys._getframe(2).f_globals["__name__"]
+    body = {"__module__": caller, "__annotations__": {"kind": Literal[name]}, "kind": name, **said}
+    return new_class(options.__name__, (options, root), exec_body=lambda namespace: namespace.update(body))

@@ -1,0 +1,42 @@
+"""docs/adding_a_choice.md, followed to the letter in a copy of the repository."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recipe import Recipe, check, copy_of_repository, run
+
+RECIPE = Recipe("adding_a_choice.md")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository with an activation and a norm more."""
+    root = copy_of_repository(tmp_path_factory.mktemp("copy"))
+    assert (len(list(RECIPE.additions())), len(list(RECIPE.hunks()))) == (5, 5)
+    RECIPE.follow(root)
+    return root
+
+
+@pytest.mark.parametrize("command", RECIPE.commands())
+def test_the_checks_of_the_page_pass(command: str, copy: Path) -> None:
+    check(command, copy)
+
+
+@pytest.mark.parametrize(
+    ("path", "command", "test"),
+    [
+        ("tests/unit/test_cost_saved.py", "pytest tests/unit/test_cost_saved.py -k row", "test_every_kind_has_a_row"),
+        ("tests/invariants/grid.py", "pytest tests/invariants/test_grid.py -k every_kind", "is_in_the_grid"),
+        ("tests/unit/test_model_parts.py", "pytest tests/unit/test_model_parts.py -k formula", "has_its_formula_here"),
+        ("src/archlab/model/norms.py", "pytest tests/unit/test_every_kind.py -k l1norm", "an_implementation"),
+    ],
+)
+def test_a_forgotten_step_is_noticed(path: str, command: str, test: str, copy: Path, tmp_path: Path) -> None:
+    forgotten = tmp_path / "forgotten"
+    shutil.copytree(copy, forgotten)
+    shutil.copy(Path(__file__).parents[2] / path, forgotten / path)
+    done = run(command, forgotten)
+    assert done.returncode == 1, done.stdout
+    assert test in done.stdout

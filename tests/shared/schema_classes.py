@@ -1,0 +1,56 @@
+"""The config classes that a field may hold, read from its annotation."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from archlab.config.components.activation import Activation
+from archlab.config.components.component import MLP, Attention, Mixer
+from archlab.config.components.norm import BlockNorm
+from archlab.config.components.position import Position
+from archlab.config.core.registry import KindName, Registered, is_open, is_own, kind_of, kinds
+from archlab.config.layers import distinct_layers
+from archlab.config.schema import Config
+
+COMPONENTS: dict[str, type[Registered]] = {
+    "norm": BlockNorm, "activation": Activation, "position": Position, "attention": Attention, "mixer": Mixer, "mlp": MLP,
+}  # fmt: skip
+"""Section of a model -> the base class of its kinds."""
+
+
+def classes_in(annotation: Any) -> list[type[BaseModel]]:
+    """Every config class in an annotation, however deep; of a section whose kinds are open, all of archlab's own."""
+    if isinstance(annotation, type) and issubclass(annotation, Registered) and is_open(annotation):
+        return [config for config in kinds(annotation).values() if not is_own(config)]
+    own = [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    return own + [found for part in get_args(annotation) for found in classes_in(part)]
+
+
+def kind_names(field: FieldInfo) -> list[str]:
+    """The kinds that a field may name, if it holds the name of one."""
+    return [kind for mark in field.metadata if isinstance(mark, KindName) for kind in _archlabs(mark.root)]
+
+
+def _archlabs(root: type[Registered]) -> list[str]:
+    """Without those of plug-ins that other tests have loaded."""
+    return [kind for kind, config in kinds(root).items() if not is_own(config)]
+
+
+def without_a_row(configs: Iterable[Config], sections: Iterable[str] = COMPONENTS) -> set[str]:
+    """`section kind` of every registered kind of these sections that no layer of these configs has."""
+    found = {kind for config in configs for layer in distinct_layers(config.model) for kind in _kinds_in(layer)}
+    known = {f"{section} {kind}" for section in sections for kind in _archlabs(COMPONENTS[section])}
+    return known - found - {f"{section} none" for section in sections}
+
+
+def _kinds_in(value: Any) -> Iterator[str]:
+    """`section kind` of a value and of those inside it."""
+    if isinstance(value, Registered):
+        yield f"{value.section} {kind_of(type(value))}"
+    if isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            marks = [mark.root.section for mark in field.metadata if isinstance(mark, KindName)]
+            yield from (f"{section} {getattr(value, name)}" for section in marks)
+            yield from _kinds_in(getattr(value, name))
