@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin_state import STORES, as_a_new_process
+from plugin_state import as_a_new_process
 
 
 @pytest.fixture
@@ -14,9 +14,6 @@ def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "state"))
-    kept = [store.copy() for store in STORES]
     as_a_new_process()
     yield
-    for store, before in zip(STORES, kept, strict=True):
-        store.clear()
-        store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    as_a_new_process()

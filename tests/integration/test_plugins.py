@@ -595,7 +595,7 @@ SQUARED_TEXT = FILES["squared.py"]
 BROKEN = {
     "a syntax error": ("def (", "own.py: cannot be imported: SyntaxError"),
     "an error": ("import archlab\n1 / 0", "own.py: cannot be imported: ZeroDivisionError"),
-    "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not there"),
+    "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not installed"),
     "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, and a run keeps a copy of the"),
     "a part of a neighbour": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
     "a relative neighbour": ("from .helper import it", "own.py: imports .helper from its own folder"),
@@ -604,6 +604,13 @@ BROKEN = {
     "no place": (FILES["bell.py"].replace("    acts_on", "    # "), "position bell: Bell has no acts_on; define it in"),
     "no sentence": (FILES["reverse.py"].replace("def describe", "def say"), "task reverse: Reverse has no describe;"),
     "no parameters": (FILES["power_norm.py"].replace("def n_", "def m_"), "norm power_norm: PowerNorm has no n_parameters"),
+    "an unknown place": (FILES["bell.py"].replace('"scores"', '"score"'), "position bell: acts_on 'score'; allowed: embedding"),
+    "a field of a name": (FILES["mish.py"].replace("    flops_per", "    beta: float = 1.0\n    flops_per"), "has the field beta"),
+    "no state": (FILES["average.py"].replace("def state", "def keeps"), "mixer average: Average has no state; define it in"),
+    "no implementation": (SQUARED_TEXT.split("@archlab")[0], "mlp squared: nothing implements Squared; put @archlab"),
+    "no value of the kind": (SQUARED_TEXT.replace(' = "squared"', ""), "Squared has a kind without a value; write"),
+    "two of one kind": (SQUARED_TEXT + SQUARED_TEXT, "mlp squared is the kind of two classes, Squared and Squared"),
+    "archlab's own": ("import archlab\n@archlab.implements(archlab.MultiHead)\nclass Mine:\n    pass", "MultiHead is archlab's own"),
     "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
 }  # fmt: skip
 
@@ -638,7 +645,7 @@ def test_two_files_of_one_name() -> None:
 def test_what_a_module_does_not_keep_of_its_promise() -> None:
     plain = SQUARED_TEXT.replace("archlab.Projection", "nn.Linear")
     for text, message in (
-        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: `parameters` says 4,608 parameters, and its module has 3,072"),
+        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared says 4,608 parameters, and its module has 3,072"),
         (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has neither a constant nor a role .*; allowed: archlab.Projection"),
         (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter of the role narrow; allowed: input, output, which"),
         (SQUARED_TEXT.split("@archlab")[0] + "archlab.implements(Squared)(lambda config, site: 3)", "mlp squared: made a int; allowed: a torch.nn.Module"),
@@ -648,6 +655,52 @@ def test_what_a_module_does_not_keep_of_its_promise() -> None:
         write(text, "squared.py")
         with pytest.raises(UserError, match=message):
             archlab.Decoder(config().model)
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "change"),
+    [
+        ("power_norm.py", "return width", "return 5 * width", "model.norm={kind: power_norm}"),
+        ("mish.py", "flops_per_number", "n_parameters: ClassVar[int] = 1\n    flops_per_number", "model.mlp={kind: gated, activation: mish}"),
+    ],
+)  # fmt: skip
+def test_a_norm_and_an_activation_have_as_many_parameters_as_they_say(
+    file: str, before: str, after: str, change: str
+) -> None:
+    write(FILES[file].replace(before, after, 1), file)
+    asked = config(change, plugins=["squared.py", "lion.py", file])
+    with pytest.raises(UserError, match=r"says \d+ parameters, and its module has \d+"):
+        archlab.Decoder(asked.model)
+
+
+def test_a_users_kind_takes_over_nothing_but_what_a_common_class_defines() -> None:
+    """`d_ff` of archlab's gated MLP has another meaning than that of the file."""
+    gated = {"kind": "gated", "d_ff": 200}
+    assert config("model.mlp.kind=squared", model={"mlp": gated}).model.mlp.d_ff == 512
+    write(FILES["power_norm.py"], "power_norm.py")
+    files = ["squared.py", "lion.py", "power_norm.py"]
+    post = {"kind": "rmsnorm", "placement": "post"}
+    norm = config("model.norm.kind=power_norm", model={"norm": post}, plugins=files).model.norm
+    assert (norm.kind, norm.placement, norm.power) == ("power_norm", "post", 3.0)
+
+
+def test_a_run_is_named_after_the_code_that_was_imported() -> None:
+    asked = config()
+    name = Run("a run", asked, "corpus", threads=1).name
+    write(SQUARED_TEXT.replace("square()", "abs()"), "squared.py")
+    assert Run("a run", asked, "corpus", threads=1).name == name
+    Path("squared.py").unlink()
+    assert Run("a run", asked, "corpus", threads=1).name == name
+
+
+def test_fields_may_hold_lists() -> None:
+    text = SQUARED_TEXT.replace(
+        "    d_ff: int", "    widths: list[int] = [1, 2]\n    options: dict[str, int] = {}\n    d_ff: int"
+    )
+    write(text, "squared.py")
+    asked = config("model.mlp.options={a: 1}")
+    assert asked.model.mlp.options == {"a": 1}
+    assert len(set(layer_configs(asked.model))) == 1
 
 
 def test_what_an_optimiser_must_not_do() -> None:

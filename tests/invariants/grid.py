@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from archlab.config.check import broken_rules
 from archlab.config.components.activation import Activation
-from archlab.config.components.position import BIASED, DynamicNTK, Longrope
+from archlab.config.components.position import DynamicNTK, Longrope
 from archlab.config.core.merge import Raw
 from archlab.config.core.registry import kinds
 from archlab.config.io import build_config, overlay, parse_overrides
@@ -328,7 +328,7 @@ def _value(row: dict[str, Any], factor: str) -> Any:
     if factor not in ("position", "bias"):
         return row[factor]
     kind = row["position"].partition("kind: ")[2].partition(",")[0].rstrip("}")
-    return kind if factor == "position" or kind in BIASED else None
+    return kind if factor == "position" or kind in ("alibi", "t5", "shaw") else None
 
 
 def left_out() -> frozenset[tuple[str, Any, str, Any]]:

@@ -16,6 +16,7 @@ from archlab.config.io import build_config, presets, studies
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config, read_config
 from archlab.study.authoring import SCHEMAS, json_schema
+from plugin_state import as_a_new_process
 
 CONFIG_FILES = jsonschema.Draft202012Validator(json_schema())
 
@@ -73,6 +74,7 @@ def test_round_trip_of_layer_patterns(tmp_path):
 
 @pytest.mark.slow
 def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
+    as_a_new_process()
     for kind, root in SCHEMAS.items():
         schema = json_schema(kind)
         for section in [schema, *schema["$defs"].values()]:

@@ -28,6 +28,7 @@ from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import usage, values
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
+from plugin_state import as_a_new_process
 from schema_classes import classes_in, kind_names
 
 TESTS = Path(__file__).parents[1]
@@ -61,6 +62,7 @@ SCHEMA = walk(Config)
 
 @pytest.mark.slow
 def test_every_field_and_every_value_of_the_schema_is_explained():
+    as_a_new_process()
     unanswered = []
     for path, words in SCHEMA:
         (field,) = fields(path)

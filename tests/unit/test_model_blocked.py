@@ -205,7 +205,5 @@ def test_a_text_is_cut_where_that_halves_the_work(rule, length, is_worth, monkey
 
 def test_a_mask_is_cut_only_where_its_rows_are_said_to_be_whole():
     positions = torch.arange(4)[None]
-    whole, unsaid = (
-        Visible(Visibility(kind="drawn"), positions, positions, **said) for said in ({"is_whole": True}, {})
-    )
+    whole, unsaid = (Visible(Visibility(), positions, positions, **said) for said in ({"is_whole": True}, {}))
     assert (whole.can_be_cut, unsaid.can_be_cut) == (True, False)

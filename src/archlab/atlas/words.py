@@ -7,7 +7,7 @@ from itertools import groupby
 from archlab.config.components.activation import name_of_mlp
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent, Component
-from archlab.config.components.dense import Dense
+from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.latent_attention import Latent
 from archlab.config.components.moe import MoE
 from archlab.config.components.multi_head import MultiHead
@@ -64,7 +64,7 @@ def _activation(mlp: Dense | MoE) -> str:
 
 
 def _is_gated(mlp: Dense | MoE) -> bool:
-    return mlp.gated if isinstance(mlp, MoE) else mlp.kind == "gated"
+    return mlp.gated if isinstance(mlp, MoE) else isinstance(mlp, GatedMLP)
 
 
 def gated(layers: Layers) -> bool | None:

@@ -96,7 +96,7 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
     """The validated config of raw values and overrides; UserError with every problem at once."""
     change, problems = parse_overrides(overrides)
     accept(*plugins_of(change))
-    load_early(plugins_of(change))
+    load_early([*plugins_of(raw), *plugins_of(change)])
     return validate(Config, overlay(raw, change, Config) if change else raw, source, problems)
 
 

@@ -5,11 +5,18 @@ from collections.abc import Callable
 from types import new_class
 from typing import Any, Literal
 
-from archlab.config.components.component import MLP, Component, Mixer
+from archlab.config.components.component import MLP, Component, Mixer, RoleName
 from archlab.config.core.base import Base
 from archlab.config.core.registry import Registered, implements
 from archlab.config.optimizer import Optimizer
 from archlab.errors import UserError
+
+_ROLES: tuple[RoleName, ...] = ("input", "narrow", "output", "head", "convolution", "output_bias")
+
+
+def _any_role(component: Component) -> tuple[RoleName, ...]:
+    """Roles of a component whose file says none."""
+    return _ROLES
 
 
 class Options(Base):
@@ -18,12 +25,12 @@ class Options(Base):
 
 def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:
     """Register an MLP: `module(options, site)` is a torch module [B, T, D] -> [B, T, D]."""
-    implements(as_kind(name, options, MLP, Component))(module)
+    implements(as_kind(name, options, MLP, Component, roles=_any_role))(module)
 
 
 def register_mixer(name: str, options: type[Component], module: Callable[..., Any]) -> None:
     """Register a mixer: `module(options, site)` is a torch module [B, T, D] -> [B, T, D]."""
-    implements(as_kind(name, options, Mixer, Component))(module)
+    implements(as_kind(name, options, Mixer, Component, roles=_any_role))(module)
 
 
 def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
@@ -43,5 +50,14 @@ def as_kind(name: str, options: type[Base], root: type[Registered], base: type[B
             f"{root.section} {name}: its options are {options!r}; allowed: a subclass of archlab.{base.__name__}"
         )
     caller = sys._getframe(2).f_globals["__name__"]
-    body = {"__module__": caller, "__annotations__": {"kind": Literal[name]}, "kind": name, **said}
-    return new_class(options.__name__, (options, root), exec_body=lambda namespace: namespace.update(body))
+    named = f"{root.section}_{name}"  # by which pickle finds the class
+    body = {
+        "__module__": caller,
+        "__qualname__": named,
+        "__annotations__": {"kind": Literal[name]},
+        "kind": name,
+        **said,
+    }
+    made = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
+    setattr(sys.modules[caller], named, made)
+    return made

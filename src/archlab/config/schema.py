@@ -1,5 +1,6 @@
 """The whole config of a run: the model, its training, its data."""
 
+import pickle
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -188,7 +189,7 @@ class Config(Base):
     """Everything that decides a run."""
 
     plugins: PlugIns = ()
-    """Modules of your own, or files that end in .py, that bring components, optimisers or outcomes."""
+    """Modules of your own, or files that end in .py, that add kinds of yours."""
     model: ModelConfig
     """The architecture."""
     train: TrainConfig = TrainConfig()
@@ -198,8 +199,15 @@ class Config(Base):
     parallel: ParallelConfig = ParallelConfig()
     """Processes, where torchrun starts several."""
 
-    def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Import its plug-ins here as well. The process that sent the config has checked them."""
-        super().__setstate__(state)
-        accept(*self.plugins)
-        load_plugins(self.plugins)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let the process that unpickles the config import its plug-ins first: the values are of their classes."""
+        return _unpickled, (type(self), self.plugins, pickle.dumps(self.__getstate__()))
+
+
+def _unpickled(schema: type[Config], plugins: tuple[str, ...], state: bytes) -> Config:
+    """The process that sent the config has checked its plug-ins."""
+    accept(*plugins)
+    load_plugins(plugins)
+    config = schema.__new__(schema)
+    config.__setstate__(pickle.loads(state))
+    return config

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Base
 from archlab.config.core.merge import kind_names, section_classes, value_of_mapping
-from archlab.config.core.registry import KindName, Registered, Section, kind_of, kinds
+from archlab.config.core.registry import KindName, Registered, Section, changes, kind_of, kinds
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
 
@@ -42,9 +42,13 @@ class FieldHelp(Base):
         return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
 
 
-@cache
 def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
     """Dotted path -> its help, in the order of the schema."""
+    return _field_help(schema, changes())
+
+
+@cache
+def _field_help(schema: type[BaseModel], _changes: int) -> dict[str, FieldHelp]:
     found: dict[str, FieldHelp] = {}
     for path, owner, name in _walk(schema, ""):
         field, kind = owner.model_fields[name], _kind(owner)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from archlab.config.components import activation as schema
 from archlab.config.components.activation import activation_named
-from archlab.config.core.registry import implementation_of, implements
+from archlab.config.core.registry import implementation_of, implements, is_own
 from archlab.model.arithmetic import at_least_float32
+from archlab.model.roles import check_parameters
 
 
 @implements(schema.XIELU)
@@ -52,8 +53,12 @@ class Function(nn.Module):
 
 def make_activation(name: str) -> nn.Module:
     """The activation of that name."""
-    implementation = implementation_of(activation_named(name))
-    return implementation() if isinstance(implementation, type) else Function(name)
+    kind = activation_named(name)
+    implementation = implementation_of(kind)
+    activation = implementation() if isinstance(implementation, type) else Function(name)
+    if is_own(kind):
+        check_parameters(kind, activation, kind.n_parameters)
+    return activation
 
 
 def function_named(name: str) -> Callable[[Tensor], Tensor]:

@@ -12,7 +12,7 @@ from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Context, SequenceShard
 from archlab.model.norms import BranchNorms
-from archlab.model.roles import roles_of
+from archlab.model.roles import check_parameters
 from archlab.model.state import NO_STATES, State
 
 
@@ -75,23 +75,9 @@ def make_component(config: Component, site: Site) -> nn.Module:
 
 
 def check_own(config: Component, site: Site, module: nn.Module) -> None:
-    """Hold a user's module against what its config says.
-
-    Raise UserError if it is no module, a parameter has no role, or the config says other parameters or roles.
-    """
+    """Check a user's module against its config. Raise UserError if it has other parameters or roles."""
     name = f"{config.section} {config.kind}"
-    if not isinstance(module, nn.Module):
-        raise UserError(f"{name}: made a {type(module).__name__}; allowed: a torch.nn.Module")
-    try:
-        made = list(roles_of(module))
-    except TypeError as error:
-        raise UserError(
-            f"{name}: {str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or "
-            "`constants` of the module (docs/plugins.md)"
-        ) from None
-    n_made, n_said = sum(made_of.parameter.numel() for made_of in made), sum(config.parameters(site).values())
-    if n_made != n_said:
-        raise UserError(f"{name}: `parameters` says {n_said:,} parameters, and its module has {n_made:,}")
+    made = check_parameters(type(config), module, sum(config.parameters(site).values()))
     if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
         raise UserError(
             f"{name}: its module has a parameter of the role {other[0]}; allowed: {', '.join(config.roles())}, which "

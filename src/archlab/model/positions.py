@@ -6,7 +6,7 @@ A module for scores maps the distances (query position - key position, [B or 1, 
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from archlab.config.components import position as schema
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import RoleName
-from archlab.config.core.registry import implements, make
+from archlab.config.core.registry import implements, is_own, make
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
+from archlab.model.roles import check_parameters
 
 
 @implements(schema.Sinusoidal)
@@ -126,16 +127,29 @@ class ShawBias(nn.Module):
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
     """The module whose output is added to the embedding; None if positions act elsewhere or not at all."""
-    position = model.position
-    return make(position, model.d_model, model.max_seq_len) if position.acts_on == "embedding" else None
+    if model.position.acts_on != "embedding":
+        return None
+    n_parameters = model.position.of_all_layers(model.d_model, model.max_seq_len, model.attention.score_heads)
+    return _made(model.position, n_parameters, model.d_model, model.max_seq_len)
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:
     """The table that all layers share; None if they share none."""
     heads = model.attention
-    return make(model.position, heads) if model.position.is_shared and isinstance(heads, AnyAttention) else None
+    if not model.position.is_shared or not isinstance(heads, AnyAttention):
+        return None
+    return _made(model.position, model.position.of_all_layers(model.d_model, model.max_seq_len, heads.n_heads), heads)
 
 
 def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
     """The layer's own module that biases its scores; None if it has none, or shares the model's."""
-    return make(position, heads) if position.acts_on == "scores" and not position.is_shared else None
+    if position.acts_on != "scores" or position.is_shared:
+        return None
+    return _made(position, position.of_a_layer(heads.n_heads, heads.query_width), heads)
+
+
+def _made(position: schema.Position, n_parameters: int, *arguments: Any) -> nn.Module:
+    module = make(position, *arguments)
+    if is_own(type(position)):
+        check_parameters(type(position), module, n_parameters)
+    return module

@@ -50,15 +50,13 @@ class Outcome(Kinded, Registered):
     """What is measured, with fields in braces. Needed unless `title` is overridden."""
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a kind whose values nobody could read."""
+    def check_class(cls) -> None:
+        """Refuse a kind with an unknown source, unit or direction, or without a heading."""
         for what, allowed in (("source", Source), ("unit", Unit), ("better", Better)):
-            found = getattr(cls, what, None)
-            if kind_of(cls) and found not in get_args(allowed):
+            if (found := getattr(cls, what)) not in get_args(allowed):
                 raise UserError(f"outcome {kind_of(cls)}: {what} {found!r}; allowed: {', '.join(get_args(allowed))}")
-        if kind_of(cls) and not cls.heading and cls.title is Outcome.title:
+        if not cls.heading and cls.title is Outcome.title:
             raise UserError(f"outcome {kind_of(cls)}: {cls.__name__} has no heading; define it in the class")
-        super().__pydantic_init_subclass__(**kwargs)
 
     @property
     def title(self) -> str:

@@ -20,8 +20,12 @@ def learning_rate(train: TrainConfig, step: int) -> float:
     if step < warmup:
         return train.lr * (step + 1) / warmup
     done = (step - warmup) / max(steps - warmup, 1)
-    share_of_peak = implementation_of(kinds(Schedule)[train.schedule])
-    return train.lr * share_of_peak(train, done)
+    share = implementation_of(kinds(Schedule)[train.schedule])(train, done)
+    if not isinstance(share, int | float) or not 0 <= share < math.inf:
+        raise UserError(
+            f"schedule {train.schedule} gave {share!r} at step {step + 1}; allowed: a finite number from 0 on"
+        )
+    return train.lr * share
 
 
 def warmup_steps(train: TrainConfig) -> int:

@@ -2,13 +2,18 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from archlab.config.core.registry import KindName, Registered, Section, kinds
+from archlab.config.core.registry import KindName, Registered, Section, kinds, refuse_fields
 
 
 class Activation(Registered):
     """Base class of the activations."""
 
     section: ClassVar[Section] = "activation"
+
+    @classmethod
+    def check_class(cls) -> None:
+        """Refuse fields."""
+        refuse_fields(cls)
 
     gated_name: ClassVar[str] = ""
     """Name of a gated MLP with it. Empty: gated and its title."""

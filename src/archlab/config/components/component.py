@@ -129,12 +129,20 @@ class Attention(Component):
     section: ClassVar[Section] = "attention"
     default_kind: ClassVar[str | None] = "multihead"
 
+    @abstractmethod
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """What it keeps between passes over a text of up to `capacity` tokens."""
+
 
 class Mixer(Component):
     """A recurrent mixer beside attention or in its place, or none; what it keeps of a text has a fixed size."""
 
     section: ClassVar[Section] = "mixer"
     default_kind: ClassVar[str | None] = "none"
+
+    @abstractmethod
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """What it keeps between passes over a text of up to `capacity` tokens."""
 
 
 class MLP(Component):
@@ -159,6 +167,10 @@ class Absent(Component):
     def parameters(self, site: Site) -> dict[str, int]:
         """None."""
         return {self.part: 0}
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """None."""
+        return ()
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """None."""

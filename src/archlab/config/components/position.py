@@ -1,11 +1,12 @@
 """Positions: how the model knows where a token stands."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
 from archlab.config.core.base import Base, Float32, Index, Length, Positive, Width
-from archlab.config.core.registry import Registered, Section
+from archlab.config.core.registry import Registered, Section, kind_of
+from archlab.errors import UserError
 
 Theta = Annotated[float, Field(gt=1), Float32]
 Stretch = Annotated[float, Field(ge=1), Float32]
@@ -27,6 +28,13 @@ class Position(Registered):
     acts_on: ClassVar[ActsOn]
     """embedding: added once, to the token embedding. scores: read the distance of query and key, and add to their
     score. queries: rotates them and the keys."""
+
+    @classmethod
+    def check_class(cls) -> None:
+        """Refuse a kind that acts on something unknown: it would be ignored."""
+        if cls.acts_on not in get_args(ActsOn):
+            allowed = ", ".join(get_args(ActsOn))
+            raise UserError(f"position {kind_of(cls)}: acts_on {cls.acts_on!r}; allowed: {allowed}")
 
     @property
     def is_shared(self) -> bool:

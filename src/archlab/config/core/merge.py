@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived
-from archlab.config.core.registry import Registered, from_old_form, is_open, kinds
+from archlab.config.core.registry import Registered, from_old_form, is_open, is_own, kinds
 from archlab.errors import UserError
 
 Raw = dict[str, Any]
@@ -53,7 +53,8 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     out, fields = dict(base), schema.model_fields
     for key, value in over.items():
         field = fields.get(key)
-        below, value = (_as_section(given, field) for given in (out.get(key), value))
+        below = _as_section(out.get(key), field)
+        value = _as_section(value, field, below)
         if not isinstance(value, dict):
             out[key] = value
             continue
@@ -68,7 +69,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             out[key] = {**below, **value}
             continue
         old = section_schema(field, below)
-        gone = set(old.model_fields) - set(section.model_fields) if old else set()
+        gone = _lost(old, section) if old else set()
         below = {k: v for k, v in below.items() if k not in gone}
         kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
         out[key] = kind | merge(below, value, section, f"{at}{key}.")
@@ -84,11 +85,15 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
     out = dict(below)
     for key, value in over.items():
         field = schema.model_fields.get(key) if schema else None
-        under, value = (_as_section(given, field) for given in (out.get(key), value))
+        under = _as_section(out.get(key), field)
+        value = _as_section(value, field, under)
         if isinstance(value, dict) and isinstance(under, dict):
             section = section_schema(field, {**under, **value}) if field else None
             if value.get("kind") not in (None, under.get("kind")):
                 under = _of_variant(under, field, section)
+                old = section_schema(field, out[key]) if field and isinstance(out[key], dict) else None
+                lost = _lost(old, section) if old and section else set()
+                under = {name: given for name, given in under.items() if name not in lost}
             value = merge_overrides(under, value, section, f"{at}{key}.")
         elif isinstance(value, dict) and field and under is not None:
             raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
@@ -96,11 +101,31 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
     return out
 
 
-def _as_section(value: Any, field: FieldInfo | None) -> Any:
-    """A tagged union's value in its usual form: `{kind: alibi}` for `alibi`, and no `kind: plugin`."""
+def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
+    """Return a tagged union's value in its usual form: `{kind: alibi}` for `alibi`, and no `kind: plugin`.
+
+    A value without a kind has that of `below`.
+    """
     if not _tagged(field):
         return value
-    return {"kind": value} if isinstance(value, str) else from_old_form(value) if isinstance(value, dict) else value
+    if isinstance(value, str):
+        return {"kind": value}
+    root = _root(field) if field else None
+    kind = below.get("kind") if isinstance(below, dict) else None
+    return from_old_form(value, root, kind) if isinstance(value, dict) and root else value
+
+
+def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
+    """Fields of a kind whose values do not carry over to another kind.
+
+    archlab's kinds share what has one name. A user's kind shares what both have from one base class.
+    """
+    if old is new:
+        return set()
+    if not any(issubclass(kind, Registered) and is_own(kind) for kind in (old, new)):
+        return set(old.model_fields) - set(new.model_fields)
+    common = [base for base in old.__mro__ if base in new.__mro__ and issubclass(base, BaseModel)]
+    return set(old.model_fields) - {"kind"} - {name for base in common for name in base.model_fields}
 
 
 def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:

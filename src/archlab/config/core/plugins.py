@@ -3,13 +3,11 @@
 A config names the modules (`plugins`). Reading it imports them, in every process that is given the config.
 """
 
-import copyreg
 import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,9 +18,9 @@ from pydantic import AfterValidator, Field
 
 from archlab.code import imported_from_beside
 from archlab.config.core import registry
-from archlab.config.core.registry import Registered, Section, digest_of, kind_of
+from archlab.config.core.registry import Registered, digest_of, implementation_of, kind_of
 from archlab.config.core.text import FileName
-from archlab.config.core.trust import accept, check, is_file
+from archlab.config.core.trust import check, is_file
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import expand_user, read_bytes, real_path
 
@@ -81,25 +79,6 @@ def load_plugins(plugins: Iterable[str]) -> None:
             _importing(plugin, lambda plugin=plugin: importlib.import_module(plugin))
         else:
             _importing(plugin, lambda plugin=plugin, content=content: _import_file(Path(plugin), content))
-        for config in registry.own_kinds():
-            if _is_in(config.__module__, _module_name(plugin)):
-                copyreg.pickle(config, partial(_reduced, plugin))
-
-
-def _reduced(plugin: str, config: Registered) -> tuple[Callable[..., Registered], tuple[Any, ...]]:
-    """Return what pickle keeps of a config of a user's kind, whose class another process may not have imported yet."""
-    kind = type(config)
-    return _restored, (plugin, kind.__module__, kind.section, kind_of(kind), config.__getstate__())
-
-
-def _restored(plugin: str, module: str, section: Section, kind: str, state: dict[str, Any]) -> Registered:
-    """Make a pickled config again. The process that pickled it has checked its plug-in."""
-    accept(plugin)
-    load_plugins([plugin])
-    found = registry.kind_from(module, section, kind)
-    config = found.__new__(found)
-    config.__setstate__(state)
-    return config
 
 
 def _content(file: Path) -> bytes:
@@ -115,7 +94,7 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
         raise UserError(f"plugins: {plugin}: {error}") from None
     except ModuleNotFoundError as error:
         if not _is_in(plugin, str(error.name)):
-            raise UserError(f"plugins: {plugin}: imports {error.name}, which is not there") from error
+            raise UserError(f"plugins: {plugin}: imports {error.name}, which is not installed") from error
         allowed = "a module that Python finds (installed, or on PYTHONPATH), or a file that ends in .py"
         raise UserError(f"plugins: no module {plugin!r}; allowed: {allowed}") from error
     except SystemExit as error:
@@ -151,8 +130,22 @@ def _import_file(file: Path, content: bytes) -> None:
     assert spec.loader
     OWN_CODE.add(str(file))
     sys.modules[name] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+        for config in registry.own_kinds():
+            if config.__module__ == name and not any(
+                kind_of(base) for base in config.__mro__[1:] if _is_archlabs(base)
+            ):
+                implementation_of(config)
+    except BaseException:
+        registry.forget(name)
+        sys.modules.pop(name, None)
+        raise
     _read[str(file)] = digest
+
+
+def _is_archlabs(base: type) -> bool:
+    return issubclass(base, Registered) and not registry.is_own(base)
 
 
 def _module_name(plugin: str) -> str:

@@ -1,4 +1,4 @@
-"""The kinds that a section of a config may have: archlab's own and those of a user's file, by the same door.
+"""The kinds of each open section of a config: archlab's own and those of a user's files.
 
 A root class stands for a section, as `Optimizer` does for `train.optimizer`. A subclass with a `kind` of its own is one
 of the section's kinds from its definition on: configs may name it, errors list it, and the JSON schema has it.
@@ -31,6 +31,15 @@ Section = Literal[
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
 """Section -> kind -> module -> class. A file and its copy in a run's folder are two modules."""
 
+_sorted: dict[type["Registered"], dict[str, Any]] = {}
+"""Base class -> its kinds, until another one is registered."""
+
+_changes = 0
+"""Number of times that a kind was registered or forgotten."""
+
+_digests: dict[str, str] = {}
+"""Module of a user's kinds -> digest of its file when it was imported."""
+
 _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 _T = TypeVar("_T", bound=Callable[..., Any])
@@ -44,7 +53,7 @@ def kind_of(config: type[Base]) -> str:
 
 
 def is_open(config: type[Base]) -> bool:
-    """Whether a class stands for all kinds that derive from it."""
+    """Return whether a class stands for all kinds that derive from it."""
     return hasattr(config, "section") and not kind_of(config)
 
 
@@ -61,14 +70,14 @@ class Registered(Base):
 
     section: ClassVar[Section]
     default_kind: ClassVar[str | None] = None
-    """Kind of a section that does not say one. None: it must say one."""
+    """Kind of a section that names none. None: the section must name one."""
     display_name: ClassVar[str]
     """Name on drawings and in tables. By default the kind."""
 
     @field_validator("*")
     @classmethod
     def _fits_into_float32(cls, value: Any) -> Any:
-        """Hold a user's numbers to the limit that archlab's own fields name in their types."""
+        """Refuse numbers that float32 cannot hold."""
         return in_float32(value)
 
     @classmethod
@@ -76,8 +85,15 @@ class Registered(Base):
         """Register a class that has a kind of its own."""
         super().__pydantic_init_subclass__(**kwargs)
         kind = kind_of(cls)
-        if kind and all(kind_of(base) != kind for base in cls.__mro__[1:] if _is_registered(base)):
-            named = next((base for base in cls.__mro__ if "display_name" in vars(base)), None)
+        if "kind" in vars(cls).get("__annotations__", {}) and not kind:
+            raise UserError(f"{cls.__name__} has a kind without a value; write `kind: Literal['mine'] = 'mine'`")
+        if (
+            kind
+            and hasattr(cls, "section")
+            and all(kind_of(base) != kind for base in cls.__mro__[1:] if _is_registered(base))
+        ):
+            bases = [base for base in cls.__mro__ if issubclass(base, Base)]
+            named = next((base for base in bases if "display_name" in vars(base)), None)
             if named is None or kind_of(named) != kind:
                 cls.display_name = kind.replace("_", " ")
             if missing := sorted({*cls.__abstractmethods__, *(n for n in cls.__class_vars__ if not hasattr(cls, n))}):
@@ -85,7 +101,19 @@ class Registered(Base):
                     f"{cls.section} {kind}: {cls.__name__} has no {', '.join(missing)}; define it in the class "
                     "(docs/plugins.md)"
                 )
+            cls.check_class()
             _register(cls, kind)
+
+    @classmethod
+    def check_class(cls) -> None:
+        """Raise UserError if what a new kind says of itself is not allowed in its section."""
+
+    def __hash__(self) -> int:
+        """Take lists and mappings, which a user's fields may hold, by what they say."""
+        try:
+            return hash((type(self), *self.__dict__.values()))
+        except TypeError:
+            return hash((type(self), self.model_dump_json()))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -109,7 +137,7 @@ class Registered(Base):
             return value
         if not isinstance(value, dict):
             raise PydanticKnownError("model_attributes_type")
-        value = from_old_form(value)
+        value = from_old_form(value, cls)
         kind = value.get("kind", cls.default_kind)
         if kind is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
@@ -122,14 +150,17 @@ class Registered(Base):
         return found.model_validate({"kind": kind, **value}, context=info.context)
 
 
-def from_old_form(value: dict[str, Any]) -> dict[str, Any]:
-    """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`, and the same of its parts.
+def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
+    """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-    Files of runs and studies that were made before kinds registered themselves name a user's kind so.
+    Also accept a part, as in `{options: {rate: 2}}`. Files of runs and studies that were made before kinds registered
+    themselves use that form. `kind_below` is the kind of a value that names none.
     """
     options = value.get("options")
     is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
-    if not is_old and not ("options" in value and isinstance(options, dict)):
+    named = kinds(root).get(str(value.get("kind", kind_below)))
+    has_options = "options" in value and not (named and "options" in named.model_fields)
+    if not is_old and not (has_options and isinstance(options, dict)):
         return value
     kind = {"kind": value["name"]} if is_old else {}
     rest = {key: given for key, given in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
@@ -147,6 +178,15 @@ def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "plugin", "name": value["kind"], "options": options}
 
 
+def refuse_fields(config: type[Registered]) -> None:
+    """Raise UserError if a kind that configs only name has fields, which nothing could set."""
+    if fields := [name for name in config.model_fields if name != "kind"]:
+        raise UserError(
+            f"{config.section} {kind_of(config)}: has the field {fields[0]}, but configs give only the name of a kind; "
+            "use a class variable"
+        )
+
+
 def import_all(package: str, path: Iterable[str]) -> None:
     """Import every module of a package, so that all of its kinds are registered."""
     for module in iter_modules(path):
@@ -157,6 +197,12 @@ def implements(*configs: type[Base]) -> Callable[[_T], _T]:
     """Decorate the module, function or factory that does what configs of these classes describe."""
 
     def keep(implementation: _T) -> _T:
+        for config in configs:
+            known = _implementations.get(config)
+            if known and _is_archlabs(known.__module__) and not _is_archlabs(implementation.__module__):
+                raise UserError(
+                    f"{config.__name__} is archlab's own; derive a class with a kind of its own and implement that one"
+                )
         _implementations.update(dict.fromkeys(configs, implementation))
         return implementation
 
@@ -182,25 +228,26 @@ def make(config: Base, *arguments: Any) -> Any:
 
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
     """Kind -> class of a section, in the order of registration, none last; only those that derive from `root`."""
-    found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
-    known = {kind: config for kind, config in found.items() if issubclass(config, root)}
-    return dict(sorted(known.items(), key=lambda item: item[0] == "none"))
+    if root not in _sorted:
+        found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
+        known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
+        _sorted[root] = dict(sorted(known, key=lambda item: item[0] == "none"))
+    return _sorted[root]
 
 
 def is_own(config: type[Registered]) -> bool:
     """Whether a user's file brings the class, and not archlab."""
-    return not config.__module__.startswith("archlab.")
+    return not _is_archlabs(config.__module__)
+
+
+def _is_archlabs(module: str) -> bool:
+    return module.startswith("archlab.")
 
 
 def own_kinds() -> list[type[Registered]]:
     """Return the classes of all kinds that a user's files bring, in any section."""
     found = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
     return [config for config in found if is_own(config)]
-
-
-def kind_from(module: str, section: Section, kind: str) -> type[Registered]:
-    """Return the class that a module registered."""
-    return _kinds[section][kind][module]
 
 
 def modules_of(config: type[Registered]) -> list[str]:
@@ -213,6 +260,8 @@ def forget(module: str) -> None:
     for kinds_of_section in _kinds.values():
         for modules in kinds_of_section.values():
             modules.pop(module, None)
+    _digests.pop(module, None)
+    _note_change()
 
 
 def digest_of(file: Path) -> str:
@@ -226,25 +275,43 @@ def file_of(config: type[Registered]) -> str:
 
 
 def source_digest(config: type[Registered]) -> str:
-    """Return the digest of the file that brings a user's class."""
-    file = file_of(config)
-    return digest_of(Path(file)) if file else ""
+    """Return the digest that the file of a user's class had when it was imported."""
+    return _digests.get(config.__module__, "")
 
 
 def _register(config: type[Registered], kind: str) -> None:
+    if kind == "plugin":
+        raise UserError(f"{config.section} plugin: the name stands for an older form; name yours differently")
     known = _kinds[config.section].setdefault(kind, {})
+    if is_own(config) and (file := file_of(config)):
+        OWN_CODE.add(file)
+        _digests.setdefault(config.__module__, digest_of(Path(file)))
     for other in known.values():
         _refuse_two(config, other, kind)
     known[config.__module__] = config
-    if is_own(config) and (file := file_of(config)):
-        OWN_CODE.add(file)
+    _note_change()
+
+
+def _note_change() -> None:
+    global _changes
+    _changes += 1
+    _sorted.clear()
+
+
+def changes() -> int:
+    """Return a number that is another one after a kind was registered or forgotten."""
+    return _changes
 
 
 def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:
     """Raise UserError if two modules bring different things of one kind."""
-    if config.__module__ == other.__module__:
-        return
     what = f"{config.section} {kind}"
+    if config.__module__ == other.__module__:
+        if config.__module__ == "__main__":  # a cell of a notebook that runs again
+            return
+        raise UserError(
+            f"{what} is the kind of two classes, {other.__name__} and {config.__name__}; rename one of them"
+        )
     if not is_own(other):
         raise UserError(f"{what} is archlab's own; name yours differently")
     if source_digest(config) != source_digest(other):
@@ -266,14 +333,14 @@ class KindName:
         self.root = root
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._known, handler(source))
+        return core_schema.no_info_before_validator_function(self._known, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {"enum": list(kinds(self.root)), "type": "string"}
 
-    def _known(self, name: str) -> str:
+    def _known(self, name: Any) -> str:
         names = list(kinds(self.root))
-        if name in names:
+        if isinstance(name, str) and name in names:
             return name
         *others, last = map(repr, names)
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})

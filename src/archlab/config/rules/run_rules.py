@@ -1,6 +1,7 @@
 """Rules between the fields of a whole model and of a whole run, as two tables; those of a layer are in rules.py."""
 
 from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import bringing
 from archlab.config.core.registry import is_own, kind_of, kinds
@@ -33,7 +34,8 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
 def _position_has_attention(m: ModelConfig) -> str | None:
     if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.acts_on not in ON_ATTENTION:
         return None
-    found = f"{m.position.kind} is about queries and keys, and there is no attention"
+    has = "there is no attention" if isinstance(m.attention, Absent) else f"{m.attention.kind} takes no positions"
+    found = f"{m.position.kind} is about queries and keys, and {has}"
     allowed = (kind for kind, position in kinds(Position).items() if position.acts_on not in ON_ATTENTION)
     return f"{found}; allowed: {', '.join(allowed)}"
 
@@ -119,7 +121,7 @@ def _decay_is_for_wsd(c: Config) -> str | None:
 def _constant_ends_at_its_peak(c: Config) -> str | None:
     if c.train.final_lr in (None, 1.0) or not issubclass(kinds(Schedule)[c.train.schedule], Constant):
         return None
-    return "schedule constant never changes; leave it out"
+    return f"schedule {c.train.schedule} never changes; leave it out"
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
