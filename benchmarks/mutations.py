@@ -38,12 +38,12 @@ ROOT = Path(__file__).resolve().parent.parent
 COVER = ROOT / "build" / "mutations"
 RECORD = ROOT / "benchmarks" / "records" / "mutations.json"
 TARGETS = ("model", "pricing", "config/components", "study/stats.py", "training/step.py", "families")
-"""Of src/archlab. Each gets an equal share of the mutants."""
+"""Parts of src/archlab. Each gets an equal share of the mutants."""
 TESTS = ("tests/unit", "tests/integration", "tests/parity", "tests/invariants")
 SECONDS = 60
 UNFIT = "tests that fail without a mutant"
 FIRST = 15
-"""So many unit tests are tried before others are collected, which takes longer."""
+"""Number of unit tests that are tried before others are collected, which takes longer."""
 LIBRARIES = [
     "pytest", "torch", "torch._dynamo", "scipy.stats", "pydantic", "hypothesis", "altair", "cyclopts", "jsonschema",
     "rich", "safetensors.torch", "tiktoken", "tokenizers", "transformers.models.llama.modeling_llama",
@@ -298,7 +298,7 @@ def changes(tree: ast.AST, on_import: bool = True) -> Iterator[tuple[Any, str, b
 
 
 def texts(node: ast.AST) -> Iterator[str]:
-    """What may stand in place of a node."""
+    """Yield the nodes that may replace a node."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in SWAPS:
             yield f"({ast.unparse(ast.Compare(node.left, [SWAPS[type(op)]()], node.comparators))})"

@@ -21,7 +21,7 @@ import tiny
 from archlab.cli.app import main
 from archlab.config.core import trust
 from archlab.config.core.plugins import loaded
-from archlab.config.core.registry import Section, kind_of, own_kinds
+from archlab.config.core.registry import Section, kind_of, users_kinds
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config
@@ -289,8 +289,8 @@ def test_every_section_has_a_file() -> None:
         write(FILES[file], file)
         trust.accept(file)
     loaded(tuple(KINDS))
-    assert {kind_of(kind): kind.section for kind in own_kinds()}.keys() == set(KINDS.values())
-    assert {kind.section for kind in own_kinds()} == set(get_args(Section))
+    assert {kind_of(kind): kind.section for kind in users_kinds()}.keys() == set(KINDS.values())
+    assert {kind.section for kind in users_kinds()} == set(get_args(Section))
 
 
 @pytest.mark.parametrize(
@@ -313,12 +313,12 @@ def test_commands_know_a_kind_as_one_of_their_own(file: str, capsys: pytest.Capt
     built = archlab.Decoder(archlab.load_config(*arguments).model)
     assert priced["parameters"]["total"] == sum(p.numel() for p in built.parameters())
     said(capsys, "check", *arguments)
-    (name,) = (own.display_name for own in own_kinds())
+    (name,) = (own.display_name for own in users_kinds())
     said(capsys, "draw", *arguments, "--out", "block.svg")
     if file in OF_THE_MODEL:
         assert name.lower() in Path("block.svg").read_text().lower()
     explained = said(capsys, "explain", kind, "--plugins", file)
-    own = own_kinds()[0]
+    own = users_kinds()[0]
     assert " ".join((own.__doc__ or "").split()) in " ".join(explained.split())
     assert str(Path(file).resolve()) in explained
     assert all(f".{field}\n" in explained for field in own.model_fields if field != "kind")

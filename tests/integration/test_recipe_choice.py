@@ -1,11 +1,10 @@
 """docs/adding_a_choice.md, followed to the letter in a copy of the repository."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from recipe import Recipe, check, copy_of_repository, run
+from recipe import Recipe, check, check_forgotten, copy_of_repository
 
 RECIPE = Recipe("adding_a_choice.md")
 
@@ -34,9 +33,4 @@ def test_the_checks_of_the_page_pass(command: str, copy: Path) -> None:
     ],
 )
 def test_a_forgotten_step_is_noticed(path: str, command: str, test: str, copy: Path, tmp_path: Path) -> None:
-    forgotten = tmp_path / "forgotten"
-    shutil.copytree(copy, forgotten)
-    shutil.copy(Path(__file__).parents[2] / path, forgotten / path)
-    done = run(command, forgotten)
-    assert done.returncode == 1, done.stdout
-    assert test in done.stdout
+    check_forgotten(path, command, test, copy, tmp_path)

@@ -68,6 +68,16 @@ def copy_of_repository(root: Path) -> Path:
     return root
 
 
+def check_forgotten(path: str, command: str, test: str, copy: Path, tmp_path: Path) -> None:
+    """Put a file as it was into a copy that followed a page: the named test must fail."""
+    forgotten = tmp_path / "forgotten"
+    shutil.copytree(copy, forgotten)
+    shutil.copy(ROOT / path, forgotten / path)
+    done = run(command, forgotten)
+    assert done.returncode == 1, done.stdout
+    assert test in done.stdout
+
+
 def run(command: str, root: Path) -> subprocess.CompletedProcess[str]:
     """Run a line of a page's checks in a copy."""
     program, *arguments = command.split()

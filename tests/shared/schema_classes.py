@@ -10,7 +10,7 @@ from archlab.config.components.activation import Activation
 from archlab.config.components.component import MLP, Attention, Mixer
 from archlab.config.components.norm import BlockNorm
 from archlab.config.components.position import Position
-from archlab.config.core.registry import KindName, Registered, is_open, is_own, kind_of, kinds
+from archlab.config.core.registry import KindName, Registered, is_open, is_users, kind_of, kinds
 from archlab.config.layers import distinct_layers
 from archlab.config.schema import Config
 
@@ -23,7 +23,7 @@ COMPONENTS: dict[str, type[Registered]] = {
 def classes_in(annotation: Any) -> list[type[BaseModel]]:
     """Every config class in an annotation, however deep; of a section whose kinds are open, all of archlab's own."""
     if isinstance(annotation, type) and issubclass(annotation, Registered) and is_open(annotation):
-        return [config for config in kinds(annotation).values() if not is_own(config)]
+        return [config for config in kinds(annotation).values() if not is_users(config)]
     own = [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
     return own + [found for part in get_args(annotation) for found in classes_in(part)]
 
@@ -35,7 +35,7 @@ def kind_names(field: FieldInfo) -> list[str]:
 
 def _archlabs(root: type[Registered]) -> list[str]:
     """Without those of plug-ins that other tests have loaded."""
-    return [kind for kind, config in kinds(root).items() if not is_own(config)]
+    return [kind for kind, config in kinds(root).items() if not is_users(config)]
 
 
 def without_a_row(configs: Iterable[Config], sections: Iterable[str] = COMPONENTS) -> set[str]:

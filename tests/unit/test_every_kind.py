@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from archlab.config.components.component import MLP, Attention, Component, Mixer
-from archlab.config.core.registry import Registered, Section, implementation_of, import_all, is_own, kind_of, kinds
+from archlab.config.core.registry import Registered, Section, implementation_of, import_all, is_users, kind_of, kinds
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.optimizer import Objective, Optimizer, Schedule
@@ -24,7 +24,7 @@ import_all(outcomes.__name__, outcomes.__path__)
 ROOTS: dict[str, type[Registered]] = {
     **COMPONENTS, "optimizer": Optimizer, "schedule": Schedule, "objective": Objective, "outcome": Outcome, "task": TaskOrText,
 }  # fmt: skip
-KINDS = [kind for root in ROOTS.values() for kind in kinds(root).values() if not is_own(kind)]
+KINDS = [kind for root in ROOTS.values() for kind in kinds(root).values() if not is_users(kind)]
 DONE_ELSEWHERE = {
     "task none": "text is no task",
     "attention none": "a layer has no such branch", "mixer none": "the same", "mlp none": "the same",

@@ -60,7 +60,7 @@ def mixtures(layers: Layers) -> list[MoE]:
 
 
 def _activation(mlp: Dense | MoE) -> str:
-    return name_of_mlp(mlp.activation, is_gated=_is_gated(mlp)).removeprefix("quick ").partition(" (")[0]
+    return name_of_mlp(mlp.activation, is_gated=_is_gated(mlp)).partition(" (")[0]
 
 
 def _is_gated(mlp: Dense | MoE) -> bool:

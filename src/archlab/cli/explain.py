@@ -13,7 +13,7 @@ from archlab.console import console
 from archlab.evidence.claims import cited, claims, sources
 from archlab.evidence.field_help import FieldHelp, fields_of, one_line, place_of
 from archlab.evidence.ledger import ledger, measured, published
-from archlab.evidence.look_up import OwnKinds, look_up
+from archlab.evidence.look_up import UsersKinds, look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
@@ -67,7 +67,7 @@ def run(*topic: str, plugins: tuple[str, ...] = (), json: Flag = False) -> None:
             print_json(_topic_json(name, explained))
             return
         lines = _topic_lines(name, explained, width)
-    elif isinstance(found, OwnKinds):
+    elif isinstance(found, UsersKinds):
         if json:
             print_json([_own_kind_json(kind) for kind in found])
             return

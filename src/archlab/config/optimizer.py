@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from archlab.config.core.base import Base, Positive, Probability
-from archlab.config.core.registry import KindName, Registered, Section, refuse_fields
+from archlab.config.core.registry import KindName, Named, Registered, Section
 
 
 class Optimizer(Registered):
@@ -45,15 +45,10 @@ class Muon(Optimizer):
     """Of the Newton-Schulz products; bfloat16 as in Jordan's code is the faster on a GPU."""
 
 
-class Schedule(Registered):
+class Schedule(Named):
     """Base class of the schedules: the learning rate after the warm-up. A config names its kind: `schedule: cosine`."""
 
     section: ClassVar[Section] = "schedule"
-
-    @classmethod
-    def check_class(cls) -> None:
-        """Refuse fields."""
-        refuse_fields(cls)
 
     final_lr: ClassVar[float] = 0.1
     """Learning rate at the end, as a part of the peak, unless train.final_lr says another."""

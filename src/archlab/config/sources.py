@@ -1,30 +1,26 @@
-"""Which kinds that a user's files bring decide a run."""
+"""The user's kinds that decide a run."""
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.components.component import MLP, Mixer
-from archlab.config.core.merge import Raw
 from archlab.config.core.plugins import bringing
-from archlab.config.core.registry import KindName, Registered, is_own, kind_of, kinds, source_digest, to_old_form
+from archlab.config.core.registry import KindName, Registered, is_users, kind_of, kinds, source_digest
 from archlab.config.layers import with_overrides
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import Optimizer
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
 
-def own_kinds_in(config: Config) -> list[tuple[str, type[Registered]]]:
+def users_kinds_in(config: Config) -> list[tuple[str, type[Registered]]]:
     """Field and class of every kind in a config that a user's file brings."""
-    of_model = [(f"model.{path}", kind) for path, kind in own_kinds_in_model(config.model)]
+    of_model = [(f"model.{path}", kind) for path, kind in users_kinds_in_model(config.model)]
     return of_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
 
 
-def own_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]:
+def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]:
     """Field and class of every kind in a model, or in one of its layer kinds, that a user's file brings."""
     models = [model]
     for change in model.layers.kinds.values() if model.layers else ():
@@ -33,40 +29,23 @@ def own_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]
     return list(dict.fromkeys(found for each in models for found in _own(each)))
 
 
-def refuse_own_kinds(model: ModelConfig, where: str) -> None:
+def refuse_users_kinds(model: ModelConfig, where: str) -> None:
     """Raise a ConfigError that names the kinds of a model that archlab does not bring, for a form that lacks them."""
     problems = [
         Problem(f"model.{path}", f"{kind_of(kind)} is not archlab's own; allowed in {where}: archlab's kinds")
-        for path, kind in own_kinds_in_model(model)
+        for path, kind in users_kinds_in_model(model)
     ]
     raise_problems(problems, "the config")
 
 
 def sources(config: Config) -> dict[str, str]:
     """`section kind` -> digest of the file that brings it, for each of a user's kinds that decide the run."""
-    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in own_kinds_in(config)}
-
-
-def in_old_form(plain: Raw) -> Raw:
-    """Return values in which a user's MLPs, mixers and optimizers are `{kind: plugin, name, options}`.
-
-    Names of runs keep that form.
-    """
-    roots: dict[str, type[Registered]] = {"mlp": MLP, "mixer": Mixer, "optimizer": Optimizer}
-
-    def changed(value: Any, key: str) -> Any:
-        if not isinstance(value, dict):
-            return value
-        inner = {name: changed(part, name) for name, part in value.items()}
-        kind = kinds(roots[key]).get(inner.get("kind", "")) if key in roots else None
-        return to_old_form(inner) if kind and is_own(kind) else inner
-
-    return changed(plain, "")
+    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in users_kinds_in(config)}
 
 
 def deciding(config: Config) -> tuple[str, ...]:
     """Those of `plugins` that bring what decides the run."""
-    needed = {bringing(config.plugins, kind) for _, kind in own_kinds_in(config)}
+    needed = {bringing(config.plugins, kind) for _, kind in users_kinds_in(config)}
     return tuple(plugin for plugin in config.plugins if plugin in needed)
 
 
@@ -75,9 +54,9 @@ def _own(section: BaseModel, at: str = "") -> Iterator[tuple[str, type[Registere
     for name, field in type(section).model_fields.items():
         value, path = getattr(section, name), f"{at}{name}"
         named = next((kinds(m.root).get(value) for m in field.metadata if isinstance(m, KindName)), None)
-        if named and is_own(named):
+        if named and is_users(named):
             yield path, named
-        if isinstance(value, Registered) and is_own(type(value)):
+        if isinstance(value, Registered) and is_users(type(value)):
             yield f"{path}.kind", type(value)
         if isinstance(value, BaseModel):
             yield from _own(value, f"{path}.")

@@ -25,7 +25,7 @@ class TaskOrText(Registered):
 
 
 class NoTask(TaskOrText):
-    """Text instead."""
+    """No task: the model is trained on text."""
 
     kind: Literal["none"] = "none"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from archlab.config.core.registry import Registered, kind_of, own_kinds
+from archlab.config.core.registry import Registered, kind_of, users_kinds
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
@@ -16,7 +16,7 @@ from archlab.study.authoring import SCHEMAS
 Named = tuple[str, Topic]
 
 
-class OwnKinds(list[type[Registered]]):
+class UsersKinds(list[type[Registered]]):
     """Kinds of one name that a user's file brings, one per section."""
 
 
@@ -24,14 +24,14 @@ _CLOSE = 0.82
 """Words of the field are short and many, so that one that is less alike is another word, as NSA and SWA are."""
 
 
-def look_up(text: str) -> OwnKinds | Named | Chapter | list[FieldHelp]:
+def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
     """Return the user's kinds of that name, the topic, the chapter, or the fields.
 
     Fields are found by a dotted path or the end of one, by a value that they may have, or by what others call them.
     Raise UserError for a word that is not known, or that means something archlab lacks.
     """
-    if own := [kind for kind in own_kinds() if plain(kind_of(kind)) == plain(text)]:
-        return OwnKinds(own)
+    if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
+        return UsersKinds(own)
     if found := by_name().get(plain(text)) or _chapters_by_name().get(plain(text)):
         return found
     if "=" in text:
@@ -103,8 +103,10 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
 
 def _unknown(text: str) -> list[FieldHelp]:
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
-    hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, own_kinds())], _CLOSE)
-    raise UserError(f"{text!r} is no topic{hint or ';'} `archlab explain` lists all, and any field of a config is one")
+    hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
+    raise UserError(
+        f"unknown topic {text!r}{hint or ';'} `archlab explain` lists all, and any field of a config is one"
+    )
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:

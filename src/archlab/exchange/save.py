@@ -13,7 +13,7 @@ from torch import Tensor
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.sources import refuse_own_kinds
+from archlab.config.sources import refuse_users_kinds
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.files import folder_atomic
@@ -53,7 +53,7 @@ def expressed(
 
     `among`: which may be chosen where neither `family` nor `origin` says it.
     """
-    refuse_own_kinds(config, "a published format")
+    refuse_users_kinds(config, "a published format")
     if family is not None:
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config, wide=wide)

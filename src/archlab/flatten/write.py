@@ -10,7 +10,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
-from archlab.config.sources import refuse_own_kinds
+from archlab.config.sources import refuse_users_kinds
 from archlab.errors import UserError
 from archlab.flatten.decoder import decoder, kinds_of
 from archlab.flatten.text import WIDTH, Page, lines
@@ -72,7 +72,7 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
 
 def _refuse_unknown(model: ModelConfig) -> None:
     """ConfigError that names every choice of the model that no flattened file has."""
-    refuse_own_kinds(model, "a flattened file")
+    refuse_users_kinds(model, "a flattened file")
     found = list(_unknown(resolve(model), ModelConfig, "model"))
     for layer in dict.fromkeys(layer_configs(model)):
         if isinstance(layer.attention, Visibility):

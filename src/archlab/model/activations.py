@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archlab.config.components import activation as schema
 from archlab.config.components.activation import activation_named
-from archlab.config.core.registry import implementation_of, implements, is_own
+from archlab.config.core.registry import implementation_of, implements, is_users
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.roles import check_parameters
 
@@ -56,7 +56,7 @@ def make_activation(name: str) -> nn.Module:
     kind = activation_named(name)
     implementation = implementation_of(kind)
     activation = implementation() if isinstance(implementation, type) else Function(name)
-    if is_own(kind):
+    if is_users(kind):
         check_parameters(kind, activation, kind.n_parameters)
     return activation
 

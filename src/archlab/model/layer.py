@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from archlab.config.components.component import Component, Site
-from archlab.config.core.registry import is_own, make
+from archlab.config.core.registry import is_users, make
 from archlab.config.layers import Branch, LayerConfig
 from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
@@ -69,12 +69,12 @@ class Layer(nn.Module):
 def make_component(config: Component, site: Site) -> nn.Module:
     """Make the module of a config: `forward(x_BTD, context, state) -> y_BTD`."""
     module = make(config, site)
-    if is_own(type(config)):
-        check_own(config, site, module)
+    if is_users(type(config)):
+        check_users_module(config, site, module)
     return module
 
 
-def check_own(config: Component, site: Site, module: nn.Module) -> None:
+def check_users_module(config: Component, site: Site, module: nn.Module) -> None:
     """Check a user's module against its config. Raise UserError if it has other parameters or roles."""
     name = f"{config.section} {config.kind}"
     made = check_parameters(type(config), module, sum(config.parameters(site).values()))

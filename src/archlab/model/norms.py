@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from archlab.config.components import norm as schema
 from archlab.config.components.multi_head import MultiHead, QKNorm
-from archlab.config.core.registry import implements, is_own, make
+from archlab.config.core.registry import implements, is_users, make
 from archlab.config.layers import Branch, LayerConfig
 from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
 from archlab.model.roles import check_parameters
@@ -158,7 +158,7 @@ class DynamicTanh(nn.Module):
 def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
     norm = make(config, shape)
-    if isinstance(config, schema.Norm) and is_own(type(config)):
+    if isinstance(config, schema.Norm) and is_users(type(config)):
         check_parameters(type(config), norm, config.n_parameters(shape[-1]))
     return norm
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from archlab.config.components import position as schema
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import RoleName
-from archlab.config.core.registry import implements, is_own, make
+from archlab.config.core.registry import implements, is_users, make
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.roles import check_parameters
@@ -150,6 +150,6 @@ def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Mod
 
 def _made(position: schema.Position, n_parameters: int, *arguments: Any) -> nn.Module:
     module = make(position, *arguments)
-    if is_own(type(position)):
+    if is_users(type(position)):
         check_parameters(type(position), module, n_parameters)
     return module

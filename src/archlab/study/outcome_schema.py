@@ -12,13 +12,13 @@ from archlab.config.core.registry import (
     Registered,
     Section,
     implements,
-    is_own,
+    is_users,
     kind_of,
     source_digest,
     to_old_form,
 )
 from archlab.config.core.text import Line
-from archlab.config.register import Options, as_kind
+from archlab.config.old_form import Options, as_kind
 from archlab.config.tasks import Task
 from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
@@ -67,7 +67,7 @@ class Outcome(Kinded, Registered):
     def meaning(self) -> dict[str, Any]:
         """All that decides its value for one run, as plain values; of a user's outcome also the code that measures."""
         plain = self.model_dump()
-        return {**to_old_form(plain), "source": source_digest(type(self))} if is_own(type(self)) else plain
+        return {**to_old_form(plain), "source": source_digest(type(self))} if is_users(type(self)) else plain
 
 
 class BitsPerByte(Outcome):

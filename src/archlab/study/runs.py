@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from archlab.config.core.merge import Raw
 from archlab.config.identity import config_hash, resolved
+from archlab.config.old_form import in_old_form
 from archlab.config.optimizer import AdamW, LrMultipliers, NextToken
 from archlab.config.schema import Config
-from archlab.config.sources import in_old_form, sources
+from archlab.config.sources import sources
 from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcome_schema import Outcome
 from archlab.study.outcomes.weights import kept

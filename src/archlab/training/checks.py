@@ -2,7 +2,7 @@
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
-from archlab.config.core.registry import is_own
+from archlab.config.core.registry import is_users
 from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
@@ -111,7 +111,7 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
     for layer in distinct_layers(config.model):
         for branch in layer.branches:
             component = branch.component
-            if is_own(type(component)):
+            if is_users(type(component)):
                 found.append(f"model.{branch.name} is yours, and may look at other tokens; allowed with it: 1")
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
                 found.append(f"model.{branch.name} goes through a window token by token; allowed with it: 1")

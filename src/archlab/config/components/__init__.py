@@ -1,4 +1,4 @@
-"""The kinds of a layer's parts, a file each. Importing one registers all."""
+"""The kinds of a layer's parts. Importing the package registers all of them."""
 
 from archlab.config.core.registry import import_all
 

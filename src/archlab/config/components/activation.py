@@ -2,21 +2,16 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from archlab.config.core.registry import KindName, Registered, Section, kinds, refuse_fields
+from archlab.config.core.registry import KindName, Named, Section, kinds
 
 
-class Activation(Registered):
+class Activation(Named):
     """Base class of the activations."""
 
     section: ClassVar[Section] = "activation"
 
-    @classmethod
-    def check_class(cls) -> None:
-        """Refuse fields."""
-        refuse_fields(cls)
-
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with it. Empty: gated and its title."""
+    """Name of a gated MLP with it. Empty: `gated` and the display name."""
     flops_per_number: ClassVar[int]
     """Operations on one number; an elementary function and a division are one each."""
     n_parameters: ClassVar[int] = 0

@@ -80,7 +80,7 @@ class Component(Registered):
         component calls its own."""
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Roles that some of its parameters have, constants aside, which may be in any component."""
+        """Return the roles of its parameters. Constants are left out: any component may have them."""
         return ("input", "output")
 
     def vectors(self, site: Site) -> int:
@@ -113,9 +113,9 @@ class Component(Registered):
         """Of its matrix products and convolutions in that pass, by what it calls its parts."""
         return matrix_flops(self.work(site, this))
 
+    @abstractmethod
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """What it keeps between passes over a text of up to `capacity` tokens."""
-        return ()
+        """Return the tensors that it keeps between passes over a text of up to `capacity` tokens."""
 
     def kept_bytes(self, site: Site, this: Pass) -> int:
         """What that pass reads of what is kept of its texts, these tokens' own included; nothing without a cache."""
@@ -129,10 +129,6 @@ class Attention(Component):
     section: ClassVar[Section] = "attention"
     default_kind: ClassVar[str | None] = "multihead"
 
-    @abstractmethod
-    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """What it keeps between passes over a text of up to `capacity` tokens."""
-
 
 class Mixer(Component):
     """A recurrent mixer beside attention or in its place, or none; what it keeps of a text has a fixed size."""
@@ -140,16 +136,16 @@ class Mixer(Component):
     section: ClassVar[Section] = "mixer"
     default_kind: ClassVar[str | None] = "none"
 
-    @abstractmethod
-    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """What it keeps between passes over a text of up to `capacity` tokens."""
-
 
 class MLP(Component):
     """The MLP of a layer, or none."""
 
     section: ClassVar[Section] = "mlp"
     default_kind: ClassVar[str | None] = "gated"
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """Return nothing: an MLP looks at one token at a time."""
+        return ()
 
 
 class Absent(Component):

@@ -74,7 +74,7 @@ class GatedDelta(Mixer):
         return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """With those of its convolutions."""
+        """Return the usual roles and `convolution`, that of its convolutions."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:

@@ -92,7 +92,7 @@ class BlockNorm(AnyNorm, Registered):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Where norms stand around a branch."""
+        """Places of norms around a branch."""
         return ()
 
     @property
@@ -122,7 +122,7 @@ class Norm(BlockNorm):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Where norms stand around a branch."""
+        """Places of norms around a branch."""
         return SLOTS[self.placement]
 
     @property

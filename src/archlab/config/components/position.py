@@ -42,7 +42,7 @@ class Position(Registered):
         return False
 
     def rotated(self, width: int) -> float:
-        """Dimensions that rotate, of so many that may."""
+        """Return how many of `width` dimensions rotate."""
         return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
@@ -254,5 +254,5 @@ class Rope(Position):
     """How the angles stretch for sequences longer than in training."""
 
     def rotated(self, width: int) -> float:
-        """The fraction of them."""
+        """Return the fraction of `width` that rotates."""
         return width * self.fraction

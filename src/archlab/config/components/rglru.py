@@ -44,7 +44,7 @@ class RGLRU(Mixer):
         return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """With those of its convolution."""
+        """Return the usual roles and `convolution`, that of its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:

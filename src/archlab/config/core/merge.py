@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived
-from archlab.config.core.registry import Registered, from_old_form, is_open, is_own, kinds
+from archlab.config.core.registry import Registered, from_old_form, is_open, is_users, kinds
 from archlab.errors import UserError
 
 Raw = dict[str, Any]
@@ -91,9 +91,6 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
             section = section_schema(field, {**under, **value}) if field else None
             if value.get("kind") not in (None, under.get("kind")):
                 under = _of_variant(under, field, section)
-                old = section_schema(field, out[key]) if field and isinstance(out[key], dict) else None
-                lost = _lost(old, section) if old and section else set()
-                under = {name: given for name, given in under.items() if name not in lost}
             value = merge_overrides(under, value, section, f"{at}{key}.")
         elif isinstance(value, dict) and field and under is not None:
             raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
@@ -122,7 +119,7 @@ def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
     """
     if old is new:
         return set()
-    if not any(issubclass(kind, Registered) and is_own(kind) for kind in (old, new)):
+    if not any(issubclass(kind, Registered) and is_users(kind) for kind in (old, new)):
         return set(old.model_fields) - set(new.model_fields)
     common = [base for base in old.__mro__ if base in new.__mro__ and issubclass(base, BaseModel)]
     return set(old.model_fields) - {"kind"} - {name for base in common for name in base.model_fields}
@@ -133,7 +130,9 @@ def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | No
     if field is None or variant is None:
         return {}
     others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
-    return {key: value for key, value in raw.items() if key not in others}
+    old = section_schema(field, raw)
+    gone = others | (_lost(old, variant) if old else set())
+    return {key: value for key, value in raw.items() if key not in gone}
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field
 
 from archlab.code import imported_from_beside
 from archlab.config.core import registry
-from archlab.config.core.registry import Registered, digest_of, implementation_of, kind_of
+from archlab.config.core.registry import Registered, digest_of
 from archlab.config.core.text import FileName
 from archlab.config.core.trust import check, is_file
 from archlab.errors import OWN_CODE, UserError
@@ -29,7 +29,7 @@ _read: dict[str, str] = {}
 
 
 def bringing(plugins: Iterable[str], config: type[Registered]) -> str | None:
-    """Which of these plug-ins registered the kind of a class, by itself or by a module of its package."""
+    """Return the plug-in that registered the kind of a class, by itself or by a module of its package."""
     modules = registry.modules_of(config)
     return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
 
@@ -132,20 +132,12 @@ def _import_file(file: Path, content: bytes) -> None:
     sys.modules[name] = module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        for config in registry.own_kinds():
-            if config.__module__ == name and not any(
-                kind_of(base) for base in config.__mro__[1:] if _is_archlabs(base)
-            ):
-                implementation_of(config)
+        registry.check_implemented(name)
     except BaseException:
         registry.forget(name)
         sys.modules.pop(name, None)
         raise
     _read[str(file)] = digest
-
-
-def _is_archlabs(base: type) -> bool:
-    return issubclass(base, Registered) and not registry.is_own(base)
 
 
 def _module_name(plugin: str) -> str:

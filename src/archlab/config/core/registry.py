@@ -178,15 +178,6 @@ def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "plugin", "name": value["kind"], "options": options}
 
 
-def refuse_fields(config: type[Registered]) -> None:
-    """Raise UserError if a kind that configs only name has fields, which nothing could set."""
-    if fields := [name for name in config.model_fields if name != "kind"]:
-        raise UserError(
-            f"{config.section} {kind_of(config)}: has the field {fields[0]}, but configs give only the name of a kind; "
-            "use a class variable"
-        )
-
-
 def import_all(package: str, path: Iterable[str]) -> None:
     """Import every module of a package, so that all of its kinds are registered."""
     for module in iter_modules(path):
@@ -235,7 +226,7 @@ def kinds(root: type[_R]) -> dict[str, type[_R]]:
     return _sorted[root]
 
 
-def is_own(config: type[Registered]) -> bool:
+def is_users(config: type[Registered]) -> bool:
     """Whether a user's file brings the class, and not archlab."""
     return not _is_archlabs(config.__module__)
 
@@ -244,10 +235,19 @@ def _is_archlabs(module: str) -> bool:
     return module.startswith("archlab.")
 
 
-def own_kinds() -> list[type[Registered]]:
+def check_implemented(module: str) -> None:
+    """Raise UserError if a kind of a module has no implementation. One that derives from archlab's kind has one."""
+    found = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
+    for config in found:
+        bases = [base for base in config.__mro__[1:] if _is_registered(base) and kind_of(base)]
+        if all(map(is_users, bases)):
+            implementation_of(config)
+
+
+def users_kinds() -> list[type[Registered]]:
     """Return the classes of all kinds that a user's files bring, in any section."""
     found = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
-    return [config for config in found if is_own(config)]
+    return [config for config in found if is_users(config)]
 
 
 def modules_of(config: type[Registered]) -> list[str]:
@@ -283,7 +283,7 @@ def _register(config: type[Registered], kind: str) -> None:
     if kind == "plugin":
         raise UserError(f"{config.section} plugin: the name stands for an older form; name yours differently")
     known = _kinds[config.section].setdefault(kind, {})
-    if is_own(config) and (file := file_of(config)):
+    if is_users(config) and (file := file_of(config)):
         OWN_CODE.add(file)
         _digests.setdefault(config.__module__, digest_of(Path(file)))
     for other in known.values():
@@ -312,7 +312,7 @@ def _refuse_two(config: type[Registered], other: type[Registered], kind: str) ->
         raise UserError(
             f"{what} is the kind of two classes, {other.__name__} and {config.__name__}; rename one of them"
         )
-    if not is_own(other):
+    if not is_users(other):
         raise UserError(f"{what} is archlab's own; name yours differently")
     if source_digest(config) != source_digest(other):
         files = [file_of(c) for c in (other, config)]
@@ -326,8 +326,21 @@ def _is_registered(config: type) -> bool:
     return issubclass(config, Registered) and hasattr(config, "section")
 
 
+class Named(Registered):
+    """A section whose kinds have no fields. A config holds the name of one: `activation: silu`."""
+
+    @classmethod
+    def check_class(cls) -> None:
+        """Refuse fields, which nothing could set."""
+        if fields := [name for name in cls.model_fields if name != "kind"]:
+            raise UserError(
+                f"{cls.section} {kind_of(cls)}: has the field {fields[0]}, but configs give only the name of a kind; "
+                "use a class variable"
+            )
+
+
 class KindName:
-    """Annotation of a string that names a kind without fields: `activation: silu`."""
+    """Annotation of a string that names a kind."""
 
     def __init__(self, root: type[Registered]) -> None:
         self.root = root

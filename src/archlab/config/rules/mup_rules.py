@@ -10,7 +10,7 @@ from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.mup import MuP
 from archlab.config.components.norm import ScaleNorm
 from archlab.config.components.position import Alibi, Shaw
-from archlab.config.core.registry import is_own, kind_of
+from archlab.config.core.registry import is_users, kind_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Muon
 from archlab.config.rules.rule import Rule
@@ -105,7 +105,7 @@ def _optimizer(c: Config) -> str | None:
         case Muon(scale="adamw"):
             found = "muon with scale adamw, whose updates grow with the root of the width"
             return _no_rule(found, "adamw, and muon with scale jordan or spectral")
-        case optimizer if is_own(type(optimizer)):
+        case optimizer if is_users(type(optimizer)):
             return _no_rule(f"the optimizer {kind_of(type(optimizer))}", "adamw, muon")
         case _:
             return None

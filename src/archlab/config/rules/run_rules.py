@@ -4,7 +4,7 @@ from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
 from archlab.config.core.plugins import bringing
-from archlab.config.core.registry import is_own, kind_of, kinds
+from archlab.config.core.registry import is_users, kind_of, kinds
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Constant, Schedule
 from archlab.config.problems import choose
@@ -12,7 +12,7 @@ from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
 from archlab.config.rules.role_rules import ROLE_RULES
 from archlab.config.rules.rule import Rule, needs_a_norm
 from archlab.config.schema import Config, DataConfig, TrainConfig
-from archlab.config.sources import own_kinds_in
+from archlab.config.sources import users_kinds_in
 from archlab.config.tasks import Task
 from archlab.config.training import resolve_train
 
@@ -126,7 +126,7 @@ def _constant_ends_at_its_peak(c: Config) -> str | None:
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
     """Else another process could not import it."""
-    for _, kind in own_kinds_in(c):
+    for _, kind in users_kinds_in(c):
         if bringing(c.plugins, kind) is None:
             named = ", ".join(c.plugins) or "none"
             return f"{named}; missing: {kind.__module__}, which brings the {kind.section} {kind_of(kind)}"
@@ -151,7 +151,7 @@ def _is_of_adamw(field: str) -> Rule[Config]:
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer
         default = TrainConfig.model_fields[field].default
-        if not is_own(type(optimizer)) or getattr(c.train, field) == default:
+        if not is_users(type(optimizer)) or getattr(c.train, field) == default:
             return None
         return f"is AdamW's, and {kind_of(type(optimizer))} does not read it; leave it out"
 

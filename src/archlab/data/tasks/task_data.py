@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archlab.config.core.registry import is_own, source_digest
+from archlab.config.core.registry import is_users, source_digest
 from archlab.config.tasks import Task
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import HeldOut, Windows
@@ -35,7 +35,7 @@ class TaskData:
     def fingerprint(self) -> str:
         """Digest of the task's settings, and of the code of a user's task."""
         settings = [self.task.model_dump(mode="json"), self.vocab_size]
-        if is_own(type(self.task)):
+        if is_users(type(self.task)):
             settings.append(source_digest(type(self.task)))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 

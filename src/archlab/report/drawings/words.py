@@ -26,7 +26,7 @@ from archlab.config.components.rglru import RGLRU
 from archlab.config.components.short_conv import ShortConv
 from archlab.config.components.visibility import Visibility
 from archlab.config.core.base import Base
-from archlab.config.core.registry import is_own
+from archlab.config.core.registry import is_users
 from archlab.config.layers import Branch, LayerConfig
 from archlab.report.drawings.svg import Words
 
@@ -39,19 +39,14 @@ _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
 def norm_words(norm: AnyNorm) -> Words:
     """Which one, and what is unusual about it."""
     phrases = {"unit_offset": "× (1 + w)", "bias": "no bias", "weight": "no weight"}
-    return Words(norm_name(norm), tuple(_changes(norm, phrases)))
-
-
-def norm_name(norm: AnyNorm) -> str:
-    """Return the name of a norm on drawings."""
-    return norm.display_name
+    return Words(norm.display_name, tuple(_changes(norm, phrases)))
 
 
 def component_words(layer: LayerConfig, branch: Branch) -> Words:
     """Return the words of a component's box: kind and sizes first, then what is unusual."""
     component = branch.component
     words = _words_of(component)
-    if is_own(type(component)):
+    if is_users(type(component)):
         words = words._replace(title=component.display_name)
     positions = [position_words(layer.position)] if component.score_heads else []
     return Words(words.title, (*words.lines, *positions, *_beyond_sizes(layer, component))).fitted()
@@ -195,7 +190,7 @@ _TOLD: Mapping[type[Base], tuple[str, ...]] = {
 
 def _qk_norm(norm: Any) -> str:
     scope = {"head": "", "each_head": ", weights per head", "width": ", over all heads"}[norm.scope]
-    return f"QK-norm: {norm_name(norm)}{scope}"
+    return f"QK-norm: {norm.display_name}{scope}"
 
 
 _PHRASES: Phrases = {
@@ -212,7 +207,7 @@ _PHRASES: Phrases = {
     "clamp": "clamped to {:g}",
     "up_offset": "linear half + {:g}",
     "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
-    "norm": lambda norm: f"norm: {norm_name(norm)}",
+    "norm": lambda norm: f"norm: {norm.display_name}",
 }
 _ROUTER_PHRASES: Phrases = {
     "score": "{} router",

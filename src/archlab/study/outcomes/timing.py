@@ -13,8 +13,9 @@ import torch
 from archlab.code import code_digest
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash, resolved
+from archlab.config.old_form import in_old_form
 from archlab.config.schema import Config
-from archlab.config.sources import in_old_form, sources
+from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.infer.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
@@ -77,7 +78,7 @@ def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
     """Of what was timed, under which names, where and by which code."""
     configs = {arm.name: in_old_form(resolved(arm.config)) | {"plugins": sources(arm.config)} for arm in arms}
     where = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
-    return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": configs, "where": where})
+    return config_hash({"outcome": outcome.meaning, "arms": configs, "where": where})
 
 
 def time_arms(

@@ -1,4 +1,4 @@
-"""Functions that register a user's kinds, for files that were written before classes registered themselves."""
+"""The form of plug-ins from before classes registered themselves: `kind: plugin`, and functions that register."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from archlab.config.components.component import MLP, Component, Mixer, RoleName
 from archlab.config.core.base import Base
-from archlab.config.core.registry import Registered, implements
+from archlab.config.core.merge import Raw
+from archlab.config.core.registry import Registered, implements, is_users, kinds, to_old_form
 from archlab.config.optimizer import Optimizer
 from archlab.errors import UserError
 
@@ -41,9 +42,10 @@ def register_optimizer(name: str, options: type[Options], factory: Callable[...,
 
 
 def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **said: Any) -> type[Any]:
-    """Return the class of options as a class of a kind, of the module that calls the function that calls this one.
+    """Return the class of options as a class of a kind.
 
-    `said` are class variables. Raise UserError if the options are not a subclass of `base`.
+    The class belongs to the module that called `register_...`. `said` are class variables. Raise UserError if the
+    options are not a subclass of `base`.
     """
     if not (isinstance(options, type) and issubclass(options, base)):
         raise UserError(
@@ -61,3 +63,20 @@ def as_kind(name: str, options: type[Base], root: type[Registered], base: type[B
     made = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
     setattr(sys.modules[caller], named, made)
     return made
+
+
+def in_old_form(plain: Raw) -> Raw:
+    """Return values in which a user's MLPs, mixers and optimizers are `{kind: plugin, name, options}`.
+
+    Names of runs keep that form.
+    """
+    roots: dict[str, type[Registered]] = {"mlp": MLP, "mixer": Mixer, "optimizer": Optimizer}
+
+    def changed(value: Any, key: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        inner = {name: changed(part, name) for name, part in value.items()}
+        kind = kinds(roots[key]).get(inner.get("kind", "")) if key in roots else None
+        return to_old_form(inner) if kind and is_users(kind) else inner
+
+    return changed(plain, "")
