@@ -14,6 +14,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+import archlab
+
 ROOT = Path(__file__).parents[2]
 LONGEST = 35  # words in a sentence
 LONGER: dict[str, str] = {}
@@ -155,3 +157,13 @@ def test_sentences_are_short(written):
         if len(re.findall(r"\w[\w'’.-]*", sentence)) > LONGEST and not sentence.startswith(tuple(LONGER))
     ]
     assert not found, lines(found)
+
+
+def test_the_public_api_has_docstrings():
+    """ruff asks for those of modules and classes; private helpers with plain names need none."""
+    public = {name: getattr(archlab, name) for name in archlab.__all__ if name != "__version__"}
+    for owner, value in list(public.items()):
+        if isinstance(value, type):
+            own = {name: member for name, member in vars(value).items() if callable(member) and name[0] != "_"}
+            public |= {f"{owner}.{name}": member for name, member in own.items()}
+    assert [name for name, value in public.items() if not value.__doc__] == []
