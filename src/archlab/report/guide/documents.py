@@ -22,7 +22,7 @@ HOW_TO = (
     "studies",
     "probes",
     "watching",
-    "optimisers",
+    "optimizers",
     "cost",
     "drawing",
     "run_folder",
