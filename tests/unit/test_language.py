@@ -116,7 +116,7 @@ def written(request) -> list[Text]:
 
 def sentences(text: str) -> Iterator[str]:
     """The sentences of prose, with code as one word each and links as their text."""
-    text = re.sub(r"`[^`]*`", "code", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split())))
+    text = re.sub(r"`[^`]*`", "CODE", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split())))
     yield from SENTENCE.split(SHORTENED.sub(r"\1", text))
 
 
