@@ -30,7 +30,7 @@ BRITISH = re.compile(
     r"colour|behaviour|neighbour|favour|centre|grey\b|labelled|modelling|cancelled|judgement|catalogue|analyse)",
     re.IGNORECASE,
 )
-SENTENCE = re.compile(r"(?<=[.!?:])[)\"'”`*]*\s+(?=[A-Z`\"'“(\[*\d])")
+SENTENCE = re.compile(r"(?<=[.!?:])[)\"'”`*]*\s+(?=[A-Z`\"'“(\[*\d]|archlab|transformers|torch)")
 SHORTENED = re.compile(r"\b(e\.g|i\.e|et al|cf|vs|Fig|Eq|Sec|no|St|approx)\.")
 SPELLED_BY_OTHERS = {"aliases", "title_of_source", "name", "sources"}  # keys of YAML files whose words are not ours
 
