@@ -26,11 +26,11 @@ class Recipe:
 
     def additions(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of each text that goes to the end of a file."""
-        yield from re.findall(r"[Aa]dd to the end of\s`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", self.text, re.M | re.S)
+        yield from re.findall(r"[Aa]dd to the end of\s+`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", self.text, re.M | re.S)
 
     def hunks(self) -> Iterator[tuple[str, str]]:
         """Yield (path, diff) of each change of lines."""
-        yield from re.findall(r"[Ii]n\s`([\w./-]+)`:\n\n```diff\n(.*?)^```$", self.text, re.M | re.S)
+        yield from re.findall(r"[Ii]n\s+`([\w./-]+)`:\n\n```diff\n(.*?)^```$", self.text, re.M | re.S)
 
     def commands(self) -> list[str]:
         """Return the lines of the page's last block."""
