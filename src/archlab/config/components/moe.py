@@ -195,4 +195,4 @@ class MoE(MLP):
             yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
             yield this.product("mlp", d, 1, shares_input=True)
-            yield this.element_wise("element-wise", "mlp", d, flops=1)
+            yield this.element_wise("element-wise", "mlp", d, flops=1, saved=1)
