@@ -119,19 +119,21 @@ class LayerConfig(Base):
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
 
     def work(self, this: Pass) -> Iterator[Operation]:
-        """What it computes and moves in that pass: components, the norms around them, sums with the stream. Dropout is
-        not in it."""
+        """What it computes and moves in that pass: components, the norms around them, sums with the stream. Of dropout
+        only what training keeps is in it: a factor for every number."""
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component in zip(COMPONENTS, self.components, strict=True):
             work = iter(component.work(self.site, this))
             if name in share:  # an input that the stage's first branch has kept
                 yield next(work)._replace(saved=0.0)
             yield from work
-        for branch in self.branches:
-            for _ in branch.norms:
-                yield from this.norm(self.norm, self.d_model)
+        for branch, is_first in ((branch, branch is stage[0]) for stage in self.stages for branch in stage):
+            for slot in branch.norms:  # all norms before the branches of a stage read the same stream
+                yield from this.norm(self.norm, self.d_model, shares_input=slot == "before" and not is_first)
             flops = 1 if branch.multiplier == 1 else 2
-            yield this.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
+            added = this.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
+            dropped = this.rows * self.d_model * this.bytes_each if self.dropout.branch else 0.0
+            yield added._replace(saved=dropped)
 
     def _norms_around(self) -> int:
         return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)

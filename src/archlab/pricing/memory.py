@@ -13,6 +13,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, Muon, Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.pricing.params import Parameters, parameters
+from archlab.pricing.work import before_layers
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
@@ -117,7 +118,7 @@ def step_memory(
     held = training_memory(parameters(model), optimizer or AdamW())
     head = _head_bytes(model)
     logits = logits_bytes(model, this, device_type)
-    outer = outer_bytes(model, this)
+    outer = bytes_before(model, this) + bytes_after(model, this)
     kept = round(saved_bytes(layers, this, recompute=False).waiting + outer)
     inputs, again = (round(n_bytes) for n_bytes in saved_bytes(layers, this, recompute=True))
     outer = round(outer)
@@ -162,8 +163,13 @@ def layer_bytes(layer: LayerConfig, this: Pass) -> float:
     return sum(operation.saved for operation in layer.work(this))
 
 
-def outer_bytes(model: ModelConfig, this: Pass) -> float:
-    """Around the layers: what the final norm keeps, and hidden states with their gradient."""
+def bytes_before(model: ModelConfig, this: Pass) -> float:
+    """Before the layers: what the embedding keeps, and the positions that all layers share."""
+    return sum(operation.saved for operation in before_layers(model, this))
+
+
+def bytes_after(model: ModelConfig, this: Pass) -> float:
+    """After the layers: what the final norm keeps, and hidden states with their gradient."""
     norm = sum(operation.saved for operation in this.norm(final_norm(model), model.d_model))
     return norm + 2 * this.rows * model.d_model * FLOAT32_BYTES
 

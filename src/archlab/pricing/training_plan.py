@@ -20,7 +20,7 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
-from archlab.pricing.memory import BYTES, Format, logits_bytes, outer_bytes, saved_bytes, spared
+from archlab.pricing.memory import BYTES, Format, bytes_after, bytes_before, logits_bytes, saved_bytes, spared
 from archlab.pricing.params import outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
@@ -215,12 +215,13 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     this = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.turns)
     waiting, in_use = saved_bytes(stage.layers, this, recompute=recompute)
-    outer = outer_bytes(stage.model, this) if stage.is_last else 0
+    before = bytes_before(stage.model, this) * begun if stage.is_first else 0
+    after = bytes_after(stage.model, this) if stage.is_last else 0
     return {
         "weights, gradients, averages": math.ceil((OWNED * own - stage.spared * stage.in_matrices(t)) / parallel.shard),
         "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
         "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
-        "activations": math.ceil((waiting * begun + in_use + outer) / t),
+        "activations": math.ceil((waiting * begun + in_use + before + after) / t),
         "logits": math.ceil(logits_bytes(stage.model, this, "cuda") / t) if stage.is_last else 0,
     }
 

@@ -100,9 +100,13 @@ def before_layers(model: ModelConfig, this: Pass) -> Iterator[Operation]:
             yield added._replace(weights=this.tokens * d * this.bytes_each)
         case Sinusoidal():
             yield this.element_wise("element-wise", "positions", d, flops=1, read=2)
-        case _:  # a table of biases that all layers share, if any
-            yield Operation("embedding", "positions", 0.0, weights=shared_positions(model) * this.bytes_each)
+        case shared:  # a table of biases, if layers share one
+            saved = shared.saved_for_scores(this, 1, 1) if shared.is_shared else 0.0
+            weights = shared_positions(model) * this.bytes_each
+            yield Operation("embedding", "positions", 0.0, weights=weights, saved=saved)
     yield from this.norm(model.norm if model.embedding.norm else NoNorm(), d)
+    if model.dropout.embedding:
+        yield Operation("element-wise", "embedding", 0.0, saved=this.rows * d * this.stream_bytes)
 
 
 def after_layers(model: ModelConfig, this: Pass, rows: int) -> Iterator[Operation]:

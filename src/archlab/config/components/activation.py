@@ -16,8 +16,10 @@ class Activation(Named):
     """Operations on one number; an elementary function and a division are one each."""
     n_parameters: ClassVar[int] = 0
     """Number of its learned parameters, whatever the width."""
-    gradient_from_output: ClassVar[bool] = False
-    """Whether training keeps its output, which what comes next keeps too, and not its input."""
+    saved_per_number: ClassVar[float] = 1
+    """Numbers that training keeps for the backward pass. 0: its output alone, which the next operation keeps."""
+    computes_in_float32: ClassVar[bool] = False
+    """Whether the numbers that it keeps are float32 in every format."""
 
 
 ActivationName = Annotated[str, KindName(Activation)]
@@ -41,7 +43,7 @@ class ReLU(Activation):
     display_name: ClassVar[str] = "ReLU"
     gated_name: ClassVar[str] = "ReGLU"
     flops_per_number: ClassVar[int] = 1
-    gradient_from_output: ClassVar[bool] = True
+    saved_per_number: ClassVar[float] = 0
 
 
 class GELU(Activation):
@@ -69,6 +71,8 @@ class QuickGELU(Activation):
     display_name: ClassVar[str] = "GELU (quick)"
     gated_name: ClassVar[str] = "GEGLU (quick)"
     flops_per_number: ClassVar[int] = 5
+    saved_per_number: ClassVar[float] = 2
+    """Its input and the sigmoid."""
 
 
 class SiLU(Activation):
@@ -111,7 +115,7 @@ class Sigmoid(Activation):
     display_name: ClassVar[str] = "sigmoid"
     gated_name: ClassVar[str] = "GLU"
     flops_per_number: ClassVar[int] = 3
-    gradient_from_output: ClassVar[bool] = True
+    saved_per_number: ClassVar[float] = 0
 
 
 class Softplus(Activation):
@@ -128,7 +132,7 @@ class Identity(Activation):
     display_name: ClassVar[str] = "identity"
     gated_name: ClassVar[str] = "bilinear"
     flops_per_number: ClassVar[int] = 0
-    gradient_from_output: ClassVar[bool] = True
+    saved_per_number: ClassVar[float] = 0
 
 
 class XIELU(Activation):
@@ -138,3 +142,6 @@ class XIELU(Activation):
     display_name: ClassVar[str] = "xIELU"
     flops_per_number: ClassVar[int] = 8
     n_parameters: ClassVar[int] = 2
+    saved_per_number: ClassVar[float] = 4.25
+    """x, a x, expm1 of x and what b multiplies, and one byte that says whether x > 0."""
+    computes_in_float32: ClassVar[bool] = True

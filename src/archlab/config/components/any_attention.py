@@ -1,19 +1,21 @@
 """What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from archlab.config.components.component import Attention, Site
 from archlab.config.components.kernel_choice import RULES, KernelNeeds, kernel_for, writes_scores
 from archlab.config.components.position import Shaw
-from archlab.config.components.query_blocks import is_worth_cutting, query_blocks
+from archlab.config.components.query_blocks import QueryBlocks, is_worth_cutting, query_blocks
 from archlab.config.components.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive
 
 SOFTMAX_FLOPS = 5
 """Per score: scaled, less the largest, exp, summed, divided."""
+SINK_WIDTH = 8
+"""Dimensions by which a sink widens queries and keys (model/kernels.py)."""
 CAP_FLOPS = 3
 """Per score: divided, tanh, multiplied."""
 
@@ -56,14 +58,22 @@ class AnyAttention(Visibility, QueryHeads):
         return getattr(self, self.rotary_field)
 
     def mixing(
-        self, site: Site, this: Pass, key_width: int, value_width: int, made: int, sinks: int = 0
+        self,
+        site: Site,
+        this: Pass,
+        key_width: int,
+        value_width: int,
+        made: int,
+        *,
+        sinks: int = 0,
+        lies_by_head: bool = False,
     ) -> Iterator[Operation]:
         """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
 
         One product with the key and one with the value per pair and head. Shaw's vectors ask for one more; it is
         computed with the vector of every distance, of which each pair takes one. `made`: numbers per token that keys
         and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
-        every pair.
+        every pair. `lies_by_head`: whether queries lie in memory head by head, and not token by token.
         """
         needs = self._needs_in_pass(site, this)
         heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
@@ -75,11 +85,6 @@ class AnyAttention(Visibility, QueryHeads):
         queries = this.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.acts_on == "scores" else 0
         is_written = this.counting != "visible" and writes_scores(needs)
-        padded = 0.0
-        if this.counting != "visible" and value_width != key_width and not is_written:
-            # A CPU's fused kernel wants values, and gives results, as wide as keys.
-            n_kv_heads = made / (key_width + value_width)
-            padded = this.rows * (n_kv_heads * (key_width - value_width) + heads * key_width)
         yield Operation(
             "attention",
             "scores",
@@ -87,20 +92,78 @@ class AnyAttention(Visibility, QueryHeads):
             weights=learned * this.bytes_each,
             kept=self.kept_bytes(site, this),
             moved=(queries + this.rows * made + biases) * this.bytes_each,
-            # What it gives is the next product's input, and counted there.
-            saved=(this.rows * (heads * key_width + made) + biases + padded) * this.bytes_each
-            + this.rows * heads * FLOAT32_BYTES,
+            saved=self._saved(site, this, key_width, value_width, made, has_sinks=sinks > 0, lies_by_head=lies_by_head),
             times=2 if is_written else 1,
         )
         scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
         if not is_written:
             yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
             return
-        # Written and read as products, by the mask, and by each operation of a cap; kept before and after the softmax.
+        # Written and read as products, by the mask, and by each operation of a cap.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
         made = scores * FLOAT32_BYTES
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
-        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=2 * made, made=made)
+        # The weights; what a cap's tanh gives; dropout's factors, and what they leave of the weights.
+        saved = (1 + needs.softcap + 2 * needs.dropout) * made
+        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=saved, made=made)
+
+    def _saved(
+        self,
+        site: Site,
+        this: Pass,
+        key_width: int,
+        value_width: int,
+        made: int,
+        *,
+        has_sinks: bool,
+        lies_by_head: bool,
+    ) -> float:
+        """Bytes that training keeps of queries, keys, values, masks and biases.
+
+        What attention gives is the next product's input, and counted there. A CPU's fused kernel keeps it as well if
+        it does not lie in memory as that product reads it.
+        """
+        needs, position = self._needs_in_pass(site, this), site.position
+        heads, n_kv_heads = self.n_heads, made / (key_width + value_width)
+        kept = 0.0 if position.is_shared else position.saved_for_scores(this, heads, self.query_width)
+        mask = self._mask_pairs(needs, this)
+        bytes_each = FLOAT32_BYTES if needs.bias else this.bytes_each
+        given = 0
+        if this.counting != "visible" and not needs.softcap:
+            key_width += SINK_WIDTH * has_sinks
+            is_copied = lies_by_head or bool(self._blocks(needs, this)) or key_width != value_width
+            is_copied |= bytes_each != this.bytes_each
+            key_width = value_width = max(key_width, value_width)
+            given = value_width * is_copied
+        are_copied = has_sinks or writes_scores(needs)
+        queries, keys = heads * this.rows, this.texts * self._keys_kept(needs, this, are_copied=are_copied)
+        if this.counting != "visible" and (writes_scores(needs) or position.learns_scores):
+            # Every head has keys and values of its own. No fused kernel of a CPU knows the gradient of a bias.
+            weights = 0 if writes_scores(needs) else queries * this.context
+            numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
+            return kept + numbers * FLOAT32_BYTES + mask
+        numbers = queries * (key_width + given) + n_kv_heads * keys * (key_width + value_width)
+        masks = heads * this.texts**position.reads_queries if needs.bias else 1
+        in_float32 = queries + masks * mask
+        return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
+
+    def _mask_pairs(self, needs: KernelNeeds, this: Pass) -> int:
+        """Pairs of a query and a key in the masks that a kernel keeps: none if it is plain causal and has no bias."""
+        if blocks := self._blocks(needs, this):
+            return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
+        return this.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
+
+    def _keys_kept(self, needs: KernelNeeds, this: Pass, *, are_copied: bool) -> int:
+        """Keys of a text that a kernel keeps. Blocks of queries see parts of one tensor, or have copies of their keys,
+        as they do beside shared ones."""
+        blocks = self._blocks(needs, this)
+        copies = [b for b in blocks if b.shared or are_copied]
+        whole = 0 if blocks and len(copies) == len(blocks) else this.context
+        return sum(b.all_keys for b in copies) + whole
+
+    def _blocks(self, needs: KernelNeeds, this: Pass) -> Sequence[QueryBlocks]:
+        """Blocks that a kernel cuts the queries of a text into; none if it does not."""
+        return query_blocks(self, this.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
         """Return the requirements of a layer on its kernel, before a call."""

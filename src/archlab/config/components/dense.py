@@ -63,8 +63,6 @@ class Dense(MLP):
     def inner_work(self, this: Pass) -> Iterator[Operation]:
         """Between the products."""
         yield from this.activation("mlp", self.activation, self.d_ff)
-        if self.matrices == 3:
-            yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=2)
 
 
 class PlainMLP(Dense):
@@ -87,3 +85,9 @@ class GatedMLP(Dense):
 
     matrices: ClassVar[int] = 3
     default_width: ClassVar[float] = 8 / 3
+
+    def inner_work(self, this: Pass) -> Iterator[Operation]:
+        """Return the activation and the gate's product. Clamps keep what they read, too."""
+        yield from super().inner_work(this)
+        saved = 2 if self.clamp is None else 4
+        yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=saved)

@@ -121,13 +121,16 @@ class Latent(AnyAttention):
         made = H * (self.nope_dim + self.v_dim)
         rows = None if is_absorbed else this.texts * this.context
         expanded = this.product("projections", self.kv_rank, made, rows=rows)
+        if self.v_dim == self.query_width:  # kept as part of this product, as no kernel pads values of that width
+            expanded = expanded._replace(saved=expanded.saved + this.rows * H * self.nope_dim * this.bytes_each)
         yield expanded._replace(times=2) if is_absorbed else expanded  # with queries, and with what is mixed
         if is_absorbed:
             # The whole key is given for a value, of which the part that rotates is left out after.
             value = self.kv_rank if this.counting == "visible" else self.kept_width
             yield from self.mixing(site, this, self.kept_width, value, self.kept_width)
         else:
-            yield from self.mixing(site, this, self.query_width, self.v_dim, H * (self.query_width + self.v_dim))
+            made = H * (self.query_width + self.v_dim)
+            yield from self.mixing(site, this, self.query_width, self.v_dim, made, lies_by_head=True)
         yield this.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from archlab.config.components.activation import ActivationName, activation_named
 from archlab.config.components.component import MLP, RoleName, Site, shared_out
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
-from archlab.config.components.work import Operation, Pass
+from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Base, Derived, NonNegative, Positive, Width
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
@@ -178,7 +178,7 @@ class MoE(MLP):
         """The router, the chosen experts with rows put in their order and back, the shared one and its gate."""
         d, E, K = site.d_model, self.experts, self.active
         yield this.product("mlp", d, E, bias=E * self.router.bias)
-        yield this.element_wise("element-wise", "mlp", E, flops=4)
+        yield this.element_wise("element-wise", "mlp", E, flops=4)._replace(saved=this.rows * E * FLOAT32_BYTES)
         yield this.element_wise("element-wise", "mlp", K * d, flops=0)
         # As many experts as are met on average where each token chooses by chance.
         met, routed = E * (1 - (1 - K / E) ** this.rows), replace(this, texts=this.texts * K)
@@ -195,4 +195,4 @@ class MoE(MLP):
             yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
             yield this.product("mlp", d, 1, shares_input=True)
-            yield this.element_wise("element-wise", "mlp", d, flops=1)
+            yield this.element_wise("element-wise", "mlp", d, flops=1, saved=1)

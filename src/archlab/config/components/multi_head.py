@@ -24,6 +24,11 @@ class _Scoped(Base):
 class QKLayerNorm(_Scoped, AnyLayerNorm):
     """Layer norm of queries and keys."""
 
+    @property
+    def saved_per_number(self) -> int:
+        """The input. If each head has weights of its own, torch's fused norm lacks them: what they multiply, too."""
+        return 2 if self.scope == "each_head" and self.weight else 1
+
 
 class QKRMSNorm(_Scoped, AnyRMSNorm):
     """RMS norm of queries and keys."""
@@ -158,21 +163,39 @@ class MultiHead(AnyAttention, _Shape):
         d, queries_keys = site.d_model, (self.n_heads + self.n_kv_heads) * self.head_dim
         yield this.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
         if self.clip_qkv is not None:
-            yield this.element_wise("element-wise", "projections", self.qkv_width, flops=2)
+            yield this.element_wise("element-wise", "projections", self.qkv_width, flops=2, saved=1)
         yield from this.norm(self.qk_norm, queries_keys, self._qk_norms())
         yield from self.rotating(site, this, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
             yield this.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
         made = self.n_kv_heads * (self.head_dim + self.v_dim)
-        yield from self.mixing(site, this, self.head_dim, self.v_dim, made, sinks=self.n_heads * self.sinks)
+        yield from self.mixing(
+            site,
+            this,
+            self.head_dim,
+            self.v_dim,
+            made,
+            sinks=self.n_heads * self.sinks,
+            lies_by_head=self._lies_by_head(site),
+        )
         yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
         if self.gate is not None:
             yield this.product(
                 "projections", d, self.gate_width, bias=self.gate_width * self.gate.bias, shares_input=True
             )
             yield from this.activation("projections", self.gate.activation, self.gate_width)
-            yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=2)
+            # It keeps what it multiplies and the factors.
+            saved = 1 + self.gate_width / self.out_width
+            yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield this.product("projections", self.out_width, d, bias=d * self.out_bias)
+
+    def _lies_by_head(self, site: Site) -> bool:
+        """Whether queries are laid out head by head: torch's norms and a rotation of some dimensions copy them."""
+        norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
+        is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
+        if isinstance(norm, NoNorm) or norm.scope != "head":
+            return is_partial
+        return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """Keys and values of the tokens that may still be seen."""

@@ -149,6 +149,11 @@ class ScaleNorm(Norm):
 
     flops_per_number: ClassVar[int] = 3
 
+    @property
+    def saved_per_number(self) -> int:
+        """The input, and what g multiplies."""
+        return 2
+
     def n_parameters(self, width: int) -> int:
         """One learned number, whatever the width."""
         return 1
@@ -165,6 +170,11 @@ class PartialRMSNorm(Norm):
     """Of the features that the mean square is over, rounded up, but one at least."""
 
     flops_per_number: ClassVar[int] = 3
+
+    @property
+    def saved_per_number(self) -> int:
+        """The input, and what the weight multiplies."""
+        return 2
 
     def n_parameters(self, width: int) -> int:
         """A weight per feature."""

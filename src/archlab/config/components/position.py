@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
+from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base, Float32, Index, Length, Positive, Width
 from archlab.config.core.registry import Registered, Section, kind_of
 from archlab.errors import UserError
@@ -13,6 +14,8 @@ Stretch = Annotated[float, Field(ge=1), Float32]
 Longer = Annotated[float, Field(gt=1), Float32]
 """A stretch that is one."""
 
+INDEX_BYTES = 8
+"""Bytes of one index into a table."""
 
 ActsOn = Literal["embedding", "scores", "queries", "nothing"]
 ON_ATTENTION: tuple[ActsOn, ...] = ("scores", "queries")
@@ -28,6 +31,8 @@ class Position(Registered):
     acts_on: ClassVar[ActsOn]
     """embedding: added once, to the token embedding. scores: read the distance of query and key, and add to their
     score. queries: rotates them and the keys."""
+    reads_queries: ClassVar[bool] = False
+    """Whether what it adds to scores depends on the queries. Otherwise all texts of a batch share it."""
 
     @classmethod
     def check_class(cls) -> None:
@@ -52,6 +57,15 @@ class Position(Registered):
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         """Learned numbers of a table that stands beside one layer's scores."""
         return 0
+
+    @property
+    def learns_scores(self) -> bool:
+        """Whether it adds learned numbers to scores."""
+        return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
+
+    def saved_for_scores(self, this: Pass, n_heads: int, query_width: int) -> float:
+        """Bytes that training keeps to find the gradient of what it learns: of a layer, or once if all share it."""
+        return 0.0
 
 
 class NoPosition(Position):
@@ -96,12 +110,18 @@ class Shaw(Position):
     kind: Literal["shaw"] = "shaw"
     display_name: ClassVar[str] = "Shaw"
     acts_on: ClassVar[ActsOn] = "scores"
+    reads_queries: ClassVar[bool] = True
     max_distance: Width = 16
     """Larger distances share the last vector."""
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         """A vector per distance."""
         return (self.max_distance + 1) * query_width
+
+    def saved_for_scores(self, this: Pass, n_heads: int, query_width: int) -> float:
+        """The distance of every pair; queries in one matrix, and their products with the vector of every distance."""
+        queries = this.rows * n_heads * (query_width + self.max_distance + 1)
+        return INDEX_BYTES * this.mask_pairs + FLOAT32_BYTES * queries
 
 
 class T5(Position):
@@ -129,6 +149,10 @@ class T5(Position):
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         """A number per bucket and head, where each layer has its own."""
         return 0 if self.shared else self.buckets * n_heads
+
+    def saved_for_scores(self, this: Pass, n_heads: int, query_width: int) -> float:
+        """The bucket of every pair."""
+        return INDEX_BYTES * this.mask_pairs
 
 
 class Alibi(Position):

@@ -55,7 +55,12 @@ class QueryBlocks:
     @property
     def all_pairs(self) -> int:
         """The same where nothing is skipped within a block."""
-        return self.count * self.size * (self.n_keys + (self.shared.count if self.shared else 0))
+        return self.size * self.all_keys
+
+    @property
+    def all_keys(self) -> int:
+        """Keys of all blocks together, each as often as blocks are compared with it."""
+        return self.count * (self.n_keys + (self.shared.count if self.shared else 0))
 
 
 def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:

@@ -93,6 +93,11 @@ class Pass:
         """Tokens of each text after the pass."""
         return self.held + self.tokens
 
+    @property
+    def mask_pairs(self) -> int:
+        """Pairs of a query and a key in a mask. One mask serves all texts, unless documents are packed."""
+        return (self.texts if self.counting == "packed" else 1) * self.tokens * self.context
+
     def product(
         self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
     ) -> Operation:
@@ -126,11 +131,14 @@ class Pass:
             made=(self.rows * width + 2 * whole) * self.bytes_each,
         )
 
-    def norm(self, norm: AnyNorm, width: float, weights: int | None = None) -> Iterator[Operation]:
-        """Over `width` numbers of each row; `weights`: its learned numbers, where it has not as many as it is wide."""
+    def norm(
+        self, norm: AnyNorm, width: float, weights: int | None = None, *, shares_input: bool = False
+    ) -> Iterator[Operation]:
+        """Over `width` numbers of each row; `weights`: its learned numbers, where it has not as many as it is wide. Its
+        input is kept for the backward pass, unless it is an earlier norm's, too."""
         if norm.flops_per_number:
             weights = norm.n_parameters(int(width)) if weights is None else weights
-            flops, saved = norm.flops_per_number, norm.saved_per_number
+            flops, saved = norm.flops_per_number, norm.saved_per_number - shares_input
             yield self.in_stream("norms", "norms", width, flops=flops, weights=weights)._replace(
                 saved=saved * self.rows * width * FLOAT32_BYTES
             )
@@ -139,9 +147,11 @@ class Pass:
         """Of `width` numbers of each row."""
         activation = activation_named(name)
         if activation.flops_per_number:
-            flops, saved = activation.flops_per_number, not activation.gradient_from_output
-            weights = activation.n_parameters
-            yield self.element_wise("activations", part, width, flops=flops, weights=weights, saved=saved)
+            flops, weights = activation.flops_per_number, activation.n_parameters
+            bytes_kept = FLOAT32_BYTES if activation.computes_in_float32 else self.bytes_each
+            yield self.element_wise("activations", part, width, flops=flops, weights=weights)._replace(
+                saved=activation.saved_per_number * self.rows * width * bytes_kept
+            )
 
     def element_wise(
         self,
