@@ -13,12 +13,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, field_validator
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from archlab.code import meaning
-from archlab.config.core.base import Base, in_float32
+from archlab.config.core.base import Base, Settings
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import read_text
 
@@ -57,7 +57,7 @@ def is_open(config: type[Base]) -> bool:
     return hasattr(config, "section") and not kind_of(config)
 
 
-class Registered(Base):
+class Registered(Settings):
     """A section of a config that may be of several kinds.
 
     A root class sets `section`. A field that is typed with a class without a kind of its own takes every kind that
@@ -73,12 +73,6 @@ class Registered(Base):
     """Kind of a section that names none. None: the section must name one."""
     display_name: ClassVar[str]
     """Name on drawings and in tables. By default the kind."""
-
-    @field_validator("*")
-    @classmethod
-    def _fits_into_float32(cls, value: Any) -> Any:
-        """Refuse numbers that float32 cannot hold."""
-        return in_float32(value)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
