@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from archlab.config.core.base import Count, Fraction, Kinded, Positive, Share
+from archlab.config.core.old_form import from_old_form, to_old_form
 from archlab.config.core.registry import (
     KindName,
     Registered,
@@ -15,10 +16,9 @@ from archlab.config.core.registry import (
     is_users,
     kind_of,
     source_digest,
-    to_old_form,
 )
 from archlab.config.core.text import Line
-from archlab.config.old_form import Options, as_kind
+from archlab.config.register import Options, as_kind
 from archlab.config.tasks import Task
 from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
@@ -365,7 +365,7 @@ def named(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        name: {"kind": name, **(fields or {})} if isinstance(fields, dict | None) else fields
+        name: from_old_form({"kind": name, **(fields or {})}, Outcome) if isinstance(fields, dict | None) else fields
         for name, fields in value.items()
     }
 

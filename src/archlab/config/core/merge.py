@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived
-from archlab.config.core.registry import Registered, from_old_form, is_open, is_users, kinds
+from archlab.config.core.old_form import from_old_form
+from archlab.config.core.registry import Registered, is_open, is_users, kinds
 from archlab.errors import UserError
 
 Raw = dict[str, Any]

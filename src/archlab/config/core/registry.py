@@ -131,7 +131,6 @@ class Registered(Settings):
             return value
         if not isinstance(value, dict):
             raise PydanticKnownError("model_attributes_type")
-        value = from_old_form(value, cls)
         kind = value.get("kind", cls.default_kind)
         if kind is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
@@ -142,34 +141,6 @@ class Registered(Settings):
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
         return found.model_validate({"kind": kind, **value}, context=info.context)
-
-
-def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
-    """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
-
-    Also accept a part, as in `{options: {rate: 2}}`. Files of runs and studies that were made before kinds registered
-    themselves use that form. `kind_below` is the kind of a value that names none.
-    """
-    options = value.get("options")
-    is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
-    named = kinds(root).get(str(value.get("kind", kind_below)))
-    has_options = "options" in value and not (named and "options" in named.model_fields)
-    if not is_old and not (has_options and isinstance(options, dict)):
-        return value
-    kind = {"kind": value["name"]} if is_old else {}
-    rest = {key: given for key, given in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
-    return {**rest, **kind, **(options or {})}
-
-
-def from_old_path(path: str) -> str:
-    """Return `model.mlp.rate` for `model.mlp.options.rate`."""
-    return path.replace(".options.", ".")
-
-
-def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
-    """Return `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate: 2}`; names of runs keep it."""
-    options = {key: given for key, given in value.items() if key != "kind"}
-    return {"kind": "plugin", "name": value["kind"], "options": options}
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
