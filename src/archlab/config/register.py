@@ -36,7 +36,7 @@ def register_mixer(name: str, options: type[Component], module: Callable[..., An
 def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
     """Register an optimizer: `factory(groups, options)` is a torch optimizer."""
     implements(as_kind(name, options, Optimizer, Options))(
-        lambda config, to_train: factory(to_train.groups_by_shape, config)
+        lambda config, to_train: factory(to_train.groups_by_use, config)
     )
 
 

@@ -19,7 +19,7 @@ from archlab.config.core.base import (
     Share,
     Tokens,
 )
-from archlab.config.core.plugins import PlugIns, load_plugins
+from archlab.config.core.plugins import PlugIns, import_plugins
 from archlab.config.core.trust import accept
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, LrMultipliers, NextToken, Objective, Optimizer, ScheduleName
@@ -206,7 +206,7 @@ class Config(Settings):
 def _unpickled(schema: type[Config], plugins: tuple[str, ...], state: bytes) -> Config:
     """The process that sent the config has checked its plug-ins."""
     accept(*plugins)
-    load_plugins(plugins)
+    import_plugins(plugins)
     config = schema.__new__(schema)
     config.__setstate__(pickle.loads(state))
     return config

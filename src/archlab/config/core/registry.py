@@ -8,6 +8,7 @@ of the section's kinds from its definition on: configs may name it, errors list 
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -31,11 +32,11 @@ Section = Literal[
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
 """Section -> kind -> module -> class. A file and its copy in a run's folder are two modules."""
 
-_sorted: dict[type["Registered"], dict[str, Any]] = {}
-"""Base class -> its kinds, until another one is registered."""
+_caches: list[Any] = []
+"""Functions of `cache_of_kinds`."""
 
-_changes = 0
-"""Number of times that a kind was registered or forgotten."""
+_in_the_schema: set[type["Registered"]] = set()
+"""Root classes whose kinds a JSON schema is just listing."""
 
 _digests: dict[str, str] = {}
 """Module of a user's kinds -> digest of its file when it was imported."""
@@ -44,6 +45,13 @@ _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
+
+
+def cache_of_kinds(function: _T) -> _T:
+    """Decorate a function whose results hold until a kind is registered or forgotten."""
+    cached: Any = cache(function)
+    _caches.append(cached)
+    return cached
 
 
 def kind_of(config: type[Base]) -> str:
@@ -118,12 +126,21 @@ class Registered(Settings):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the union of the kinds, the default first."""
+        """Return the union of the kinds, the default first.
+
+        A section inside one of the same root, as that of an MLP made of MLPs, is described by its kinds' names alone.
+        """
         if not is_open(cls):
             return handler(schema)
+        if cls in _in_the_schema:
+            return {"type": "object", "properties": {"kind": {"type": "string", "enum": list(kinds(cls))}}}
         ordered = sorted(kinds(cls).items(), key=lambda item: item[0] != cls.default_kind)
         choices = {kind: found.__pydantic_core_schema__ for kind, found in ordered}
-        return handler(core_schema.tagged_union_schema(choices, discriminator="kind"))
+        _in_the_schema.add(cls)
+        try:
+            return handler(core_schema.tagged_union_schema(choices, discriminator="kind"))
+        finally:
+            _in_the_schema.remove(cls)
 
     @classmethod
     def _validated(cls, value: Any, info: ValidationInfo) -> Self:
@@ -182,13 +199,12 @@ def make(config: Base, *arguments: Any) -> Any:
     return implementation_of(type(config))(config, *arguments)
 
 
+@cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
     """Kind -> class of a section, in the order of registration, none last; only those that derive from `root`."""
-    if root not in _sorted:
-        found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
-        known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
-        _sorted[root] = dict(sorted(known, key=lambda item: item[0] == "none"))
-    return _sorted[root]
+    found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
+    known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
+    return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
 def is_users(config: type[Registered]) -> bool:
@@ -226,7 +242,7 @@ def forget(module: str) -> None:
         for modules in kinds_of_section.values():
             modules.pop(module, None)
     _digests.pop(module, None)
-    _note_change()
+    _clear_caches()
 
 
 def digest_of(file: Path) -> str:
@@ -254,18 +270,12 @@ def _register(config: type[Registered], kind: str) -> None:
     for other in known.values():
         _refuse_two(config, other, kind)
     known[config.__module__] = config
-    _note_change()
+    _clear_caches()
 
 
-def _note_change() -> None:
-    global _changes
-    _changes += 1
-    _sorted.clear()
-
-
-def changes() -> int:
-    """Return a number that is another one after a kind was registered or forgotten."""
-    return _changes
+def _clear_caches() -> None:
+    for cached in _caches:
+        cached.cache_clear()
 
 
 def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:
