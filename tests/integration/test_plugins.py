@@ -36,11 +36,13 @@ from archlab.digests import write_with_digests
 from archlab.errors import UserError, user_message
 from archlab.exchange.gguf.write import save_gguf
 from archlab.flatten.write import flatten
+from archlab.infer.clock import clocked
 from archlab.model.context import start_pass
 from archlab.pricing.work import forward_flops
 from archlab.report.guide.reference import config_addresses
 from archlab.study.authoring import json_schema
 from archlab.study.executors.local import Local
+from archlab.study.outcome_schema import Outcome
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.runs import Run
@@ -861,6 +863,71 @@ def test_a_kind_is_known_everywhere_that_was_asked_before_it_was_registered() ->
     layers = {"a": {"mixer.keep": 0.1}, "b": {"mixer.keep": 0.2}, "pattern": ["a", "b"]}
     with pytest.raises(UserError, match=r"model\.mixer\.keep +every layer kind has its own"):
         documented("average.py", "model.mixer.keep=0.3", f"model.layers={to_yaml(layers)}")
+
+
+REFUSED_BY_MUP = {
+    "power_norm.py": "model.norm.kind",
+    "bell.py": "model.position.kind",
+    "relu_attention.py": "model.attention.kind",
+    "sigmoid.py": "model.attention.kind",
+    "average.py": "model.mixer.kind",
+    "squared.py": "model.mlp.kind",
+    "lion.py": "train.optimizer",
+}
+"""File of the document -> the field that muP refuses. It allows the others: they do not depend on the width."""
+
+
+@pytest.mark.parametrize("file", USED)
+def test_mup_refuses_kinds_that_it_has_no_rule_for(file: str) -> None:
+    mup = "model.mup={base_width: 16, base_head_dim: 8}"
+    if file not in REFUSED_BY_MUP:
+        assert documented(file, mup).model.mup
+        return
+    with pytest.raises(UserError) as refused:
+        documented(file, mup)
+    assert re.search(rf"{REFUSED_BY_MUP[file]} .*{KINDS[file]}.*muP .* has no rule", str(refused.value))
+
+
+class Measured(Base):
+    outcome: Outcome
+
+
+TASK_OUTCOME = {"kind": "answers", "task": {"kind": "reverse", "reversed": 4}}
+
+
+def test_a_changed_task_is_another_outcome() -> None:
+    """A result of the old task is not read for the new one. Names of files that archlab's tasks have stay."""
+
+    def name() -> str:
+        trust.accept("reverse.py")
+        resolve_and_import(("reverse.py",))
+        return config_hash(Measured.model_validate({"outcome": TASK_OUTCOME}).outcome.meaning)
+
+    write(FILES["reverse.py"], "reverse.py")
+    first = name()
+    assert name() == first
+    write(FILES["reverse.py"].replace("[:, ::-1]", ""), "reverse.py")
+    assert name() != first
+
+    ours = Measured.model_validate({"outcome": {"kind": "answers", "task": {"kind": "recall"}}}).outcome
+    assert ours.meaning == ours.model_dump()
+
+
+def operations(arguments: list[str]) -> set[str]:
+    """The kinds of operation that a profile of one training step of a config finds."""
+    model = archlab.Decoder(archlab.load_config(*arguments).model)
+    return set(clocked(model, lambda: model(torch.arange(8)[None]).square().mean().backward(), 1, "cpu"))
+
+
+@pytest.mark.parametrize(("file", "place"), [("power_norm.py", "norms"), ("average.py", "scans")])
+def test_a_profile_counts_a_module_of_yours_as_it_says(file: str, place: str) -> None:
+    arguments = written(file)
+    assert place not in operations(arguments)
+    write(FILES[file].replace("Module(nn.Module):\n", f"Module(nn.Module):\n    timed_as = {place!r}\n", 1), file)
+    assert place in operations(arguments)
+    write(FILES[file].replace("Module(nn.Module):\n", "Module(nn.Module):\n    timed_as = 'norm'\n", 1), file)
+    with pytest.raises(UserError, match=r"Module\.timed_as is 'norm'; allowed: norms, activations, scans"):
+        operations(arguments)
 
 
 OLD = """

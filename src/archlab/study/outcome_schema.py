@@ -19,6 +19,7 @@ from archlab.config.core.registry import (
 )
 from archlab.config.core.text import Line
 from archlab.config.register import Options, as_kind
+from archlab.config.sources import sources_inside
 from archlab.config.tasks import Task
 from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
@@ -65,9 +66,12 @@ class Outcome(Kinded, Registered):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """All that decides its value for one run, as plain values; of a user's outcome also the code that measures."""
+        """All that decides its value for one run, as plain values, with digests of a user's code that takes part."""
         plain = self.model_dump()
-        return {**to_old_form(plain), "source": source_digest(type(self))} if is_users(type(self)) else plain
+        if is_users(type(self)):
+            plain = {**to_old_form(plain), "source": source_digest(type(self))}
+        inside = sources_inside(self)
+        return {**plain, "plugins": inside} if inside else plain
 
 
 class BitsPerByte(Outcome):
