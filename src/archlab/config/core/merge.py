@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived
-from archlab.config.core.old_form import from_old_form
+from archlab.config.core.old_form import from_old_form, lays_options_over
 from archlab.config.core.registry import Registered, cache_of_kinds, is_open, is_users, kinds
 from archlab.errors import UserError
 
@@ -86,8 +86,10 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
     out = dict(below)
     for key, value in over.items():
         field = schema.model_fields.get(key) if schema else None
-        under = _as_section(out.get(key), field)
-        value = _as_section(value, field, under)
+        under = out.get(key)
+        if not (isinstance(value, dict) and isinstance(under, dict) and lays_options_over(under, value)):
+            under = _as_section(under, field)
+            value = _as_section(value, field, under)
         if isinstance(value, dict) and isinstance(under, dict):
             section = section_schema(field, {**under, **value}) if field else None
             if value.get("kind") not in (None, under.get("kind")):

@@ -27,6 +27,15 @@ def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any
     return {**rest, **kind, **(options or {})}
 
 
+def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
+    """Return whether both have the older form of one kind, so that merging them needs no other form.
+
+    Digests of studies that were run keep it.
+    """
+    same = {"kind": below.get("kind"), "name": below.get("name")} | over
+    return "options" in over and same["kind"] == below.get("kind") == "plugin" and same["name"] == below.get("name")
+
+
 def from_old_path(path: str) -> str:
     """Return `model.mlp.rate` for `model.mlp.options.rate`."""
     return path.replace(".options.", ".")
