@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from archlab.config.check import validate
 from archlab.config.components.activation import Activation
 from archlab.config.core.base import Positive, Settings
-from archlab.config.core.merge import field_paths
+from archlab.config.core.merge import fields_below
 from archlab.config.core.registry import kinds
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
@@ -193,7 +193,7 @@ def test_the_words_people_type_are_answered_with_what_to_write(typed, path, said
 
 
 def test_all_that_the_vocabulary_tells_to_write_is_taken():
-    known = set(field_paths(Config))
+    known = {place.path for place in fields_below(Config)}
     for words, text in WRITE.items():
         told = text.partition(" (")[0].split()
         assert {override.partition("=")[0] for override in told} <= known, words
