@@ -865,6 +865,14 @@ def test_a_kind_is_known_everywhere_that_was_asked_before_it_was_registered() ->
         documented("average.py", "model.mixer.keep=0.3", f"model.layers={to_yaml(layers)}")
 
 
+def test_a_field_of_yours_says_nothing_of_another_kinds_field() -> None:
+    """`d_ff` of a gated MLP is derived, so that layer kinds may all replace it; that of `squared` is not."""
+    layers = "model.layers={a: {mlp.d_ff: 32}, b: {mlp.d_ff: 64}, pattern: [a, b]}"
+    with pytest.raises(UserError, match=r"model\.mlp\.d_ff +every layer kind has its own"):
+        documented("squared.py", layers)
+    assert archlab.load_config(*written("squared.py")[:2], "model.mlp={kind: gated, d_ff: 48}", layers)
+
+
 REFUSED_BY_MUP = {
     "power_norm.py": "model.norm.kind",
     "bell.py": "model.position.kind",
