@@ -203,7 +203,7 @@ class FieldPlace(NamedTuple):
 def fields_below(
     schema: type[BaseModel], at: str = "", within: tuple[type[BaseModel], ...] = ()
 ) -> Iterator[FieldPlace]:
-    """Yield every field that a section can have, with those of all kinds. A name of a mapping is `NAME`.
+    """Yield every field that a section can have, with those of all kinds. A mapping has them with and without `NAME`.
 
     `within` are the classes of the sections around it. A class inside itself, as an MLP made of MLPs, is left out:
     its fields would have no end.
@@ -211,8 +211,9 @@ def fields_below(
     for name, field in schema.model_fields.items():
         yield FieldPlace(at + name, schema, name)
         mapping = value_of_mapping(field)
-        below = f"{at}{name}.NAME." if mapping else f"{at}{name}."
-        for section in section_classes(mapping or field):
+        inside = [(f"{at}{name}.", section) for section in section_classes(field)]
+        inside += [(f"{at}{name}.NAME.", section) for section in (section_classes(mapping) if mapping else ())]
+        for below, section in inside:
             if section is not schema and section not in within:
                 yield from fields_below(section, below, (*within, schema))
 
