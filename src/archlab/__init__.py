@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from archlab.config.components.norm import Norm
     from archlab.config.components.position import Position
     from archlab.config.core.registry import implements
-    from archlab.config.old_form import Options, register_mixer, register_mlp, register_optimizer
     from archlab.config.optimizer import Objective, Optimizer, Schedule
+    from archlab.config.register import Options, register_mixer, register_mlp, register_optimizer
     from archlab.config.tasks import Task
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
@@ -80,7 +80,7 @@ _HOME = {
     "Norm": "archlab.config.components.norm",
     "Objective": "archlab.config.optimizer",
     "Optimizer": "archlab.config.optimizer",
-    "Options": "archlab.config.old_form",
+    "Options": "archlab.config.register",
     "Outcome": "archlab.study.outcome_schema",
     "Position": "archlab.config.components.position",
     "Projection": "archlab.model.projection",
@@ -95,9 +95,9 @@ _HOME = {
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.record",
-    "register_mixer": "archlab.config.old_form",
-    "register_mlp": "archlab.config.old_form",
-    "register_optimizer": "archlab.config.old_form",
+    "register_mixer": "archlab.config.register",
+    "register_mlp": "archlab.config.register",
+    "register_optimizer": "archlab.config.register",
     "register_outcome": "archlab.study.outcome_schema",
     "run_study": "archlab.report.study.run_study",
     "save_pretrained": "archlab.exchange.save",

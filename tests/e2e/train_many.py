@@ -10,7 +10,7 @@ import yaml
 from torch.distributed import destroy_process_group, init_process_group
 
 from archlab.config.core.merge import expand
-from archlab.config.core.plugins import load_early
+from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.trust import accept
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     common, *configs = yaml.safe_load_all(file.read_text())
     plugins = [plugin for one in configs for plugin in one.get("plugins", ())]
     accept(*plugins)
-    load_early(plugins)
+    import_if_possible(plugins)
     if not (alone := "WORLD_SIZE" not in os.environ):
         init_process_group("gloo")  # once, for all of them
     for one in configs:

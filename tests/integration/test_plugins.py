@@ -20,7 +20,9 @@ import archlab
 import tiny
 from archlab.cli.app import main
 from archlab.config.core import trust
-from archlab.config.core.plugins import loaded
+from archlab.config.core.base import Base
+from archlab.config.core.merge import derived_fields
+from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import Section, kind_of, users_kinds
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.identity import config_hash, resolved
@@ -28,14 +30,19 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.config.vocabulary import elsewhere
 from archlab.data.tasks.windows import windows
 from archlab.digests import write_with_digests
 from archlab.errors import UserError, user_message
 from archlab.exchange.gguf.write import save_gguf
 from archlab.flatten.write import flatten
+from archlab.infer.clock import clocked
 from archlab.model.context import start_pass
 from archlab.pricing.work import forward_flops
+from archlab.report.guide.reference import config_addresses
+from archlab.study.authoring import json_schema
 from archlab.study.executors.local import Local
+from archlab.study.outcome_schema import Outcome
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.runs import Run
@@ -288,7 +295,7 @@ def test_every_section_has_a_file() -> None:
     for file in KINDS:
         write(FILES[file], file)
         trust.accept(file)
-    loaded(tuple(KINDS))
+    resolve_and_import(tuple(KINDS))
     assert {kind_of(kind): kind.section for kind in users_kinds()}.keys() == set(KINDS.values())
     assert {kind.section for kind in users_kinds()} == set(get_args(Section))
 
@@ -705,7 +712,7 @@ def test_fields_may_hold_lists() -> None:
 
 def test_what_an_optimiser_must_not_do() -> None:
     for before, after, message in (
-        ("LionOptimizer(to_train.groups_by_shape, config)", "3", "its factory made a int; allowed: a torch.optim"),
+        ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory made a int; allowed: a torch.optim"),
         ("(groups, defaults", "([p for g in groups for p in g['params']], defaults", "groups without lr_multiplier"),
         (
             'p.mul_(1 - group["lr"] * group["weight_decay"])',
@@ -773,6 +780,162 @@ def test_files_of_plug_ins_that_lead_nowhere(tmp_path: Path) -> None:
         config("plugins=[loop.py]")
     with pytest.raises(UserError, match="no user 'nobody-of-that-name'"):
         config("plugins=[~nobody-of-that-name/x.py]")
+
+
+NESTED = """
+from typing import Literal
+
+import archlab
+from archlab.config.core.registry import make
+from torch import nn
+
+
+class Halved(archlab.MLP):
+    kind: Literal["halved"] = "halved"
+    inner: archlab.MLP
+
+    def parameters(self, site):
+        return self.inner.parameters(site)
+
+    def work(self, site, this):
+        return self.inner.work(site, this)
+
+    def roles(self):
+        return self.inner.roles()
+
+    def resolve(self, d_model):
+        return self.model_copy(update={"inner": self.inner.resolve(d_model)})
+
+
+@archlab.implements(Halved)
+class HalvedModule(nn.Module):
+    def __init__(self, config, site):
+        super().__init__()
+        self.inner = make(config.inner, site)
+
+    def forward(self, x, context=None, state=None):
+        return self.inner(x, context, state) / 2
+"""
+"""An MLP with an MLP inside, which may be of its own kind."""
+
+
+def test_a_kind_may_be_inside_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    write(NESTED)
+    twice = "model.mlp={kind: halved, inner: {kind: halved, inner: {kind: plain}}}"
+    arguments = [*written(), "plugins=[own.py]", twice]
+    assert "kind: halved" in said(capsys, "show", *arguments)
+    x = torch.randn(2, 3, 32)
+    mlp = archlab.Decoder(archlab.load_config(*arguments).model).layers[0].get_submodule("mlp")
+    torch.testing.assert_close(mlp(x), mlp.get_submodule("inner.inner")(x) / 4)
+
+    kinds = ["plain", "gated", "moe", "halved", "none"]
+    assert f"a section of kind {', '.join(kinds)}" in said(capsys, "explain", "halved", "--plugins", "own.py")
+    assert "Halved" in json_schema()["$defs"]
+    wrong = said(capsys, "show", *arguments, "model.mlp.inner.inner.d_f=3", code=2)
+    assert "model.mlp.inner.inner.d_f  unknown; did you mean d_ff?" in wrong
+
+    layers = "model.layers={a: {mlp.inner.inner.d_ff: 96}, b: {}, pattern: [a, b]}"
+    first, second = (
+        layer.mlp.model_dump()["inner"]["inner"]
+        for layer in layer_configs(archlab.load_config(*arguments, layers).model)
+    )
+    assert (first["d_ff"], second["d_ff"]) == (96, 4 * 32)
+
+
+def test_a_kind_is_known_everywhere_that_was_asked_before_it_was_registered() -> None:
+    class WithAnObjective(Base):
+        objective: archlab.Objective
+
+    layers = {"a": {"mlp.bias": True}, "b": {"mlp.bias": True}, "pattern": ["a", "b"]}
+    build_config({"model": tiny.MODEL | {"layers": layers}, "data": {"path": "python-stdlib"}})
+    assert elsewhere("amount", "") == ""
+    assert "model.mixer.keep" not in config_addresses()
+    assert derived_fields(WithAnObjective) == ()
+
+    derived = FILES["smooth.py"].replace("amount: float = 0.1", "amount: Derived[float] = None")
+    write("from archlab.config.core.base import Derived\n" + derived, "smooth.py")
+    write(FILES["average.py"], "average.py")
+    trust.accept("average.py", "smooth.py")
+    resolve_and_import(("average.py", "smooth.py"))
+    assert elsewhere("amount", "") == "write train.objective.amount"
+    assert "model.mixer.keep" in config_addresses()
+    assert derived_fields(WithAnObjective) == ("objective",)
+    layers = {"a": {"mixer.keep": 0.1}, "b": {"mixer.keep": 0.2}, "pattern": ["a", "b"]}
+    with pytest.raises(UserError, match=r"model\.mixer\.keep +every layer kind has its own"):
+        documented("average.py", "model.mixer.keep=0.3", f"model.layers={to_yaml(layers)}")
+
+
+def test_a_field_of_yours_says_nothing_of_another_kinds_field() -> None:
+    """`d_ff` of a gated MLP is derived, so that layer kinds may all replace it; that of `squared` is not."""
+    layers = "model.layers={a: {mlp.d_ff: 32}, b: {mlp.d_ff: 64}, pattern: [a, b]}"
+    with pytest.raises(UserError, match=r"model\.mlp\.d_ff +every layer kind has its own"):
+        documented("squared.py", layers)
+    assert archlab.load_config(*written("squared.py")[:2], "model.mlp={kind: gated, d_ff: 48}", layers)
+
+
+REFUSED_BY_MUP = {
+    "power_norm.py": "model.norm.kind",
+    "bell.py": "model.position.kind",
+    "relu_attention.py": "model.attention.kind",
+    "sigmoid.py": "model.attention.kind",
+    "average.py": "model.mixer.kind",
+    "squared.py": "model.mlp.kind",
+    "lion.py": "train.optimizer",
+}
+"""File of the document -> the field that muP refuses. It allows the others: they do not depend on the width."""
+
+
+@pytest.mark.parametrize("file", USED)
+def test_mup_refuses_kinds_that_it_has_no_rule_for(file: str) -> None:
+    mup = "model.mup={base_width: 16, base_head_dim: 8}"
+    if file not in REFUSED_BY_MUP:
+        assert documented(file, mup).model.mup
+        return
+    with pytest.raises(UserError) as refused:
+        documented(file, mup)
+    assert re.search(rf"{REFUSED_BY_MUP[file]} .*{KINDS[file]}.*muP .* has no rule", str(refused.value))
+
+
+class Measured(Base):
+    outcome: Outcome
+
+
+TASK_OUTCOME = {"kind": "answers", "task": {"kind": "reverse", "reversed": 4}}
+
+
+def test_a_changed_task_is_another_outcome() -> None:
+    """A result of the old task is not read for the new one. Names of files that archlab's tasks have stay."""
+
+    def name() -> str:
+        trust.accept("reverse.py")
+        resolve_and_import(("reverse.py",))
+        return config_hash(Measured.model_validate({"outcome": TASK_OUTCOME}).outcome.meaning)
+
+    write(FILES["reverse.py"], "reverse.py")
+    first = name()
+    assert name() == first
+    write(FILES["reverse.py"].replace("[:, ::-1]", ""), "reverse.py")
+    assert name() != first
+
+    ours = Measured.model_validate({"outcome": {"kind": "answers", "task": {"kind": "recall"}}}).outcome
+    assert ours.meaning == ours.model_dump()
+
+
+def operations(arguments: list[str]) -> set[str]:
+    """The kinds of operation that a profile of one training step of a config finds."""
+    model = archlab.Decoder(archlab.load_config(*arguments).model)
+    return set(clocked(model, lambda: model(torch.arange(8)[None]).square().mean().backward(), 1, "cpu"))
+
+
+@pytest.mark.parametrize(("file", "place"), [("power_norm.py", "norms"), ("average.py", "scans")])
+def test_a_profile_counts_a_module_of_yours_as_it_says(file: str, place: str) -> None:
+    arguments = written(file)
+    assert place not in operations(arguments)
+    write(FILES[file].replace("Module(nn.Module):\n", f"Module(nn.Module):\n    timed_as = {place!r}\n", 1), file)
+    assert place in operations(arguments)
+    write(FILES[file].replace("Module(nn.Module):\n", "Module(nn.Module):\n    timed_as = 'norm'\n", 1), file)
+    with pytest.raises(UserError, match=r"Module\.timed_as is 'norm'; allowed: norms, activations, scans"):
+        operations(arguments)
 
 
 OLD = """

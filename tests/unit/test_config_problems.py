@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from archlab.config.check import validate
 from archlab.config.components.activation import Activation
-from archlab.config.core.base import Float32, Positive
-from archlab.config.core.merge import field_paths
+from archlab.config.core.base import Positive, Settings
+from archlab.config.core.merge import fields_below
 from archlab.config.core.registry import kinds
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
@@ -193,7 +193,7 @@ def test_the_words_people_type_are_answered_with_what_to_write(typed, path, said
 
 
 def test_all_that_the_vocabulary_tells_to_write_is_taken():
-    known = set(field_paths(Config))
+    known = {place.path for place in fields_below(Config)}
     for words, text in WRITE.items():
         told = text.partition(" (")[0].split()
         assert {override.partition("=")[0] for override in told} <= known, words
@@ -575,18 +575,22 @@ def test_an_unknown_key_is_no_pattern(key):
     assert found[f"model.mlp.{key}"].strip() == "unknown; write model.mlp.kind=gated model.mlp.activation=silu"
 
 
-def floats_of(kind: Any, path: str, checked: bool = False) -> Iterator[tuple[str, bool]]:
-    """Path of each place in a type that holds a float, and whether the type says that it must fit into float32."""
+def floats_of(kind: Any, path: str, owner: type | None = None, lists: int = 0) -> Iterator[tuple[str, bool]]:
+    """Path of each place in a type that holds a float, and whether the class of its field sees it there.
+
+    `owner` is the class that has the field. `lists` is the number of containers around the float.
+    """
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for section in classes_in(kind):
             for name, field in section.model_fields.items():
-                yield from floats_of(field.annotation, f"{path}.{name}", Float32 in field.metadata)
+                yield from floats_of(field.annotation, f"{path}.{name}", section)
         return
     if kind is float:
-        yield path, checked
-    inner = getattr(kind, "__metadata__", ())
+        yield path, owner is not None and issubclass(owner, Settings) and lists <= 1
+    origin = get_origin(kind)
+    deeper = {list: 1, tuple: 1, dict: 2}.get(origin, 0) if isinstance(origin, type) else 0
     for part in get_args(kind):
-        yield from floats_of(part, path, checked or Float32 in inner)
+        yield from floats_of(part, path, owner, lists + deeper)
 
 
 def test_every_number_of_a_config_must_fit_into_float32():
@@ -595,14 +599,22 @@ def test_every_number_of_a_config_must_fit_into_float32():
     assert [path for path, checked in found.items() if not checked] == []
 
 
+class Number(Settings):
+    """One of each place where a section may hold a float."""
+
+    alone: Positive | None = None
+    pair: tuple[float, float] | None = None
+
+
 @given(st.floats(min_value=5e-324, max_value=1e308))
 def test_a_number_is_taken_if_float32_neither_overflows_nor_makes_it_0(number: float):
     with np.errstate(all="ignore"):
         fits = 0 < np.float32(number) < np.inf
-    try:
-        assert (TypeAdapter(Positive).validate_python(number) == number) == fits
-    except ValidationError:
-        assert not fits
+    for value in ({"alone": number}, {"pair": (1.0, number)}):
+        try:
+            assert (Number.model_validate(value).model_dump(exclude_none=True) == value) == fits
+        except ValidationError:
+            assert not fits
 
 
 @pytest.mark.parametrize("value", ["1e300", "3.5e38", "5e-324", "1e-60"])

@@ -688,3 +688,11 @@ def test_a_study_shows_what_its_claim_predicts(capsys: pytest.CaptureFixture[str
     assert main(["study", "show", "norm-kind"]) == 0
     said = "claim 2 of the ledger, norm kind, predicts: rms not worse, rms better in norm_share"
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("scale", "known"), [("smoke", "9a45abcef3b6"), ("cpu", "e6a08578e64c"), ("gpu", "908c7804f606")]
+)
+def test_a_study_in_the_older_form_keeps_its_digest(scale: str, known: str) -> None:
+    """By it archlab finds the claim of a study that was run before kinds registered themselves."""
+    assert digest(library_study("batch-norm", scale)) == known

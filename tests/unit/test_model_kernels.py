@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from torch.nn import functional as F
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
+from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.kernel_choice import RULES, KernelNeeds
+from archlab.config.components.work import Pass
+from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.model import flex as flex_module
 from archlab.model import kernels
@@ -277,7 +281,7 @@ def test_a_kernel_that_is_none() -> None:
             False,
             {"products": 2},
         ),
-        (("model.dropout.attention=0.1",), 64, False, {"sdpa": 2}),
+        (("model.dropout.attention=0.1",), 64, False, {"sdpa, whole": 2}),
         (("model.attention.window=32",), 2048, False, {"blocked": 2}),
         (("model.attention.window=32",), 64, False, {"sdpa, whole": 2}),
         ((), 2048, True, {"blocked": 2}),
@@ -296,7 +300,7 @@ def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_l
     for name, kernel in KERNELS.items():
 
         def seen(*given, name=name, kernel=kernel):
-            is_whole = given[3] is not None or given[4] is not None
+            is_whole = given[3] is not None or given[4] is not None or given[5].dropout > 0
             used[f"{name}, whole" if name == "sdpa" and is_whole else name] += 1
             return kernel(*given)
 
@@ -304,6 +308,28 @@ def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_l
     tokens = torch.zeros(1, seq_len, dtype=torch.int64)
     model(tokens, documents=tokens if packed else None)
     assert used == expected
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_price_and_record_agree_on_what_dropout_computes(dropout):
+    """Torch's fused kernel of a CPU has no dropout, so that the whole square is computed; that of a GPU has it."""
+    q = torch.zeros(1, 2, 64, 16, requires_grad=True)
+    with profile() as seen:
+        F.scaled_dot_product_attention(q, q, q, is_causal=True, dropout_p=dropout)
+    fused = {event.key for event in seen.key_averages() if "flash" in event.key}
+    assert bool(fused) == (dropout == 0)
+
+    model = config(f"model.dropout.attention={dropout}").model
+    layer = layer_configs(model)[0]
+    attention, site = layer.attention, layer.site
+    assert isinstance(attention, AnyAttention)
+    work = Pass(texts=1, tokens=64, counting="computed")
+    (scores,) = (each for each in attention.work(site, work) if each.kind == "attention")
+    pairs = 64 * 65 // 2 if fused else 64**2
+    assert scores.flops == 2 * attention.n_heads * 2 * attention.query_width * pairs
+    for on_cuda, expected in ((False, "sdpa" if fused else "sdpa, whole"), (True, "sdpa")):
+        found = attention_kernels(model, 64, packed=False, on_cuda=on_cuda, products_up_to=0)
+        assert found == {expected: 2}
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(2.0, 512), (1.05, 0)])

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json
 from archlab.config.core import trust
-from archlab.config.core.plugins import loaded
+from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import Registered, file_of, kind_of
 from archlab.console import console
 from archlab.evidence.claims import cited, claims, sources
@@ -45,7 +45,7 @@ def run(*topic: str, plugins: tuple[str, ...] = (), json: Flag = False) -> None:
         JSON instead.
     """
     trust.accept(*plugins)
-    loaded(plugins)
+    resolve_and_import(plugins)
     out = console()
     width = max(out.width, 40)
     if not topic:

@@ -13,7 +13,7 @@ from archlab.config.about import About
 from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge
-from archlab.config.core.plugins import load_early
+from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import parse_yaml, read_yaml
 from archlab.config.problems import Problem
@@ -85,7 +85,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     if isinstance(file, Path):
         find_plugins(raw, file.parent)
         accept_from(file, plugins_of(raw))
-        load_early(plugins_of(raw))
+        import_if_possible(plugins_of(raw))
     about = raw.pop("about", None)
     if about is not None and not isinstance(about, dict):
         raise UserError(f"{file}: about is {about!r}; allowed: keys and values")
@@ -96,7 +96,7 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
     """The validated config of raw values and overrides; UserError with every problem at once."""
     change, problems = parse_overrides(overrides)
     accept(*plugins_of(change))
-    load_early([*plugins_of(raw), *plugins_of(change)])
+    import_if_possible([*plugins_of(raw), *plugins_of(change)])
     return validate(Config, overlay(raw, change, Config) if change else raw, source, problems)
 
 

@@ -19,17 +19,17 @@ from archlab.config.core.base import (
     DERIVED,
     MOST_KINDS,
     MOST_LAYERS,
-    Base,
     Depth,
     Derived,
     Length,
     Overrides,
     Positive,
+    Settings,
     Width,
 )
 
 
-class Block(Base):
+class Block(Settings):
     """How a layer's branches stand to each other."""
 
     parallel: Literal["none", "shared", "separate"] = "none"
@@ -43,7 +43,7 @@ class Block(Base):
     """Factor on the MLP branch before it is added to the stream."""
 
 
-class Embedding(Base):
+class Embedding(Settings):
     """The token embedding."""
 
     width: Width | None = None
@@ -63,7 +63,7 @@ class Embedding(Base):
         return self.model_copy(update={"scale": scale})
 
 
-class Head(Base):
+class Head(Settings):
     """From the last hidden state to the logits."""
 
     tied: bool = False
@@ -76,7 +76,7 @@ class Head(Base):
     """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
 
 
-class Init(Base):
+class Init(Settings):
     """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0. With model.mup those of its
     base_width."""
 
@@ -93,7 +93,7 @@ class Init(Base):
     has attention and an MLP (GPT-2)."""
 
 
-class Layers(Base):
+class Layers(Settings):
     """Layer kinds by name, each a set of overrides, and the cycle in which they come."""
 
     model_config = ConfigDict(extra="allow")
@@ -115,7 +115,7 @@ class Layers(Base):
         return dict(self.__pydantic_extra__)
 
 
-class ModelConfig(Base):
+class ModelConfig(Settings):
     """One decoder-only language model."""
 
     vocab_size: Width

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from archlab.config.core.base import Base, Positive, Probability
+from archlab.config.core.base import Positive, Probability, Settings
 from archlab.config.core.registry import KindName, Named, Registered, Section
 
 
@@ -102,7 +102,7 @@ class NextToken(Objective):
     kind: Literal["next_token"] = "next_token"
 
 
-class LrMultipliers(Base):
+class LrMultipliers(Settings):
     """Factors on the learning rate by role, of any optimiser; weight decay, which is times the rate, goes along."""
 
     embedding: Positive = 1.0

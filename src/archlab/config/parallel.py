@@ -1,9 +1,9 @@
 """How the processes of torchrun divide a training."""
 
-from archlab.config.core.base import Base, Count
+from archlab.config.core.base import Count, Settings
 
 
-class ParallelConfig(Base):
+class ParallelConfig(Settings):
     """How many processes stand along each way of dividing; their product is the number that torchrun starts."""
 
     replicate: Count = 1

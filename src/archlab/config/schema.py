@@ -7,20 +7,19 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from archlab.config.core.base import (
     DERIVED,
-    Base,
     Count,
     Derived,
-    Float32,
     Length,
     Natural,
     NonNegative,
     Positive,
     Probability,
     Seed,
+    Settings,
     Share,
     Tokens,
 )
-from archlab.config.core.plugins import PlugIns, load_plugins
+from archlab.config.core.plugins import PlugIns, import_plugins
 from archlab.config.core.trust import accept
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, LrMultipliers, NextToken, Objective, Optimizer, ScheduleName
@@ -28,7 +27,7 @@ from archlab.config.parallel import ParallelConfig
 from archlab.config.tasks import NoTask, TaskOrText
 
 
-class Keep(Base):
+class Keep(Settings):
     """Which checkpoints stay while a run goes on."""
 
     last: Annotated[int, Field(ge=1)] = 2
@@ -38,7 +37,7 @@ class Keep(Base):
     `train.schedule=constant` or `wsd` it also keeps the checkpoint from which a longer run can start."""
 
 
-class Spikes(Base):
+class Spikes(Settings):
     """What is done about a step whose loss or gradient is far above those before it."""
 
     deviations: Positive = 6.0
@@ -61,7 +60,7 @@ def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
     return names
 
 
-class TrainConfig(Base):
+class TrainConfig(Settings):
     """How the model is trained. A step is one optimiser update."""
 
     tokens: Derived[Tokens] = DERIVED
@@ -81,7 +80,7 @@ class TrainConfig(Base):
     """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
     schedule: ScheduleName = "cosine"
     """Shape after the warm-up; wsd holds the peak, then decays linearly."""
-    final_lr: Derived[Annotated[float, Field(ge=0, le=1), Float32]] = DERIVED
+    final_lr: Derived[Annotated[float, Field(ge=0, le=1)]] = DERIVED
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
     decay: Derived[Share] = DERIVED
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
@@ -147,12 +146,12 @@ class TrainConfig(Base):
         return self.batch_tokens // self.seq_len
 
 
-class MixtureSource(Base):
+class MixtureSource(Settings):
     """A part of a mixture."""
 
     path: str
     """A folder made by `archlab data`, with the same --tokenizer as the others."""
-    weight: Annotated[float, Field(ge=1e-6, le=1e6), Float32] = 1.0
+    weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """Its share of the training windows, relative to the other sources' weights."""
 
 
@@ -165,7 +164,7 @@ _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_ty
 """By name; null takes away what a base says."""
 
 
-class DataConfig(Base):
+class DataConfig(Settings):
     """What it is trained on."""
 
     path: str = "python-stdlib"
@@ -185,7 +184,7 @@ class DataConfig(Base):
         return "data.mixture" if self.mixture else self.path
 
 
-class Config(Base):
+class Config(Settings):
     """Everything that decides a run."""
 
     plugins: PlugIns = ()
@@ -207,7 +206,7 @@ class Config(Base):
 def _unpickled(schema: type[Config], plugins: tuple[str, ...], state: bytes) -> Config:
     """The process that sent the config has checked its plug-ins."""
     accept(*plugins)
-    load_plugins(plugins)
+    import_plugins(plugins)
     config = schema.__new__(schema)
     config.__setstate__(pickle.loads(state))
     return config

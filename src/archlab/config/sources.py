@@ -1,6 +1,6 @@
 """The user's kinds that decide a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from pydantic import BaseModel, ValidationError
@@ -40,7 +40,16 @@ def refuse_users_kinds(model: ModelConfig, where: str) -> None:
 
 def sources(config: Config) -> dict[str, str]:
     """`section kind` -> digest of the file that brings it, for each of a user's kinds that decide the run."""
-    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in users_kinds_in(config)}
+    return _digests(users_kinds_in(config))
+
+
+def sources_inside(section: BaseModel) -> dict[str, str]:
+    """Return the same of a user's kinds in the fields of any section, without the kind of the section itself."""
+    return _digests(_own(section))
+
+
+def _digests(found: Iterable[tuple[str, type[Registered]]]) -> dict[str, str]:
+    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in found}
 
 
 def deciding(config: Config) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ For hints only: a config that is valid never asks here.
 """
 
 import re
-from functools import cache
 
-from archlab.config.core.merge import field_paths
+from archlab.config.core.merge import fields_below
+from archlab.config.core.registry import cache_of_kinds
 from archlab.config.schema import Config
 
 _YARN = "model.position.kind=rope model.position.scaling.kind={} model.position.scaling.factor=4"
@@ -202,11 +202,11 @@ def elsewhere(key: str, section: str) -> str:
     return f"write {' or '.join(dict.fromkeys(path for path in found if path.count('.') == fewest))}"
 
 
-@cache
+@cache_of_kinds
 def _fields() -> dict[str, list[str]]:
     """Plain name -> the dotted fields of a config that are called so."""
     found: dict[str, list[str]] = {}
-    for path in field_paths(Config):
+    for path, _, _ in fields_below(Config):
         found.setdefault(_plain(path.rpartition(".")[2]), []).append(path)
     return found
 

@@ -1,15 +1,14 @@
 """What the schema says of each of its fields: docstring, what is allowed, the default; one entry per dotted path."""
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Base
-from archlab.config.core.merge import kind_names, section_classes, value_of_mapping
-from archlab.config.core.registry import KindName, Registered, Section, changes, kind_of, kinds
+from archlab.config.core.merge import fields_below, kind_names, section_classes
+from archlab.config.core.registry import KindName, Registered, Section, cache_of_kinds, kind_of, kinds
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
 
@@ -42,15 +41,11 @@ class FieldHelp(Base):
         return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
 
 
+@cache_of_kinds
 def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
     """Dotted path -> its help, in the order of the schema."""
-    return _field_help(schema, changes())
-
-
-@cache
-def _field_help(schema: type[BaseModel], _changes: int) -> dict[str, FieldHelp]:
     found: dict[str, FieldHelp] = {}
-    for path, owner, name in _walk(schema, ""):
+    for path, owner, name in fields_below(schema):
         field, kind = owner.model_fields[name], _kind(owner)
         new = _variant(owner, name, kind)
         known = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
@@ -87,16 +82,6 @@ def fields_of(kind: type[Registered]) -> list[FieldHelp]:
         for name in kind.model_fields
         if name != "kind"
     ]
-
-
-def _walk(schema: type[BaseModel], at: str) -> Iterator[tuple[str, type[BaseModel], str]]:
-    for name, field in schema.model_fields.items():
-        yield at + name, schema, name
-        for section in section_classes(field):
-            yield from _walk(section, f"{at}{name}.")
-        if named := value_of_mapping(field):
-            for section in section_classes(named):
-                yield from _walk(section, f"{at}{name}.NAME.")
 
 
 def _kind(owner: type[BaseModel]) -> str | None:
@@ -165,13 +150,16 @@ def _section(field: FieldInfo) -> str:
     return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))
 
 
-@cache
-def _schema(owner: type[BaseModel]) -> dict[str, Any]:
-    return owner.model_json_schema()
+@cache_of_kinds
+def _properties(owner: type[BaseModel]) -> dict[str, Any]:
+    found = owner.model_json_schema()
+    if "$ref" in found:  # a class inside itself
+        found = found["$defs"][found["$ref"].rpartition("/")[2]]
+    return found["properties"]
 
 
 def _property(owner: type[BaseModel], name: str) -> dict[str, Any]:
-    return _schema(owner)["properties"][name]
+    return _properties(owner)[name]
 
 
 def _in_words(schema: dict[str, Any], section: str) -> Iterator[str]:

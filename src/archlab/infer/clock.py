@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from archlab.config.components.work import OperationKind
+from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.model.torch_private import DispatchMode, backward_node
 
@@ -37,6 +38,10 @@ def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type:
     return min(found, key=lambda one: sum(clocked.seconds for clocked in one.values()))
 
 
+_PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
+"""Kinds of operation that only the module they are in tells."""
+
+
 class _Clock(DispatchMode):
     def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
         super().__init__()
@@ -48,6 +53,8 @@ class _Clock(DispatchMode):
     def _watch(self, module: nn.Module) -> Iterator[Any]:
         """A module whose operations are of one kind says so by its attribute `timed_as`."""
         if kind := getattr(module, "timed_as", None):
+            if kind not in _PLACES:
+                raise UserError(f"{type(module).__name__}.timed_as is {kind!r}; allowed: {', '.join(_PLACES)}")
             yield module.register_forward_pre_hook(lambda *_: self._inside.append(kind))
             yield module.register_forward_hook(lambda _, given, result: self._leave(given, result))
 

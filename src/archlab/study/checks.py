@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.config.core.merge import Raw, expand
-from archlab.config.core.registry import from_old_path, kinds
+from archlab.config.core.old_form import from_old_path
+from archlab.config.core.registry import kinds
 from archlab.config.identity import flatten
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task

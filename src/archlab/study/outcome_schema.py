@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from archlab.config.core.base import Count, Fraction, Kinded, Positive, Share
+from archlab.config.core.old_form import from_old_form, to_old_form
 from archlab.config.core.registry import (
     KindName,
     Registered,
@@ -15,10 +16,10 @@ from archlab.config.core.registry import (
     is_users,
     kind_of,
     source_digest,
-    to_old_form,
 )
 from archlab.config.core.text import Line
-from archlab.config.old_form import Options, as_kind
+from archlab.config.register import Options, as_kind
+from archlab.config.sources import sources_inside
 from archlab.config.tasks import Task
 from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
@@ -65,9 +66,12 @@ class Outcome(Kinded, Registered):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """All that decides its value for one run, as plain values; of a user's outcome also the code that measures."""
+        """All that decides its value for one run, as plain values, with digests of a user's code that takes part."""
         plain = self.model_dump()
-        return {**to_old_form(plain), "source": source_digest(type(self))} if is_users(type(self)) else plain
+        if is_users(type(self)):
+            plain = {**to_old_form(plain), "source": source_digest(type(self))}
+        inside = sources_inside(self)
+        return {**plain, "plugins": inside} if inside else plain
 
 
 class BitsPerByte(Outcome):
@@ -365,7 +369,7 @@ def named(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        name: {"kind": name, **(fields or {})} if isinstance(fields, dict | None) else fields
+        name: from_old_form({"kind": name, **(fields or {})}, Outcome) if isinstance(fields, dict | None) else fields
         for name, fields in value.items()
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from archlab.config.core.base import Base, Count, Flops, Overrides, Positive, Seed, Share, Tokens
+from archlab.config.core.base import Count, Flops, Overrides, Positive, Seed, Settings, Share, Tokens
 from archlab.config.core.plugins import PlugIns
 from archlab.config.core.text import FileName, Line, Text
 from archlab.study.outcome_schema import Outcomes
@@ -18,7 +18,7 @@ FIRST_TUNING_SEED = 1000
 """Seeds of the tuning runs begin here. The comparison uses others, so that a lucky seed cannot choose its own judge."""
 
 
-class Budget(Base):
+class Budget(Settings):
     """What each run may spend; exactly one of the four."""
 
     tokens: Tokens | None = None
@@ -39,7 +39,7 @@ class Budget(Base):
         return self
 
 
-class Equal(Base):
+class Equal(Settings):
     """What every arm has in common with the base, and the knob that makes it so; exactly one quantity."""
 
     parameters: Share | None = None
@@ -56,7 +56,7 @@ class Equal(Base):
         return self
 
 
-class AddedSeeds(Base):
+class AddedSeeds(Settings):
     """A number of seeds that the scatter over the first ones decides (Stein 1945)."""
 
     until: Positive
@@ -112,7 +112,7 @@ def _number_of_arms(known: dict[str, Any]) -> int:
     return len(known.get("arms") or ()) or prod(map(len, known.get("cross", {}).values()))
 
 
-class StudyConfig(Base):
+class StudyConfig(Settings):
     """A comparison of architectures under one budget."""
 
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)

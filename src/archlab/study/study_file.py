@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.core.merge import Raw, expand, merge, merge_overrides, without
-from archlab.config.core.plugins import load_early
+from archlab.config.core.plugins import import_if_possible
 from archlab.config.core.text import visible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import read_yaml
@@ -126,7 +126,7 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
                 accept(*found)
             elif isinstance(below[-1], Path):
                 accept_from(below[-1], found)
-            load_early(plugins_of(values))
+            import_if_possible(plugins_of(values))
     if not isinstance(raw.get("extends"), str):
         return raw
     inherited = _read(_find(raw.pop("extends"))[1], below)

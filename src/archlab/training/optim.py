@@ -62,13 +62,13 @@ class ToTrain:
         return [{"params": parameters, **how._asdict()} for how, parameters in by_role.items()]
 
     @property
-    def groups_by_shape(self) -> list[dict[str, Any]]:
+    def groups_by_use(self) -> list[dict[str, Any]]:
         """The groups cut finer: `group` is matrix, table or vector, because an optimizer may treat them differently."""
-        what = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
+        uses = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
         return [
-            {**group, "params": [p for p in group["params"] if what[p] == shape], "group": shape}
+            {**group, "params": [p for p in group["params"] if uses[p] == use], "group": use}
             for group in self.groups
-            for shape in dict.fromkeys(what[p] for p in group["params"])
+            for use in dict.fromkeys(uses[p] for p in group["params"])
         ]
 
 
@@ -93,7 +93,7 @@ def _adamw(config: AdamWConfig, to_train: ToTrain) -> Optimizer:
 
 @implements(MuonConfig)
 def _muon(config: MuonConfig, to_train: ToTrain) -> Optimizer:
-    train, groups = to_train.train, to_train.groups_by_shape
+    train, groups = to_train.train, to_train.groups_by_use
     for group in groups:
         if group["group"] != "matrix":
             group["lr_multiplier"] *= (config.adam_lr or train.lr) / train.lr

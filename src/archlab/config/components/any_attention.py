@@ -204,7 +204,7 @@ class AnyAttention(Visibility, QueryHeads):
             return this.tokens * keys_kept(self, length)
         whole = writes_scores(needs)
         match RULES[kernel_for("auto", needs)].pairs(needs):
-            case "visible" if not whole:
+            case "visible":
                 return visible_pairs(self, length)
             case "blocks":
                 return sum(b.all_pairs if whole else b.pairs for b in query_blocks(self, length) or [])

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from archlab.config.core.base import Base, Probability
+from archlab.config.core.base import Probability, Settings
 
 
-class Dropout(Base):
+class Dropout(Settings):
     """Where activations are dropped in training; a single number sets all of them."""
 
     embedding: Probability = 0.0

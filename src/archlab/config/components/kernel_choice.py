@@ -90,7 +90,8 @@ RULES: dict[KernelName, KernelRules] = {
     "sdpa": KernelRules(
         lacks=lambda needs: "softcap" if needs.softcap else None,
         suits=lambda needs: True,
-        pairs=lambda needs: "all" if needs.masked or needs.bias else "visible",
+        # Torch's fused kernel of a CPU has no dropout; the operations in its place compute the whole square.
+        pairs=lambda needs: "all" if needs.masked or needs.bias or (needs.dropout and not needs.on_cuda) else "visible",
     ),
     "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
 }

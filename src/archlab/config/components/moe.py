@@ -11,13 +11,13 @@ from archlab.config.components.activation import ActivationName, activation_name
 from archlab.config.components.component import MLP, RoleName, Site, shared_out
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
-from archlab.config.core.base import DERIVED, Base, Derived, NonNegative, Positive, Width
+from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
 """Published models have up to 2,048 in a layer."""
 
 
-class Groups(Base):
+class Groups(Settings):
     """Only experts of the best groups may be chosen (DeepSeek-V2), so that a token visits few devices."""
 
     n: Experts
@@ -28,7 +28,7 @@ class Groups(Base):
     """A group's score: its best expert's (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
 
 
-class Correction(Base):
+class Correction(Settings):
     """A number per expert, added to its score when experts are chosen, not when they are weighed; it balances the loads
     without a loss (Wang 2024, DeepSeek-V3)."""
 
@@ -36,7 +36,7 @@ class Correction(Base):
     """After each update it grows by this for experts with less than the mean load, and falls for those with more."""
 
 
-class Router(Base):
+class Router(Settings):
     """Which experts a token passes through, and with what weights: logits z = W x, in float32."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
@@ -53,7 +53,7 @@ class Router(Base):
     """Limit the choice to groups of experts. null: not."""
 
 
-class Shared(Base):
+class Shared(Settings):
     """An expert that all tokens pass through, beside those chosen (DeepSeekMoE, Dai 2024)."""
 
     d_ff: Derived[Width] = DERIVED
@@ -64,7 +64,7 @@ class Shared(Base):
     """Biases on its projections (ERNIE 4.5)."""
 
 
-class Balance(Base):
+class Balance(Settings):
     """Losses of the routers. They are minimised with the cross-entropy and logged, not part of the reported loss."""
 
     loss: NonNegative = 0.01

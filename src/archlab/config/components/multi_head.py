@@ -11,11 +11,11 @@ from archlab.config.components.component import Site, StateTensor, shared_out
 from archlab.config.components.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.components.visibility import keys_kept
 from archlab.config.components.work import Operation, Pass
-from archlab.config.core.base import DERIVED, Base, Derived, Heads, Index, Length, Positive, Width
+from archlab.config.core.base import DERIVED, Derived, Heads, Index, Length, Positive, Settings, Width
 from archlab.errors import UserError
 
 
-class _Scoped(Base):
+class _Scoped(Settings):
     scope: Literal["head", "each_head", "width"] = "head"
     """head: over each head, one weight [head_dim] for all (Qwen 3); each_head: with weights of its own
     [heads, head_dim] (Command R+); width: over all heads at once, before the split (OLMo 2)."""
@@ -37,7 +37,7 @@ class QKRMSNorm(_Scoped, AnyRMSNorm):
 QKNorm = Annotated[QKLayerNorm | QKRMSNorm | NoNorm, Field(discriminator="kind")]
 
 
-class OutputGate(Base):
+class OutputGate(Settings):
     """Factors on what attention gives, before the output projection, made from what it reads (Qwen3-Next, Trinity)."""
 
     per: Literal["element", "head"] = "element"
@@ -48,7 +48,7 @@ class OutputGate(Base):
     """A bias on that projection."""
 
 
-class Temperature(Base):
+class Temperature(Settings):
     """Queries grow with their position: by 1 + beta ln(1 + floor((position + offset) / length)) (Llama 4)."""
 
     beta: Positive

@@ -2,10 +2,10 @@
 
 import math
 
-from archlab.config.core.base import Base, Width
+from archlab.config.core.base import Settings, Width
 
 
-class MuP(Base):
+class MuP(Settings):
     """Maximal update parametrisation (muP; Yang 2022, Tensor Programs V, table 8): rates tuned at one width hold.
 
     With m = d_model / base_width, against the same config without it: the rate of matrices by AdamW is m times lower

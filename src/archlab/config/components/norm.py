@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
-from archlab.config.core.base import Base, Positive, Share
+from archlab.config.core.base import Positive, Settings, Share
 from archlab.config.core.registry import Registered, Section
 
 Placement = Literal["pre", "post", "double", "output", "carried"]
@@ -19,7 +19,7 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
 after the addition."""
 
 
-class AnyNorm(Base):
+class AnyNorm(Settings):
     """What every norm says of itself."""
 
     display_name: ClassVar[str]

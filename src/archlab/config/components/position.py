@@ -5,13 +5,13 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from archlab.config.components.work import FLOAT32_BYTES, Pass
-from archlab.config.core.base import Base, Float32, Index, Length, Positive, Width
+from archlab.config.core.base import Index, Length, Positive, Settings, Width
 from archlab.config.core.registry import Registered, Section, kind_of
 from archlab.errors import UserError
 
-Theta = Annotated[float, Field(gt=1), Float32]
-Stretch = Annotated[float, Field(ge=1), Float32]
-Longer = Annotated[float, Field(gt=1), Float32]
+Theta = Annotated[float, Field(gt=1)]
+Stretch = Annotated[float, Field(ge=1)]
+Longer = Annotated[float, Field(gt=1)]
 """A stretch that is one."""
 
 INDEX_BYTES = 8
@@ -168,13 +168,13 @@ class Alibi(Position):
     added before the scores are scaled (Falcon-RW)."""
 
 
-class NoScaling(Base):
+class NoScaling(Settings):
     """RoPE's angles as they are."""
 
     kind: Literal["none"] = "none"
 
 
-class LinearScaling(Base):
+class LinearScaling(Settings):
     """All frequencies divided by the factor (Chen 2023)."""
 
     kind: Literal["linear"] = "linear"
@@ -182,7 +182,7 @@ class LinearScaling(Base):
     """How many times longer than in training."""
 
 
-class DynamicNTK(Base):
+class DynamicNTK(Settings):
     """Theta grows with the sequence once it is longer than the original; cached decoding then differs from the full
     pass by design, for earlier keys were rotated at another theta."""
 
@@ -193,7 +193,7 @@ class DynamicNTK(Base):
     """Up to here nothing changes."""
 
 
-class Llama3Scaling(Base):
+class Llama3Scaling(Settings):
     """Long waves stretched, short ones kept, a blend between (Llama 3.1)."""
 
     kind: Literal["llama3"] = "llama3"
@@ -207,7 +207,7 @@ class Llama3Scaling(Base):
     """Length before the stretch."""
 
 
-class Yarn(Base):
+class Yarn(Settings):
     """Frequencies interpolated by how often they rotate within the original length (Peng 2023)."""
 
     kind: Literal["yarn"] = "yarn"
@@ -225,7 +225,7 @@ class Yarn(Base):
     """Factor on cos and sin. null: 0.1 ln(factor) + 1."""
 
 
-class Longrope(Base):
+class Longrope(Settings):
     """A factor per pair, one list for short and one for long sequences (Ding 2024). A cache that is filled on both
     sides of the original length holds keys of both lists; `generate` reads the text again there."""
 
@@ -242,11 +242,11 @@ class Longrope(Base):
     """Factor on cos and sin. null: sqrt(1 + ln(factor) / ln(original))."""
 
 
-class Proportional(Base):
+class Proportional(Settings):
     """p-RoPE: only the fastest pairs rotate, the others are left as they are (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
-    turning: Annotated[float, Field(gt=0, lt=1), Float32]
+    turning: Annotated[float, Field(gt=0, lt=1)]
     """Share of the pairs that rotate."""
 
     def rotated_pairs(self, n: int) -> int:
@@ -268,7 +268,7 @@ class Rope(Position):
     acts_on: ClassVar[ActsOn] = "queries"
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
-    fraction: Annotated[float, Field(gt=0, le=1), Float32] = 1.0
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of each head that is rotated: its first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
     """Which dimensions rotate together: i with i + dim/2 (rotate_half), or 2i with 2i + 1."""

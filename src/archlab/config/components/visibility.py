@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from archlab.config.core.base import Base, Index, Length
+from archlab.config.core.base import Index, Length, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Positions = TypeVar("Positions", Tensor, np.ndarray)
 
 
-class BlockSparse(Base):
+class BlockSparse(Settings):
     """Fixed sparse attention (Child 2019): the own block so far, and the last keys of every earlier block."""
 
     size: Length
@@ -26,7 +26,7 @@ class BlockSparse(Base):
     """Last keys of an earlier block that later queries see; 0: none, so that blocks are chunks (Llama 4)."""
 
 
-class Visibility(Base):
+class Visibility(Settings):
     """The fields of an attention that say which keys a query sees: to which side, and how far."""
 
     visibility: Literal["causal", "prefix", "two_sided"] = "causal"

@@ -7,12 +7,12 @@ from math import isinf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    field_validator,
     model_serializer,
 )
 
@@ -36,7 +36,7 @@ _IN_BYTES = re.compile(f"([0-9.]+) *({'|'.join(_MULTIPLES.keys() - {'B'})})B")
 
 
 class Base(BaseModel):
-    """A frozen config section: unknown keys are errors, a string is never taken for a number."""
+    """A frozen model: unknown keys are errors, a string is never taken for a number."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -47,6 +47,27 @@ class Base(BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
     )
+
+
+class Settings(Base):
+    """A section of a config. Its numbers must fit into float32, because most of them end in float32 tensors."""
+
+    @field_validator("*")
+    @classmethod
+    def _fits_into_float32(cls, value: Any) -> Any:
+        """Refuse a number, also one in a list, that float32 would make infinite or 0."""
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, float) and number and (isinf(kept := _in_float32(number)) or not kept):
+                raise ValueError(f"{number!r} does not fit into float32; allowed: 0, or from 1.4e-45 to 3.4e38 in size")
+        return value
+
+
+def _in_float32(number: float) -> float:
+    """Return the nearest number that float32 holds."""
+    try:
+        return struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return float("inf")
 
 
 if TYPE_CHECKING:
@@ -117,28 +138,9 @@ def _share(value: Any) -> Any:
     return value
 
 
-def in_float32(value: Any) -> Any:
-    """Return the value. Raise ValueError for a number, also one in a list, that float32 would make infinite or 0."""
-    for number in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(number, float) and number and (isinf(kept := _rounded(number)) or not kept):
-            raise ValueError(f"{number!r} does not fit into float32; allowed: 0, or from 1.4e-45 to 3.4e38 in size")
-    return value
-
-
-def _rounded(number: float) -> float:
-    """The number in float32."""
-    try:
-        return struct.unpack("f", struct.pack("f", number))[0]
-    except OverflowError:
-        return float("inf")
-
-
-Float32 = AfterValidator(in_float32)
-"""Limit that every floating-point number of a config has, because most of them end in float32 tensors."""
-
-Probability = Annotated[float, Field(ge=0, lt=1), Float32]
-Positive = Annotated[float, Field(gt=0), Float32]
-NonNegative = Annotated[float, Field(ge=0), Float32]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Natural = Annotated[int, Field(ge=0)]
 # Upper ends. Each is far beyond all that was ever built, and low enough that whatever is accepted is counted, shown and
 # refused by a machine too small for it within seconds.
@@ -186,7 +188,7 @@ Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
 """A number of floating-point operations; `2P` is 2e15."""
 
-Fraction = Annotated[float, Field(gt=0, le=1), Float32, BeforeValidator(_share, json_schema_input_type=float | str)]
+Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
 """Some or all of a whole, 0.25 or `25%`."""
 
 Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]

@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Derived
-from archlab.config.core.registry import Registered, from_old_form, is_open, is_users, kinds
+from archlab.config.core.old_form import from_old_form, lays_options_over
+from archlab.config.core.registry import Registered, cache_of_kinds, is_open, is_users, kinds
 from archlab.errors import UserError
 
 Raw = dict[str, Any]
@@ -85,8 +86,10 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
     out = dict(below)
     for key, value in over.items():
         field = schema.model_fields.get(key) if schema else None
-        under = _as_section(out.get(key), field)
-        value = _as_section(value, field, under)
+        under = out.get(key)
+        if not (isinstance(value, dict) and isinstance(under, dict) and lays_options_over(under, value)):
+            under = _as_section(under, field)
+            value = _as_section(value, field, under)
         if isinstance(value, dict) and isinstance(under, dict):
             section = section_schema(field, {**under, **value}) if field else None
             if value.get("kind") not in (None, under.get("kind")):
@@ -189,12 +192,30 @@ def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
     return value if section_classes(value) else None
 
 
-def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:
-    """Every dotted field that a section can have, those of all variants included."""
+class FieldPlace(NamedTuple):
+    """A field of a class, and where a section of that class has it."""
+
+    path: str
+    owner: type[BaseModel]
+    name: str
+
+
+def fields_below(
+    schema: type[BaseModel], at: str = "", within: tuple[type[BaseModel], ...] = ()
+) -> Iterator[FieldPlace]:
+    """Yield every field that a section can have, with those of all kinds. A mapping has them with and without `NAME`.
+
+    `within` are the classes of the sections around it. A class inside itself, as an MLP made of MLPs, is left out:
+    its fields would have no end.
+    """
     for name, field in schema.model_fields.items():
-        yield at + name
-        for section in section_classes(field):
-            yield from field_paths(section, f"{at}{name}.")
+        yield FieldPlace(at + name, schema, name)
+        mapping = value_of_mapping(field)
+        inside = [(f"{at}{name}.", section) for section in section_classes(field)]
+        inside += [(f"{at}{name}.NAME.", section) for section in (section_classes(mapping) if mapping else ())]
+        for below, section in inside:
+            if section is not schema and section not in within:
+                yield from fields_below(section, below, (*within, schema))
 
 
 def kind_names(field: FieldInfo | None) -> list[str]:
@@ -216,14 +237,11 @@ def _root(field: FieldInfo) -> type[Registered] | None:
     return found if isinstance(found, type) and issubclass(found, Registered) and is_open(found) else None
 
 
-@cache
+@cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
     """Names of the `Derived` fields of a section, and of the sections in it that have such fields."""
-    return tuple(
-        name
-        for name, field in section.model_fields.items()
-        if Derived in field.metadata or any(derived_fields(part) for part in section_classes(field))
-    )
+    found = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
+    return tuple(dict.fromkeys(place.path.partition(".")[0] for place in found))
 
 
 def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:

@@ -38,10 +38,10 @@ def _is_in(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
-def loaded(plugins: tuple[str, ...]) -> tuple[str, ...]:
+def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
     """Import the plug-ins and return them with the full paths of files. Raise UserError if one cannot be imported."""
     plugins = tuple(str(real_path(expand_user(p))) if is_file(p) else p for p in plugins)
-    load_plugins(plugins)
+    import_plugins(plugins)
     return plugins
 
 
@@ -58,16 +58,16 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, b
     return names, written
 
 
-def load_early(plugins: Iterable[str]) -> None:
+def import_if_possible(plugins: Iterable[str]) -> None:
     """Import the plug-ins that raw values name, before values are merged: merging asks which fields a kind has.
 
     A plug-in that cannot be imported is left to validation, which reports it with all other problems.
     """
     with suppress(UserError):
-        loaded(tuple(plugins))
+        resolve_and_import(tuple(plugins))
 
 
-def load_plugins(plugins: Iterable[str]) -> None:
+def import_plugins(plugins: Iterable[str]) -> None:
     """Import the plug-ins that this process has not imported, and files that have changed since.
 
     Files are given by their full paths. Raise UserError before any code runs if one is missing or not trusted.
@@ -147,5 +147,5 @@ def _module_name(plugin: str) -> str:
     return f"archlab_plugin_{Path(plugin).stem}_{hashlib.sha256(plugin.encode()).hexdigest()[:8]}"
 
 
-PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(loaded)]
+PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(resolve_and_import)]
 """Modules, or files that end in .py: beside the file that names them, or where the command is run."""

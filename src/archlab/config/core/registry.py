@@ -8,17 +8,18 @@ of the section's kinds from its definition on: configs may name it, errors list 
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, field_validator
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from archlab.code import meaning
-from archlab.config.core.base import Base, in_float32
+from archlab.config.core.base import Base, Settings
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import read_text
 
@@ -31,11 +32,11 @@ Section = Literal[
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
 """Section -> kind -> module -> class. A file and its copy in a run's folder are two modules."""
 
-_sorted: dict[type["Registered"], dict[str, Any]] = {}
-"""Base class -> its kinds, until another one is registered."""
+_caches: list[Any] = []
+"""Functions of `cache_of_kinds`."""
 
-_changes = 0
-"""Number of times that a kind was registered or forgotten."""
+_in_the_schema: set[type["Registered"]] = set()
+"""Root classes whose kinds a JSON schema is just listing."""
 
 _digests: dict[str, str] = {}
 """Module of a user's kinds -> digest of its file when it was imported."""
@@ -44,6 +45,13 @@ _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
+
+
+def cache_of_kinds(function: _T) -> _T:
+    """Decorate a function whose results hold until a kind is registered or forgotten."""
+    cached: Any = cache(function)
+    _caches.append(cached)
+    return cached
 
 
 def kind_of(config: type[Base]) -> str:
@@ -57,7 +65,7 @@ def is_open(config: type[Base]) -> bool:
     return hasattr(config, "section") and not kind_of(config)
 
 
-class Registered(Base):
+class Registered(Settings):
     """A section of a config that may be of several kinds.
 
     A root class sets `section`. A field that is typed with a class without a kind of its own takes every kind that
@@ -73,12 +81,6 @@ class Registered(Base):
     """Kind of a section that names none. None: the section must name one."""
     display_name: ClassVar[str]
     """Name on drawings and in tables. By default the kind."""
-
-    @field_validator("*")
-    @classmethod
-    def _fits_into_float32(cls, value: Any) -> Any:
-        """Refuse numbers that float32 cannot hold."""
-        return in_float32(value)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -124,12 +126,21 @@ class Registered(Base):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the union of the kinds, the default first."""
+        """Return the union of the kinds, the default first.
+
+        A section inside one of the same root, as that of an MLP made of MLPs, is described by its kinds' names alone.
+        """
         if not is_open(cls):
             return handler(schema)
+        if cls in _in_the_schema:
+            return {"type": "object", "properties": {"kind": {"type": "string", "enum": list(kinds(cls))}}}
         ordered = sorted(kinds(cls).items(), key=lambda item: item[0] != cls.default_kind)
         choices = {kind: found.__pydantic_core_schema__ for kind, found in ordered}
-        return handler(core_schema.tagged_union_schema(choices, discriminator="kind"))
+        _in_the_schema.add(cls)
+        try:
+            return handler(core_schema.tagged_union_schema(choices, discriminator="kind"))
+        finally:
+            _in_the_schema.remove(cls)
 
     @classmethod
     def _validated(cls, value: Any, info: ValidationInfo) -> Self:
@@ -137,7 +148,6 @@ class Registered(Base):
             return value
         if not isinstance(value, dict):
             raise PydanticKnownError("model_attributes_type")
-        value = from_old_form(value, cls)
         kind = value.get("kind", cls.default_kind)
         if kind is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
@@ -148,34 +158,6 @@ class Registered(Base):
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
         return found.model_validate({"kind": kind, **value}, context=info.context)
-
-
-def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
-    """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
-
-    Also accept a part, as in `{options: {rate: 2}}`. Files of runs and studies that were made before kinds registered
-    themselves use that form. `kind_below` is the kind of a value that names none.
-    """
-    options = value.get("options")
-    is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
-    named = kinds(root).get(str(value.get("kind", kind_below)))
-    has_options = "options" in value and not (named and "options" in named.model_fields)
-    if not is_old and not (has_options and isinstance(options, dict)):
-        return value
-    kind = {"kind": value["name"]} if is_old else {}
-    rest = {key: given for key, given in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
-    return {**rest, **kind, **(options or {})}
-
-
-def from_old_path(path: str) -> str:
-    """Return `model.mlp.rate` for `model.mlp.options.rate`."""
-    return path.replace(".options.", ".")
-
-
-def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
-    """Return `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate: 2}`; names of runs keep it."""
-    options = {key: given for key, given in value.items() if key != "kind"}
-    return {"kind": "plugin", "name": value["kind"], "options": options}
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
@@ -217,13 +199,12 @@ def make(config: Base, *arguments: Any) -> Any:
     return implementation_of(type(config))(config, *arguments)
 
 
+@cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
     """Kind -> class of a section, in the order of registration, none last; only those that derive from `root`."""
-    if root not in _sorted:
-        found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
-        known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
-        _sorted[root] = dict(sorted(known, key=lambda item: item[0] == "none"))
-    return _sorted[root]
+    found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
+    known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
+    return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
 def is_users(config: type[Registered]) -> bool:
@@ -261,7 +242,7 @@ def forget(module: str) -> None:
         for modules in kinds_of_section.values():
             modules.pop(module, None)
     _digests.pop(module, None)
-    _note_change()
+    _clear_caches()
 
 
 def digest_of(file: Path) -> str:
@@ -289,18 +270,12 @@ def _register(config: type[Registered], kind: str) -> None:
     for other in known.values():
         _refuse_two(config, other, kind)
     known[config.__module__] = config
-    _note_change()
+    _clear_caches()
 
 
-def _note_change() -> None:
-    global _changes
-    _changes += 1
-    _sorted.clear()
-
-
-def changes() -> int:
-    """Return a number that is another one after a kind was registered or forgotten."""
-    return _changes
+def _clear_caches() -> None:
+    for cached in _caches:
+        cached.cache_clear()
 
 
 def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:

@@ -4,27 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
-from archlab.config.core.merge import Raw, derived_fields, expand, merge, section_classes
+from archlab.config.core.merge import Raw, derived_fields, expand, merge
 from archlab.config.layers import COMPONENTS, PER_LAYER, parts_of_layers, with_overrides
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, choose, explain
 from archlab.config.rules.rule import Rule
 from archlab.config.vocabulary import elsewhere, meant
 from archlab.errors import UserError
-
-_COMMON = (
-    "norm",
-    "norm.placement",
-    "position",
-    *dict.fromkeys(
-        f"{section}.{name}"
-        for section in ("block", *COMPONENTS, "dropout")
-        for schema in section_classes(ModelConfig.model_fields[section])
-        for name, field in schema.model_fields.items()
-        if not field.is_required() and name not in derived_fields(schema)
-    ),
-)
-"""What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
 
 
 def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
@@ -59,7 +45,7 @@ def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
     # A section of which some kind says nothing is that kind's as it stands.
     changed = set(PER_LAYER).intersection(*map(expand, model.layers.kinds.values()))
     used = parts_of_layers(model) if changed else ()
-    for path in (path for path in _COMMON if path.partition(".")[0] in changed):
+    for path in (path for path in _common_settings(model) if path.partition(".")[0] in changed):
         without_it = _at_default(model, path)
         if without_it == model:
             continue
@@ -71,13 +57,26 @@ def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
             yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
 
 
+def _common_settings(model: ModelConfig) -> Iterator[str]:
+    """Yield what the layers of a model have in common unless their kinds say otherwise.
+
+    Derived fields are not among them: they are written out for all.
+    """
+    yield from ("norm", "norm.placement", "position")
+    for section in ("block", *COMPONENTS, "dropout"):
+        schema = type(getattr(model, section))
+        for name, field in schema.model_fields.items():
+            if not field.is_required() and name not in derived_fields(schema):
+                yield f"{section}.{name}"
+
+
 def _at_default(model: ModelConfig, path: str) -> ModelConfig:
     """The model with one setting as if it had been left out."""
     section, _, name = path.partition(".")
     if not name:
         return model.model_copy(update={section: ModelConfig.model_fields[section].default})
     inner = getattr(model, section)
-    if name not in type(inner).model_fields:
+    if name not in type(inner).model_fields:  # no norm has no placement
         return model
     if name == "kind":
         kind = getattr(ModelConfig.model_fields[section].default, "kind", inner.kind)

@@ -10,7 +10,7 @@ from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.mup import MuP
 from archlab.config.components.norm import ScaleNorm
 from archlab.config.components.position import Alibi, Shaw
-from archlab.config.core.registry import is_users, kind_of
+from archlab.config.core.registry import Registered, is_users, kind_of
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Muon
 from archlab.config.rules.rule import Rule
@@ -26,9 +26,14 @@ def _no_rule(found: str, allowed: str) -> str:
     return f"{found}, for which muP (model.mup) has no rule here; allowed: {allowed}"
 
 
+def _of_a_user(config: Registered) -> str | None:
+    """Refuse a kind of a user's file: how it should change with the width is not known."""
+    return _no_rule(f"{config.kind}, a kind of your own", "archlab's own") if is_users(type(config)) else None
+
+
 def _attention(m: ModelConfig, _: MuP) -> str | None:
     known = isinstance(m.attention, (MultiHead, Absent))
-    return None if known else _no_rule(m.attention.kind, "multihead, none")
+    return _of_a_user(m.attention) if known else _no_rule(m.attention.kind, "multihead, none")
 
 
 def _gate(m: ModelConfig, _: MuP) -> str | None:
@@ -52,17 +57,20 @@ def _mixer(m: ModelConfig, _: MuP) -> str | None:
 
 
 def _mlp(m: ModelConfig, _: MuP) -> str | None:
-    return None if isinstance(m.mlp, (Dense, Absent)) else _no_rule(m.mlp.kind, "plain, gated, none")
+    known = isinstance(m.mlp, (Dense, Absent))
+    return _of_a_user(m.mlp) if known else _no_rule(m.mlp.kind, "plain, gated, none")
 
 
 def _norm(m: ModelConfig, _: MuP) -> str | None:
-    return _no_rule("scalenorm, one number for the whole width", "any other") if isinstance(m.norm, ScaleNorm) else None
+    if isinstance(m.norm, ScaleNorm):
+        return _no_rule("scalenorm, one number for the whole width", "any other")
+    return _of_a_user(m.norm)
 
 
 def _position(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.position, Shaw) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
         return _no_rule(f"{m.position.kind}, which is multiplied by the scores' factor", "others, and alibi's own form")
-    return None
+    return _of_a_user(m.position)
 
 
 MUP_LAYER_RULES: tuple[Rule[ModelConfig], ...] = (

@@ -4,12 +4,12 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import repeat
 from textwrap import dedent, indent
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from archlab.config.core.registry import cache_of_kinds
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.study.authoring import SCHEMAS
 
@@ -41,7 +41,7 @@ class ReferencePage(NamedTuple):
         return [(group.path, group.path) for group in self.groups if group.path]
 
 
-@cache
+@cache_of_kinds
 def reference_pages() -> list[ReferencePage]:
     """A config's own fields, each of its sections, and a study."""
     config, study = (list(groups(field_help(SCHEMAS[kind]))) for kind in ("config", "study"))
@@ -79,7 +79,7 @@ def addresses(pages: Sequence[ReferencePage]) -> dict[str, str]:
     }
 
 
-@cache
+@cache_of_kinds
 def config_addresses() -> dict[str, str]:
     """Of the fields of a config."""
     return addresses(reference_pages()[:-1])

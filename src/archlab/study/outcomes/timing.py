@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from archlab.code import code_digest
+from archlab.config.core.old_form import in_old_form
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash, resolved
-from archlab.config.old_form import in_old_form
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests

@@ -1,4 +1,4 @@
-"""The form of plug-ins from before classes registered themselves: `kind: plugin`, and functions that register."""
+"""The functions by which files register kinds that were written before classes registered themselves."""
 
 import sys
 from collections.abc import Callable
@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from archlab.config.components.component import MLP, Component, Mixer, RoleName
 from archlab.config.core.base import Base
-from archlab.config.core.merge import Raw
-from archlab.config.core.registry import Registered, implements, is_users, kinds, to_old_form
+from archlab.config.core.registry import Registered, implements
 from archlab.config.optimizer import Optimizer
 from archlab.errors import UserError
 
@@ -37,7 +36,7 @@ def register_mixer(name: str, options: type[Component], module: Callable[..., An
 def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
     """Register an optimizer: `factory(groups, options)` is a torch optimizer."""
     implements(as_kind(name, options, Optimizer, Options))(
-        lambda config, to_train: factory(to_train.groups_by_shape, config)
+        lambda config, to_train: factory(to_train.groups_by_use, config)
     )
 
 
@@ -63,20 +62,3 @@ def as_kind(name: str, options: type[Base], root: type[Registered], base: type[B
     made = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
     setattr(sys.modules[caller], named, made)
     return made
-
-
-def in_old_form(plain: Raw) -> Raw:
-    """Return values in which a user's MLPs, mixers and optimizers are `{kind: plugin, name, options}`.
-
-    Names of runs keep that form.
-    """
-    roots: dict[str, type[Registered]] = {"mlp": MLP, "mixer": Mixer, "optimizer": Optimizer}
-
-    def changed(value: Any, key: str) -> Any:
-        if not isinstance(value, dict):
-            return value
-        inner = {name: changed(part, name) for name, part in value.items()}
-        kind = kinds(roots[key]).get(inner.get("kind", "")) if key in roots else None
-        return to_old_form(inner) if kind and is_users(kind) else inner
-
-    return changed(plain, "")

@@ -1,0 +1,60 @@
+"""The older form of a user's kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
+
+Files of runs and studies from before classes registered themselves use it, and names of runs keep it.
+"""
+
+from typing import Any
+
+from archlab.config.core.registry import Registered, Section, kind_of, kinds, users_kinds
+
+_SECTIONS: tuple[Section, ...] = ("mlp", "mixer", "optimizer")
+"""Sections of a config that have the form. A study's outcomes have it too."""
+
+
+def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
+    """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
+
+    Also accept a part, as in `{options: {rate: 2}}`. `kind_below` is the kind of a value that names none.
+    """
+    options = value.get("options")
+    is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
+    named = kinds(root).get(str(value.get("kind", kind_below)))
+    has_options = "options" in value and not (named and "options" in named.model_fields)
+    if not is_old and not (has_options and isinstance(options, dict)):
+        return value
+    kind = {"kind": value["name"]} if is_old else {}
+    rest = {key: given for key, given in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
+    return {**rest, **kind, **(options or {})}
+
+
+def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
+    """Return whether both have the older form of one kind, so that merging them needs no other form.
+
+    Digests of studies that were run keep it.
+    """
+    same = {"kind": below.get("kind"), "name": below.get("name")} | over
+    return "options" in over and same["kind"] == below.get("kind") == "plugin" and same["name"] == below.get("name")
+
+
+def from_old_path(path: str) -> str:
+    """Return `model.mlp.rate` for `model.mlp.options.rate`."""
+    return path.replace(".options.", ".")
+
+
+def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
+    """Return `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate: 2}`."""
+    options = {key: given for key, given in value.items() if key != "kind"}
+    return {"kind": "plugin", "name": value["kind"], "options": options}
+
+
+def in_old_form(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a config in which a user's MLPs, mixers and optimizers have the older form."""
+    users = {(kind.section, kind_of(kind)) for kind in users_kinds() if kind.section in _SECTIONS}
+
+    def changed(value: Any, section: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        inner = {name: changed(part, name) for name, part in value.items()}
+        return to_old_form(inner) if (section, inner.get("kind")) in users else inner
+
+    return changed(plain, "")
