@@ -730,7 +730,10 @@ def test_an_error_in_one_is_told_by_its_line() -> None:
 def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Local, "run_all", tiny.run_here)
     found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
-    assert set(found.failed.values()) == {"outcome guesses: its function gave nan; allowed: a finite number, or None"}
+    file = Path("guesses.py").resolve()
+    assert set(found.failed.values()) == {
+        f"plug-in {file}: outcome guesses: its function gave nan; allowed: a finite number, or None"
+    }
     none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
     assert none.failed == {}
     assert all(arm.values == {} for arm in none.by("guessed").arms)

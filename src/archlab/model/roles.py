@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 
 from archlab.config.components.component import RoleName
-from archlab.config.core.registry import Registered, kind_of
+from archlab.config.core.registry import Registered, breach
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -97,24 +96,24 @@ class RoleOf(NamedTuple):
     """Where it starts; None: it is drawn."""
 
 
-def check_parameters(config: type[Registered], module: nn.Module, n_said: int) -> list[RoleOf]:
+def check_parameters(kind: type[Registered], module: nn.Module, n_said: int) -> list[RoleOf]:
     """Return the parameters of a user's module with their roles.
 
     Raise UserError if it is no module, a parameter has no role, or the class says another number of parameters.
     """
-    name = f"{config.section} {kind_of(config)}"
     if not isinstance(module, nn.Module):
-        raise UserError(f"{name}: made a {type(module).__name__}; allowed: a torch.nn.Module")
+        raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
     try:
         made = list(roles_of(module))
     except TypeError as error:
-        raise UserError(
-            f"{name}: {str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or "
-            "`constants` of the module (docs/plugins.md)"
+        raise breach(
+            kind,
+            f"{str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or `constants` of "
+            "the module (docs/plugins.md)",
         ) from None
     n_made = sum(of.parameter.numel() for of in made)
     if n_made != n_said:
-        raise UserError(f"{name}: {config.__name__} says {n_said:,} parameters, and its module has {n_made:,}")
+        raise breach(kind, f"{kind.__name__} says {n_said:,} parameters, and its module has {n_made:,}")
     return made
 
 

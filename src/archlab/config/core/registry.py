@@ -14,10 +14,12 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, field_validator
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from archlab.code import meaning
+from archlab.config.core import contract
 from archlab.config.core.base import Base, in_float32
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import read_text
@@ -41,6 +43,9 @@ _digests: dict[str, str] = {}
 """Module of a user's kinds -> digest of its file when it was imported."""
 
 _implementations: dict[type[Base], Callable[..., Any]] = {}
+
+Check = Callable[..., Any]
+"""Checks what implements a user's kind."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
@@ -102,6 +107,8 @@ class Registered(Base):
                     "(docs/plugins.md)"
                 )
             cls.check_class()
+            if is_users(cls):
+                contract.check_class(cls, breach)
             _register(cls, kind)
 
     @classmethod
@@ -119,7 +126,11 @@ class Registered(Base):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Look kinds up when a value is validated, because they may be registered later."""
         if not is_open(cls):
-            return handler(source)
+            try:
+                return handler(source)
+            except PydanticSchemaGenerationError:
+                contract.check_field_types(cls, breach)
+                raise
         return core_schema.with_info_plain_validator_function(cls._validated)
 
     @classmethod
@@ -147,7 +158,10 @@ class Registered(Base):
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        return found.model_validate({"kind": kind, **value}, context=info.context)
+        config = found.model_validate({"kind": kind, **value}, context=info.context)
+        if is_users(found):
+            contract.check_values(config, info.context, breach)
+        return config
 
 
 def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
@@ -212,9 +226,21 @@ def implementation_of(config: type[Base]) -> Callable[..., Any]:
     )
 
 
-def make(config: Base, *arguments: Any) -> Any:
-    """Call what implements a config, with the config and the arguments."""
-    return implementation_of(type(config))(config, *arguments)
+def make(config: Base, *arguments: Any, check: Check | None = None) -> Any:
+    """Call what implements a config, with the config and the arguments; `check` is that of `call`."""
+    return call(type(config), config, *arguments, check=check)
+
+
+def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
+    """Call what implements a kind.
+
+    `check(kind, result, *arguments)` is called for a user's kind only. It returns the result, or raises `breach` if the
+    result is not what the section needs.
+    """
+    implementation = implementation_of(kind)
+    if check is None or not is_users(kind):
+        return implementation(*arguments)
+    return check(kind, contract.call(kind, breach, implementation, *arguments), *arguments)
 
 
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
@@ -226,7 +252,13 @@ def kinds(root: type[_R]) -> dict[str, type[_R]]:
     return _sorted[root]
 
 
-def is_users(config: type[Registered]) -> bool:
+def breach(config: type[Any], why: str) -> contract.ContractError:
+    """Return the error for a user's kind that breaks the contract of its section (docs/plugins.md)."""
+    file = file_of(config)
+    return contract.ContractError(f"{file and f'plug-in {file}: '}{config.section} {kind_of(config)}: {why}")
+
+
+def is_users(config: type[Base]) -> bool:
     """Whether a user's file brings the class, and not archlab."""
     return not _is_archlabs(config.__module__)
 
@@ -269,7 +301,7 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(meaning(read_text(file)).encode()).hexdigest()[:12]
 
 
-def file_of(config: type[Registered]) -> str:
+def file_of(config: type[Base]) -> str:
     """Return the path of the file that brings a class; empty for a class of no file."""
     return getattr(sys.modules.get(config.__module__), "__file__", None) or ""
 
