@@ -27,6 +27,7 @@ from archlab.study.outcome_schema import Answers, Beyond, Outcome, Repetition, T
 from archlab.study.outcomes.value import check_value
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
+from archlab.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
     missing = [outcome for outcome in outcomes if not (run / _file(outcome)).is_file()]
     if not missing:
         return
-    device = choose_device(config.train)
+    device = choose_device(config.train, RunFolder(run).environment().get("dtype"))
     data = open_training_data(config.data, config.model.vocab_size)
     _, model = load_run(run, config.model)
     model = model.to(device.type).eval()

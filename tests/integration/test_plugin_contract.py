@@ -1,0 +1,84 @@
+"""Plug-ins whose code returns something else than archlab needs: one message, with file and class, and exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from archlab.cli.app import main
+from plugin_files import FILES, write, written
+
+pytestmark = pytest.mark.usefixtures("new_process")
+
+BREACHES = {
+    # What the code computes.
+    "norm: None": ("power_norm.py", "return (wide /", "(wide /", "PowerNormModule.forward returned None; allowed: a float32 tensor [1, 4, 32]"),
+    "norm: shape": ("power_norm.py", ".to(x.dtype)", ".mean(-1)", "PowerNormModule.forward returned a float32 tensor [1, 4]; allowed: a float32 tensor [1, 4, 32]"),
+    "norm: dtype": ("power_norm.py", ".to(x.dtype)", ".double()", "PowerNormModule.forward returned a float64 tensor [1, 4, 32]; allowed: a float32"),
+    "norm: arguments": ("power_norm.py", "forward(self, x)", "forward(self, x, y)", "missing a required argument: 'y'; allowed: (x)"),
+    "norm: constructor": ("power_norm.py", "config, shape", "config", "takes 2 positional arguments but 3 were given"),
+    "activation: None": ("mish.py", "return F", "F", "Function.forward returned None; allowed: a float32 tensor"),
+    "activation: shape": ("mish.py", "F.mish(x)", "x[..., :1]", "Function.forward returned a float32 tensor"),
+    "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing 1 required positional argument: 'y'"),
+    "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 4, 4]"),
+    "position: shape": ("bell.py", "[:, None].float()", ".float()[:, None, :, :1, None]", "BellBias.forward returned a float32 tensor"),
+    "position: number": ("bell.py", "return n_heads", "return str(n_heads) + ' heads'", "Bell.of_a_layer returned '4 heads'; allowed: int"),
+    "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 4, 8]"),
+    "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)", "attend returned a float32 tensor [1, 4, 4, 4]; allowed: a float32 tensor [1, 4, 4, 8]"),
+    "attention: None": ("sigmoid.py", "return self.out", "self.out", "SigmoidModule.forward returned None; allowed: a float32 tensor [1, 4, 32]"),
+    "attention: shape": ("sigmoid.py", ".flatten(-2))\n", ".flatten(-2))[:, :1]\n", "SigmoidModule.forward returned a float32 tensor [1, 1, 32]"),
+    "mixer: tuple": ("average.py", "to(x.dtype))", "to(x.dtype)), None", "AverageModule.forward returned (tensor("),
+    "mlp: dtype": ("squared.py", "square())", "square()).double()", "SquaredModule.forward returned a float64 tensor [1, 4, 32]; allowed: a float32 tensor"),
+    "mlp: arguments": ("squared.py", "x, context=None, state=None", "x", "too many positional arguments; allowed: (x, context, state)"),
+    "a role": ("squared.py", 'role="input"', 'role="reader"', "up.weight has the role 'reader'; allowed: embedding, input"),
+    # What the class says.
+    "parameters: None": ("squared.py", 'return {"mlp": 2 * site.d_model * self.d_ff}', "return None", "Squared.parameters returned None; allowed: dict[str, int]"),
+    "parameters: text": ("squared.py", "2 * site.d_model * self.d_ff", "'many'", "Squared.parameters returned 'many' at mlp; allowed: a valid integer"),
+    "parameters: below 0": ("squared.py", "2 * site.d_model * self.d_ff", "-1", "Squared.parameters returned -1 at mlp; allowed: greater than or equal to 0"),
+    "parameters: a part": ("squared.py", '{"mlp": 2', '{"mpl": 2', "Squared.parameters returned 'mpl' at mpl.[key]; allowed: norms, positions, attention, mixer, mlp"),
+    "work: None": ("squared.py", "yield this", "this", "Squared.work returned None; allowed: Iterator[Operation]"),
+    "work: a number": ("squared.py", "yield this.product", "yield 3; this.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
+    "work: a kind": ("squared.py", '"activations"', '"wobbles"', "Squared.work returned 'wobbles' at [1].kind; allowed: 'products', 'attention'"),
+    "work: a part": ("squared.py", '("mlp", site', '("head", site', "Squared.work returned 'head' at [0].part; allowed: a name of the component's own, not one of"),
+    "work: arguments": ("squared.py", "work(self, site, this)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
+    "state: a number": ("average.py", 'return (archlab.StateTensor("last", (site.d_model,)),)', "return 3", "Average.state returned 3; allowed: tuple[StateTensor, ...]"),
+    "state: a shape": ("average.py", "(site.d_model,)),)", "site.d_model),)", "Average.state returned 32 at [0].shape; allowed: a valid tuple"),
+    "roles: text": ("average.py", 'return ("output",)', 'return ("outward",)', "Average.roles returned 'outward' at [0]; allowed: 'embedding', 'input'"),
+    "a class variable": ("mish.py", "[int] = 5", "[int] = 'five'", "Mish.flops_per_number is 'five'; allowed: int"),
+    "no property": ("reverse.py", "    @property\n", "", "Reverse.smallest is a method; allowed: a property"),
+    "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides what archlab calls by that name"),
+    # What decides a training.
+    "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory made a NoneType; allowed: a torch.optim.Optimizer"),
+    "optimizer: step": ("lion.py", "def step(self)", "def step(self, gradients)", "missing a required argument: 'gradients'; allowed: ()"),
+    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number from 0 on"),
+    "schedule: text": ("root.py", "return 1 -", "return 'fast' if done > 0.5 else 1 -", "its function returned 'fast' for done="),
+    "schedule: arguments": ("root.py", "(train, done)", "(done)", "root() takes 1 positional argument but 2 were given"),
+    "objective: None": ("smooth.py", "return (1", "(1", "its function returned None; allowed: a floating-point tensor []"),
+    "objective: a vector": ("smooth.py", "cross_entropy + ", "logits[:, 0] + ", "its function returned a float32 tensor ["),
+    "objective: a number": ("smooth.py", "uniform\n", "uniform.item()\n    return 3.0\n", "its function returned"),
+    "objective: whole": ("smooth.py", "config.amount * uniform", "uniform; return targets.sum()", "its function returned"),
+    "objective: no gradient": ("smooth.py", "logits, targets, cross_entropy):\n", "logits, targets, cross_entropy):\n    return logits.detach().mean()\n", "its function returned a loss without a gradient"),
+    "objective: arguments": ("smooth.py", "(config, logits, targets, cross_entropy)", "(config, logits)", "smooth() takes 2 positional arguments but 4 were given"),
+    "task: one array": ("reverse.py", "return tokens, is_answer", "return tokens", "its function returned array("),
+    "task: shape": ("reverse.py", "return tokens, is", "return tokens[:, 1:], is", "as tokens; allowed: an array ["),
+    "task: dtype": ("reverse.py", "return tokens, is", "return tokens.astype(float), is", "of float64 as tokens; allowed: an array ["),
+    "task: lists": ("reverse.py", "return tokens, is_answer", "return tokens, is_answer.tolist()", "as is_answer; allowed: an array ["),
+    "task: too high": ("reverse.py", "return tokens", "tokens[0, -1] = vocab_size\n    return tokens", "its function returned the token 300; allowed: 0 to 299"),
+    "task: below 0": ("reverse.py", "return tokens", "tokens[0, -1] = -1\n    return tokens", "its function returned the token -1; allowed: 0 to 299"),
+    "task: no answers": ("reverse.py", "is_answer[:, -n:] = True", "is_answer[:, 0] = True", "its function returned a window without an answer"),
+    "task: smallest": ("reverse.py", "return 2 * self.reversed, 4", "return 4", "Reverse.smallest returned 4; allowed: tuple[int, int]"),
+    "task: sentence": ("reverse.py", 'return f"Give', 'f"Give', "Reverse.describe returned None; allowed: str"),
+}  # fmt: skip
+"""What is wrong -> file of the document, text in it, what stands there instead, the message."""
+
+
+@pytest.mark.parametrize("what", BREACHES)
+def test_a_breach_is_one_message_that_names_the_file(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file, before, after, message = BREACHES[what]
+    arguments = written(file)
+    assert before in FILES[file]
+    write(FILES[file].replace(before, after), file)
+    assert main(["train", *arguments, "train.eval_tokens=4", "train.eval_seq_len=4", "--out", "run"]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert f"plug-in {Path(file).resolve()}: " in printed
+    assert len([line for line in printed.splitlines() if "plug-in" in line]) == 1
