@@ -11,23 +11,23 @@ pytestmark = pytest.mark.usefixtures("new_process")
 
 BREACHES = {
     # What the code computes.
-    "norm: None": ("power_norm.py", "return (wide /", "(wide /", "PowerNormModule.forward returned None; allowed: a float32 tensor [1, 4, 32]"),
-    "norm: shape": ("power_norm.py", ".to(x.dtype)", ".mean(-1)", "PowerNormModule.forward returned a float32 tensor [1, 4]; allowed: a float32 tensor [1, 4, 32]"),
-    "norm: dtype": ("power_norm.py", ".to(x.dtype)", ".double()", "PowerNormModule.forward returned a float64 tensor [1, 4, 32]; allowed: a float32"),
+    "norm: None": ("power_norm.py", "return (wide /", "(wide /", "PowerNormModule.forward returned None; allowed: a float32 tensor [1, 8, 32]"),
+    "norm: shape": ("power_norm.py", ".to(x.dtype)", ".mean(-1)", "PowerNormModule.forward returned a float32 tensor [1, 8]; allowed: a float32 tensor [1, 8, 32]"),
+    "norm: dtype": ("power_norm.py", ".to(x.dtype)", ".double()", "PowerNormModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32"),
     "norm: arguments": ("power_norm.py", "forward(self, x)", "forward(self, x, y)", "missing a required argument: 'y'; allowed: (x)"),
     "norm: constructor": ("power_norm.py", "config, shape", "config", "takes 2 positional arguments but 3 were given"),
     "activation: None": ("mish.py", "return F", "F", "Function.forward returned None; allowed: a float32 tensor"),
     "activation: shape": ("mish.py", "F.mish(x)", "x[..., :1]", "Function.forward returned a float32 tensor"),
-    "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing 1 required positional argument: 'y'"),
-    "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 4, 4]"),
-    "position: shape": ("bell.py", "[:, None].float()", ".float()[:, None, :, :1, None]", "BellBias.forward returned a float32 tensor"),
+    "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing a required argument: 'y'; allowed: (x)"),
+    "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 8, 8]"),
+    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [1, 4, 8]; allowed: a floating-point tensor [1, 4, 8, 8], where an axis"),
     "position: number": ("bell.py", "return n_heads", "return str(n_heads) + ' heads'", "Bell.of_a_layer returned '4 heads'; allowed: int"),
-    "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 4, 8]"),
-    "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)", "attend returned a float32 tensor [1, 4, 4, 4]; allowed: a float32 tensor [1, 4, 4, 8]"),
-    "attention: None": ("sigmoid.py", "return self.out", "self.out", "SigmoidModule.forward returned None; allowed: a float32 tensor [1, 4, 32]"),
+    "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 8, 8]"),
+    "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)[:, :1]", "attend returned a float32 tensor [1, 1, 8, 8]; allowed: a float32 tensor [1, 4, 8, 8]"),
+    "attention: None": ("sigmoid.py", "return self.out", "self.out", "SigmoidModule.forward returned None; allowed: a float32 tensor [1, 8, 32]"),
     "attention: shape": ("sigmoid.py", ".flatten(-2))\n", ".flatten(-2))[:, :1]\n", "SigmoidModule.forward returned a float32 tensor [1, 1, 32]"),
     "mixer: tuple": ("average.py", "to(x.dtype))", "to(x.dtype)), None", "AverageModule.forward returned (tensor("),
-    "mlp: dtype": ("squared.py", "square())", "square()).double()", "SquaredModule.forward returned a float64 tensor [1, 4, 32]; allowed: a float32 tensor"),
+    "mlp: dtype": ("squared.py", "square())", "square()).double()", "SquaredModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32 tensor"),
     "mlp: arguments": ("squared.py", "x, context=None, state=None", "x", "too many positional arguments; allowed: (x, context, state)"),
     "a role": ("squared.py", 'role="input"', 'role="reader"', "up.weight has the role 'reader'; allowed: embedding, input"),
     # What the class says.
@@ -38,7 +38,7 @@ BREACHES = {
     "work: None": ("squared.py", "yield this", "this", "Squared.work returned None; allowed: Iterator[Operation]"),
     "work: a number": ("squared.py", "yield this.product", "yield 3; this.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
     "work: a kind": ("squared.py", '"activations"', '"wobbles"', "Squared.work returned 'wobbles' at [1].kind; allowed: 'products', 'attention'"),
-    "work: a part": ("squared.py", '("mlp", site', '("head", site', "Squared.work returned 'head' at [0].part; allowed: a name of the component's own, not one of"),
+    "work: a part": ("squared.py", '("mlp", site', '("head", site', "at [0]; allowed: another part than embedding, head, stream"),
     "work: arguments": ("squared.py", "work(self, site, this)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
     "state: a number": ("average.py", 'return (archlab.StateTensor("last", (site.d_model,)),)', "return 3", "Average.state returned 3; allowed: tuple[StateTensor, ...]"),
     "state: a shape": ("average.py", "(site.d_model,)),)", "site.d_model),)", "Average.state returned 32 at [0].shape; allowed: a valid tuple"),
@@ -52,10 +52,10 @@ BREACHES = {
     "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number from 0 on"),
     "schedule: text": ("root.py", "return 1 -", "return 'fast' if done > 0.5 else 1 -", "its function returned 'fast' for done="),
     "schedule: arguments": ("root.py", "(train, done)", "(done)", "root() takes 1 positional argument but 2 were given"),
-    "objective: None": ("smooth.py", "return (1", "(1", "its function returned None; allowed: a floating-point tensor []"),
+    "objective: None": ("smooth.py", "return (1", "(1", "its function returned None; allowed: a floating-point tensor without axes"),
     "objective: a vector": ("smooth.py", "cross_entropy + ", "logits[:, 0] + ", "its function returned a float32 tensor ["),
-    "objective: a number": ("smooth.py", "uniform\n", "uniform.item()\n    return 3.0\n", "its function returned"),
-    "objective: whole": ("smooth.py", "config.amount * uniform", "uniform; return targets.sum()", "its function returned"),
+    "objective: a number": ("smooth.py", "    uniform", "    return 3.0\n    uniform", "its function returned 3.0; allowed: a floating-point tensor without axes"),
+    "objective: whole": ("smooth.py", "    uniform", "    return targets.sum()\n    uniform", "its function returned an int64 tensor without axes; allowed"),
     "objective: no gradient": ("smooth.py", "logits, targets, cross_entropy):\n", "logits, targets, cross_entropy):\n    return logits.detach().mean()\n", "its function returned a loss without a gradient"),
     "objective: arguments": ("smooth.py", "(config, logits, targets, cross_entropy)", "(config, logits)", "smooth() takes 2 positional arguments but 4 were given"),
     "task: one array": ("reverse.py", "return tokens, is_answer", "return tokens", "its function returned array("),
@@ -71,13 +71,17 @@ BREACHES = {
 """What is wrong -> file of the document, text in it, what stands there instead, the message."""
 
 
+SHORT = ["train.eval_tokens=8", "train.eval_seq_len=8"]
+
+
 @pytest.mark.parametrize("what", BREACHES)
 def test_a_breach_is_one_message_that_names_the_file(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     file, before, after, message = BREACHES[what]
     arguments = written(file)
     assert before in FILES[file]
     write(FILES[file].replace(before, after), file)
-    assert main(["train", *arguments, "train.eval_tokens=4", "train.eval_seq_len=4", "--out", "run"]) == 2
+    command = ["cost", *arguments] if what.startswith("state") else ["train", *arguments, *SHORT, "--out", "run"]
+    assert main(command) == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert f"plug-in {Path(file).resolve()}: " in printed

@@ -38,11 +38,15 @@ def check_forward(
 def check_arguments(kind: type[Registered], function: Callable[..., Any], arguments: str, **named: Any) -> None:
     """Raise UserError if a function does not take the arguments."""
     try:
-        signature(function).bind(*filter(None, arguments.split(", ")), **named)
+        taken = signature(function)
+    except ValueError:  # a function that is not written in Python may not say
+        return
+    try:
+        taken.bind(*filter(None, arguments.split(", ")), **named)
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__name__)
         allowed = ", ".join(filter(None, [arguments, *named]))
-        raise breach(kind, f"{name}{signature(function)}: {error}; allowed: ({allowed})") from None
+        raise breach(kind, f"{name}{taken}: {error}; allowed: ({allowed})") from None
 
 
 def checked_function(
@@ -101,6 +105,7 @@ def _has_dtype(found: Tensor, wanted: torch.dtype | None) -> bool:
 
 
 def _in_words(result: Result) -> str:
-    shape = ", ".join(f"{n} or 1" if result.broadcasts and n != 1 else str(n) for n in result.shape)
     dtype = "floating-point" if result.dtype is None else str(result.dtype).removeprefix("torch.")
-    return f"a {dtype} tensor [{shape}]"
+    article = "an" if dtype[0] in "aeiou" else "a"
+    shape = f"[{', '.join(map(str, result.shape))}]" if result.shape else "without axes"
+    return f"{article} {dtype} tensor {shape}{', where an axis may be 1' if result.broadcasts else ''}"
