@@ -1,11 +1,25 @@
 """Plug-ins whose code returns something else than archlab needs: one message, with file and class, and exit code 2."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
+import archlab
 from archlab.cli.app import main
-from plugin_files import FILES, write, written
+from archlab.config.core import trust
+from archlab.config.core.plugins import loaded
+from archlab.config.core.registry import kinds, make
+from archlab.errors import UserError, user_message
+from archlab.study.outcome_schema import Outcome
+from archlab.study.outcomes.value import check_value
+from archlab.training.callback import Callback
+from archlab.training.train import train
+from plugin_files import FILES, POSITIONS, write, written
+from plugin_state import as_a_new_process
 
 pytestmark = pytest.mark.usefixtures("new_process")
 
@@ -20,7 +34,7 @@ BREACHES = {
     "activation: shape": ("mish.py", "F.mish(x)", "x[..., :1]", "Function.forward returned a float32 tensor"),
     "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing a required argument: 'y'; allowed: (x)"),
     "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 8, 8]"),
-    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [1, 4, 8]; allowed: a floating-point tensor [1, 4, 8, 8], where an axis"),
+    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8], where an axis"),
     "position: number": ("bell.py", "return n_heads", "return str(n_heads) + ' heads'", "Bell.of_a_layer returned '4 heads'; allowed: int"),
     "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 8, 8]"),
     "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)[:, :1]", "attend returned a float32 tensor [1, 1, 8, 8]; allowed: a float32 tensor [1, 4, 8, 8]"),
@@ -86,3 +100,88 @@ def test_a_breach_is_one_message_that_names_the_file(what: str, capsys: pytest.C
     assert message in printed
     assert f"plug-in {Path(file).resolve()}: " in printed
     assert len([line for line in printed.splitlines() if "plug-in" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "message"),
+    [
+        ("added", ".to(dtype)", ".double()", "AddedModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32"),
+        ("added", ".to(dtype)", ".to(dtype)[..., :2]", "AddedModule.forward returned a float32 tensor [1, 8, 2]; allowed"),
+        ("flipped", "return x * self.signs", "x * self.signs", "Flip.rotate returned None; allowed: a float32 tensor [1, "),
+        ("flipped", "def rotate", "def turn", "made a Flip without rotate; allowed: an object with rotate(x)"),
+        ("flipped", "lengths, dtype", "lengths", "takes 5 positional arguments but 6 were given"),
+    ],
+)  # fmt: skip
+def test_a_position_elsewhere_that_returns_something_else(kind: str, before: str, after: str, message: str) -> None:
+    written()
+    write(POSITIONS.replace(before, after), "positions.py")
+    asked = archlab.load_config("tiny.yaml", "plugins=[positions.py]", f"model.position.kind={kind}")
+    with pytest.raises(UserError, match=re.escape(message)):
+        archlab.Decoder(asked.model)(torch.arange(8)[None])
+
+
+FIELDS = {
+    "an arbitrary class": ("    thing: Thing\n", "the field thing has the type Thing; allowed: what YAML can say"),
+    "a class that pydantic does not check": (
+        "    model_config = {'arbitrary_types_allowed': True}\n    thing: Thing = Thing()\n",
+        "the field thing is <archlab_plugin_",
+    ),
+    "a function": ("    thing: Callable[[int], int] = abs\n", "the field thing is <built-in function abs>; allowed: what YAML"),
+    "a tuple": ("    thing: tuple[int, ...] = (1, 2)\n", "the field thing is written as [1, 2], which is not read back as (1, 2)"),
+    "a path": ("    thing: Path = Path('x')\n", "the field thing is written as 'x', which is not read back as PosixPath('x')"),
+    "no type": ("    thing = 3\n", "`thing = 3` has no type; write `name: int = …` for a field"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FIELDS)
+def test_a_field_that_no_file_can_hold(what: str) -> None:
+    fields, message = FIELDS[what]
+    arguments = written("squared.py")
+    imports = "from collections.abc import Callable\nfrom pathlib import Path\n\n\nclass Thing:\n    pass\n\n\n"
+    write(imports + FILES["squared.py"].replace("    d_ff: int", f"{fields}    d_ff: int"), "squared.py")
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        archlab.load_config(*arguments)
+    assert str(Path("squared.py").resolve()) in str(caught.value)
+    assert "errors.pydantic.dev" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["'many'", "[1]", "float('inf')", "run.tokens"])
+def test_an_outcome_that_gives_no_number(given: str) -> None:
+    write(FILES["guesses.py"].replace("    tokens =", f"    return {given}\n    tokens ="), "guesses.py")
+    trust.accept("guesses.py")
+    loaded((str(Path("guesses.py").resolve()),))
+    outcome = kinds(Outcome)["guesses"]()
+    run: Any = SimpleNamespace(tokens=torch.zeros(2, 3, dtype=torch.int64))
+    with pytest.raises(
+        UserError, match=r"guesses\.py: outcome guesses: its function gave .*; allowed: a finite number"
+    ):
+        make(outcome, run, check=check_value)
+
+
+def test_an_error_inside_the_code_is_the_users_own() -> None:
+    """Nothing is put in its place, not even for a TypeError, with which wrong arguments end too."""
+    for file, before, after in (
+        ("squared.py", "return self.down", "len(3)\n        return self.down"),
+        ("squared.py", "yield this", "len(3)\n        yield this"),
+        ("smooth.py", "    uniform", "    len(3)\n    uniform"),
+    ):
+        as_a_new_process()
+        arguments = written(file)
+        write(FILES[file].replace(before, after, 1), file)
+        with pytest.raises(TypeError, match="has no len") as caught:
+            train(archlab.load_config(*arguments), f"run of {before}", Callback())
+        assert re.search(rf"{file}, line \d+: TypeError: ", user_message(caught.value) or "")
+
+
+def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = written("squared.py")
+    assert main(["train", *arguments, "--out", "run"]) == 0
+    write(FILES["squared.py"].replace(".square()", ".abs()"), "squared.py")
+    as_a_new_process()
+    capsys.readouterr()
+    assert main(["train", *arguments, "--out", "run"]) == 2
+    message = capsys.readouterr().err
+    assert "run: was begun with plugins that have changed since, and cannot go on with another mlp squared" in message
+    assert "name another folder with --out, or go on with the folder's copy: archlab train run --out run" in message
+    as_a_new_process()
+    assert main(["train", "run", "--out", "run"]) == 0

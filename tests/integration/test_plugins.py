@@ -45,7 +45,7 @@ from archlab.training.loss import objective
 from archlab.training.optim import make_optimizer
 from archlab.training.schedule import learning_rate, warmup_steps
 from archlab.training.train import train
-from plugin_files import FILES, USED, write, written
+from plugin_files import FILES, POSITIONS, USED, write, written
 from plugin_state import as_a_new_process
 
 pytestmark = pytest.mark.usefixtures("new_process")
@@ -416,52 +416,6 @@ def test_other_places_of_a_position() -> None:
             torch.testing.assert_close(session.logits(), whole[:, n - 1])
             session.read(tokens[:, n : n + 1])
         assert not torch.allclose(whole, drawn(without, 0.1)(tokens))
-
-
-POSITIONS = '''
-from typing import ClassVar, Literal
-
-import archlab
-import torch
-from torch import nn
-
-
-class Added(archlab.Position):
-    """A learned number for each feature of each position."""
-
-    kind: Literal["added"] = "added"
-    acts_on: ClassVar[str] = "embedding"
-
-    def of_all_layers(self, d_model, max_seq_len, n_heads):
-        return max_seq_len * d_model
-
-
-@archlab.implements(Added)
-class AddedModule(nn.Module):
-    def __init__(self, config, d_model, max_seq_len):
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(max_seq_len, d_model))
-        self.roles = {"table": "embedding"}
-
-    def forward(self, positions, dtype):
-        return self.table[positions.clamp(min=0)].to(dtype)
-
-
-class Flipped(archlab.Position):
-    """Every other token has its queries and keys negated."""
-
-    kind: Literal["flipped"] = "flipped"
-    acts_on: ClassVar[str] = "queries"
-
-
-@archlab.implements(Flipped)
-class Flip:
-    def __init__(self, config, width, positions, lengths, dtype):
-        self.signs = (1 - 2 * (positions % 2)).to(dtype)[:, None, :, None]
-
-    def rotate(self, x):
-        return x * self.signs
-'''
 
 
 def drawn(asked: Config, deviation: float = 0.4) -> archlab.Decoder:

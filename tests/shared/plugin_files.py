@@ -40,3 +40,50 @@ def written(*files: str) -> list[str]:
         base = tiny.config(data=tiny.write_text(Path()).resolve())
         write(to_yaml(base.model_dump(mode="json")), "tiny.yaml")
     return ["tiny.yaml", f"plugins=[{', '.join(files)}]", *(override for file in files for override in USED[file])]
+
+
+POSITIONS = '''
+from typing import ClassVar, Literal
+
+import archlab
+import torch
+from torch import nn
+
+
+class Added(archlab.Position):
+    """A learned number for each feature of each position."""
+
+    kind: Literal["added"] = "added"
+    acts_on: ClassVar[str] = "embedding"
+
+    def of_all_layers(self, d_model, max_seq_len, n_heads):
+        return max_seq_len * d_model
+
+
+@archlab.implements(Added)
+class AddedModule(nn.Module):
+    def __init__(self, config, d_model, max_seq_len):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(max_seq_len, d_model))
+        self.roles = {"table": "embedding"}
+
+    def forward(self, positions, dtype):
+        return self.table[positions.clamp(min=0)].to(dtype)
+
+
+class Flipped(archlab.Position):
+    """Every other token has its queries and keys negated."""
+
+    kind: Literal["flipped"] = "flipped"
+    acts_on: ClassVar[str] = "queries"
+
+
+@archlab.implements(Flipped)
+class Flip:
+    def __init__(self, config, width, positions, lengths, dtype):
+        self.signs = (1 - 2 * (positions % 2)).to(dtype)[:, None, :, None]
+
+    def rotate(self, x):
+        return x * self.signs
+'''
+"""Positions on the embedding, and on queries and keys."""
