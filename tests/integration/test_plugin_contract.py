@@ -60,6 +60,12 @@ BREACHES = {
     "a class variable": ("mish.py", "[int] = 5", "[int] = 'five'", "Mish.flops_per_number is 'five'; allowed: int"),
     "no property": ("reverse.py", "    @property\n", "", "Reverse.smallest is a method; allowed: a property"),
     "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides what archlab calls by that name"),
+    "share: None": ("squared.py", "    def parameters", "    def share(self, tensor):\n        return None\n\n    def parameters", "Squared.share returned None; allowed: Squared"),
+    "state: below 0": ("average.py", "(site.d_model,)),)", "(-3,)),)", "Average.state returned -3 at [0].shape[0]; allowed: greater than or equal to 0"),
+    "constants: a list": ("power_norm.py", '{"weight": 1.0}', '["weight"]', "PowerNormModule.constants is ['weight']; allowed: a dict"),
+    "constants: text": ("power_norm.py", '{"weight": 1.0}', '{"weight": "one"}', "weight [32] starts at 'one'; allowed: a number, or a tensor of its shape"),
+    "constants: shape": ("power_norm.py", '{"weight": 1.0}', '{"weight": torch.ones(3)}', "weight [32] starts at tensor([1., 1., 1.]); allowed: a number"),
+    "a type of nothing": ("squared.py", "d_ff: int", "d_ff: 'Nothing'", "a field has the type Nothing, which the file does not define"),
     # What decides a training.
     "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory made a NoneType; allowed: a torch.optim.Optimizer"),
     "optimizer: step": ("lion.py", "def step(self)", "def step(self, gradients)", "missing a required argument: 'gradients'; allowed: ()"),
@@ -80,6 +86,7 @@ BREACHES = {
     "task: below 0": ("reverse.py", "return tokens", "tokens[0, -1] = -1\n    return tokens", "its function returned the token -1; allowed: 0 to 299"),
     "task: no answers": ("reverse.py", "is_answer[:, -n:] = True", "is_answer[:, 0] = True", "its function returned a window without an answer"),
     "task: smallest": ("reverse.py", "return 2 * self.reversed, 4", "return 4", "Reverse.smallest returned 4; allowed: tuple[int, int]"),
+    "task: no answer": ("reverse.py", "return vocab_size - 2", "return 0", "Reverse.answers returned 0; allowed: int"),
     "task: sentence": ("reverse.py", 'return f"Give', 'f"Give', "Reverse.describe returned None; allowed: str"),
 }  # fmt: skip
 """What is wrong -> file of the document, text in it, what stands there instead, the message."""
@@ -94,7 +101,11 @@ def test_a_breach_is_one_message_that_names_the_file(what: str, capsys: pytest.C
     arguments = written(file)
     assert before in FILES[file]
     write(FILES[file].replace(before, after), file)
-    command = ["cost", *arguments] if what.startswith("state") else ["train", *arguments, *SHORT, "--out", "run"]
+    command = (
+        ["cost", *arguments, "parallel.tensor=2"]
+        if what.startswith(("state", "share"))
+        else ["train", *arguments, *SHORT, "--out", "run"]
+    )
     assert main(command) == 2
     printed = capsys.readouterr().err
     assert message in printed

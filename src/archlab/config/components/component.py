@@ -41,7 +41,7 @@ class StateTensor(NamedTuple):
     """A tensor that a component keeps between passes, of one sequence."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Natural, ...]
     """Without the batch axis."""
     per_token: bool = False
     """Whether it has a row per token that may still be seen, so that it grows with the text, as keys and values do."""

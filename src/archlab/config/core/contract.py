@@ -10,8 +10,8 @@ from functools import wraps
 from types import FunctionType, SimpleNamespace
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, InstanceOf, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic import BaseModel, InstanceOf, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from archlab.errors import UserError
@@ -54,7 +54,7 @@ class _Promise:
         self._is_iterator = get_origin(annotation) is Iterator
         checked = tuple[(get_args(annotation)[0], ...)] if self._is_iterator else annotation
         self._is_tuple = get_origin(checked) is tuple
-        self._adapter = TypeAdapter[Any](checked, config=ConfigDict(arbitrary_types_allowed=True))
+        self._adapter = TypeAdapter[Any](checked)
 
     def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
         """Return the value as the type has it, a list as a tuple; refuse a value of another type."""
@@ -134,6 +134,14 @@ def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
         except PydanticSchemaGenerationError:
             found = getattr(field.annotation, "__name__", field.annotation)
             raise refuse(kind, f"the field {name} has the type {found}; {_FIELDS}") from None
+
+
+def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
+    """Refuse a class with a field whose type no module defines."""
+    try:
+        kind.model_rebuild()
+    except PydanticUndefinedAnnotation as error:
+        raise refuse(kind, f"a field has the type {error.name}, which the file does not define") from None
 
 
 def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:

@@ -271,6 +271,7 @@ def check_implemented(module: str) -> None:
     """Raise UserError if a kind of a module has no implementation. One that derives from archlab's kind has one."""
     found = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in found:
+        contract.check_defined(config, breach)
         bases = [base for base in config.__mro__[1:] if _is_registered(base) and kind_of(base)]
         if all(map(is_users, bases)):
             implementation_of(config)
