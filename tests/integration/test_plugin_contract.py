@@ -60,7 +60,6 @@ BREACHES = {
     "a class variable": ("mish.py", "[int] = 5", "[int] = 'five'", "Mish.flops_per_number is 'five'; allowed: int"),
     "no property": ("reverse.py", "    @property\n", "", "Reverse.smallest is a method; allowed: a property"),
     "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides what archlab calls by that name"),
-    "share: None": ("squared.py", "    def parameters", "    def share(self, tensor):\n        return None\n\n    def parameters", "Squared.share returned None; allowed: Squared"),
     "state: below 0": ("average.py", "(site.d_model,)),)", "(-3,)),)", "Average.state returned -3 at [0].shape[0]; allowed: greater than or equal to 0"),
     "constants: a list": ("power_norm.py", '{"weight": 1.0}', '["weight"]', "PowerNormModule.constants is ['weight']; allowed: a dict"),
     "constants: text": ("power_norm.py", '{"weight": 1.0}', '{"weight": "one"}', "weight [32] starts at 'one'; allowed: a number, or a tensor of its shape"),
@@ -129,6 +128,14 @@ def test_a_position_elsewhere_that_returns_something_else(kind: str, before: str
     asked = archlab.load_config("tiny.yaml", "plugins=[positions.py]", f"model.position.kind={kind}")
     with pytest.raises(UserError, match=re.escape(message)):
         archlab.Decoder(asked.model)(torch.arange(8)[None])
+
+
+def test_a_share_is_of_the_same_class() -> None:
+    arguments = written("squared.py")
+    share = "    def share(self, tensor):\n        return {'d_ff': self.d_ff // tensor}\n\n    def parameters"
+    write(FILES["squared.py"].replace("    def parameters", share), "squared.py")
+    with pytest.raises(UserError, match=r"Squared\.share returned \{'d_ff': 24\}; allowed: Squared"):
+        archlab.load_config(*arguments).model.mlp.share(2)
 
 
 FIELDS = {

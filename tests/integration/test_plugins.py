@@ -536,6 +536,7 @@ BROKEN = {
     "no value of the kind": (SQUARED_TEXT.replace(' = "squared"', ""), "Squared has a kind without a value; write"),
     "two of one kind": (SQUARED_TEXT + SQUARED_TEXT, "mlp squared is the kind of two classes, Squared and Squared"),
     "archlab's own": ("import archlab\n@archlab.implements(archlab.MultiHead)\nclass Mine:\n    pass", "MultiHead is archlab's own"),
+    "a heading": (FILES["guesses.py"].replace("{windows}", "{windos}"), "outcome guesses: its heading names windos, which is"),
     "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
 }  # fmt: skip
 
