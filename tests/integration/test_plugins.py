@@ -216,7 +216,7 @@ def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatc
     as_a_new_process()
     with pytest.raises(
         UserError,
-        match=r"was begun with plugins that have changed since.* another mlp squared:.*name another folder with --out$",
+        match=r"was begun with plugins that have changed since.* another mlp squared:.*name another folder with --out, ",
     ):
         train(config(plugins=["installed", "lion.py"]), "run", Callback())
 

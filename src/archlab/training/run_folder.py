@@ -140,11 +140,10 @@ class RunFolder:
     def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
         """Raise UserError if the run was begun with another version of a user's kind; called before both are loaded."""
         if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
-            has_copy = any(self.path.glob("plugin*.py"))
-            own = f", or go on with the folder's copy: archlab train {self.path} --out {self.path}" if has_copy else ""
             raise UserError(
                 f"{self.path}: was begun with plugins that have changed since, and cannot go on with another "
-                f"{changed[0]}: the losses would not be the same; name another folder with --out{own}"
+                f"{changed[0]}: the losses would not be the same; name another folder with --out, or go on with the "
+                f"copy of the file that the folder has, if it has one: archlab train {self.path} --out {self.path}"
             )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
