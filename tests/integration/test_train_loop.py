@@ -9,6 +9,7 @@ import pytest
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.score import score
+from archlab.training import device
 from archlab.training import loop as training
 from archlab.training.callback import Callback
 from archlab.training.evaluate import Predictions
@@ -65,6 +66,19 @@ def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
         recorder = Recorder()
         train(config(f"model.vocab_size={size}", data=tmp_path / "data"), tmp_path / str(size), recorder)
         assert recorder.notes == notes
+
+
+def test_a_run_goes_on_in_the_number_format_in_which_it_began(text, tmp_path, monkeypatch):
+    """The measurement that decides `auto` may end otherwise another time."""
+    asked = config("train.dtype=auto", "train.checkpoint_every=2", data=text)
+    monkeypatch.setattr(device, "_cpu_gains_by_bfloat16", lambda: False)
+    whole = train(asked, tmp_path / "whole", Callback())
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, tmp_path / "stopped", Recorder(stop_at=5))
+    monkeypatch.setattr(device, "_cpu_gains_by_bfloat16", lambda: True)
+    gone_on = train(asked, tmp_path / "stopped", Callback())
+    assert (gone_on.loss, gone_on.train_loss) == (whole.loss, whole.train_loss)
+    assert RunFolder(tmp_path / "stopped").environment()["dtype"] == "float32"
 
 
 def test_a_finished_run_is_only_read(text, tmp_path):

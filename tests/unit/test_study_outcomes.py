@@ -428,7 +428,7 @@ def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest
 def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     calls: list[str] = []
 
-    def timer(outcome: Outcome, settings: Any) -> Any:
+    def timer(outcome: Outcome, settings: Any, check: Any) -> Any:
         def time() -> float:
             calls.append(settings.model.norm.kind)
             return 100.0 + len(calls)

@@ -49,6 +49,7 @@ _ALLOWED = {
     "list_type": "a list",
     "model_attributes_type": SECTION,
     "model_type": SECTION,
+    "none_required": "null",
     "string_type": "text",
     "too_long": "at most {max_length} items",
     "too_short": "at least {min_length} items",
@@ -57,6 +58,9 @@ _ALLOWED = {
     "tuple_type": "a list",
 }
 """Pydantic's error type -> what would have been right, in our words; {…} from the error's context."""
+
+_IN_YAML = {"": "", "None": "null", "True": "true", "False": "false"}
+"""Values as Python writes them -> as YAML does."""
 
 _PLAIN = ("int_type", "list_type")
 """Errors that say that a section should be something else."""
@@ -205,7 +209,8 @@ def _names(detail: ErrorDetails) -> list[str]:
     """The names to choose from, where the error is about such a choice."""
     context = detail.get("ctx", {})
     expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(detail["type"], "")
-    return re.findall(r"'([^']*)'", str(context.get(expected, "")))
+    found = re.findall(r"'([^']*)'|\b(None|True|False)\b", str(context.get(expected, "")))
+    return [text or _IN_YAML[word] for text, word in found]
 
 
 def _kind(value: Any) -> Any:

@@ -41,7 +41,7 @@ class Task(Kinded, TaskOrText, ABC):
         """(seq_len in tokens, vocab_size): the task fits into no smaller ones."""
 
     @abstractmethod
-    def answers(self, vocab_size: int) -> int:
+    def answers(self, vocab_size: int) -> Annotated[int, Field(ge=1)]:
         """How many tokens an answer may be."""
 
     def chance(self, vocab_size: int) -> float:

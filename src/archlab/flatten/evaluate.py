@@ -212,6 +212,8 @@ class Evaluator:
         self, node: ast.Call, function: Value, arguments: list[Value], keywords: list[ast.keyword],
         of: Callable[[ast.expr], Value],
     ) -> Value:  # fmt: skip
+        if isinstance(function, Known) and function.value is make:  # its check is of users' kinds alone
+            return self.call(self.implementation(type(plain(arguments[0]))), arguments, {})
         given = {keyword.arg: of(keyword.value) for keyword in keywords if keyword.arg}
         match function:
             case Known(value=known, code=code):
@@ -234,8 +236,6 @@ class Evaluator:
     def _call_known(self, known: Any, code: ast.expr | None, arguments: list[Value], given: dict[str, Value]) -> Value:
         if known is isinstance:
             return Known(is_instance(*arguments))
-        if known is make:
-            return self.call(self.implementation(type(plain(arguments[0]))), arguments, given)
         if known is implementation_of:
             return self.implementation(plain(arguments[0]))
         if known is getattr and len(arguments) == 2:

@@ -11,6 +11,7 @@ from archlab.config.components import activation as schema
 from archlab.config.components.activation import activation_named
 from archlab.config.core.registry import implementation_of, implements, is_users
 from archlab.model.arithmetic import at_least_float32
+from archlab.model.contract import check_arguments, check_forward, like_input
 from archlab.model.roles import check_parameters
 
 
@@ -58,6 +59,9 @@ def make_activation(name: str) -> nn.Module:
     activation = implementation() if isinstance(implementation, type) else Function(name)
     if is_users(kind):
         check_parameters(kind, activation, kind.n_parameters)
+        if isinstance(activation, Function):
+            check_arguments(kind, implementation, "x")
+        check_forward(kind, activation, "x", like_input)
     return activation
 
 

@@ -8,10 +8,11 @@ from archlab.config.components.component import Site
 from archlab.config.components.multi_head import MultiHead, Temperature
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.position import Rope
-from archlab.config.core.registry import implements
+from archlab.config.core.registry import Registered, implements
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast, wide
 from archlab.model.context import Context, SequenceShard
+from archlab.model.contract import Result, check_arguments, checked_function
 from archlab.model.kernels import Attend
 from archlab.model.norms import HeadNorm, make_norm
 from archlab.model.positions import make_position_bias
@@ -88,6 +89,18 @@ class MultiHeadAttention(nn.Module):
         x = norm(x) if self.norm_first else x
         x = context.rotation.rotate(x) if context.rotation else x
         return x if self.norm_first else norm(x)
+
+
+def check_attend(kind: type[Registered], module: MultiHeadAttention) -> None:
+    """Check what a user's kind has put in the place of `attend`, whenever it is called."""
+    if not isinstance(attend := module.attend, nn.Module):
+        others = {"sinks_H": None, "training": None, "is_cached": None}
+        check_arguments(kind, attend, "q, k, v, mask, bias", **others)
+        module.__dict__["attend"] = checked_function(kind, "attend", attend, _mixed)
+
+
+def _mixed(q_BHTC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, *_: object) -> Result:
+    return Result((*q_BHTC.shape[:3], v_BKSV.shape[-1]), v_BKSV.dtype)
 
 
 def _with_temperature(q_BHTC: Tensor, temperature: Temperature, positions_BT: Tensor) -> Tensor:

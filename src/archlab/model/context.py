@@ -13,7 +13,7 @@ from archlab.config.components.visibility import Visibility, is_plain_causal
 from archlab.config.core.registry import make
 from archlab.config.layers import LayerConfig
 from archlab.model.masks import Mask, Visible
-from archlab.model.rotary import Rotation
+from archlab.model.rotary import Rotation, check_rotation
 from archlab.model.state import NO_STATES, Cache, State
 
 
@@ -166,7 +166,7 @@ class ForwardPass:
     def _rotation(self, position: Position, width: int) -> Rotation | None:
         if position.acts_on != "queries":
             return None
-        return make(position, width, self.positions_BT, self.lengths_BT, self.dtype)
+        return make(position, width, self.positions_BT, self.lengths_BT, self.dtype, check=check_rotation)
 
 
 def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | None:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from archlab.config.components.component import Component, Site
-from archlab.config.core.registry import is_users, make
+from archlab.config.core.registry import breach, make
 from archlab.config.layers import Branch, LayerConfig
-from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
+from archlab.model.attention import MultiHeadAttention, check_attend
 from archlab.model.context import Context, SequenceShard
+from archlab.model.contract import check_forward, like_input
 from archlab.model.norms import BranchNorms
 from archlab.model.roles import check_parameters
 from archlab.model.state import NO_STATES, State
@@ -68,18 +69,19 @@ class Layer(nn.Module):
 
 def make_component(config: Component, site: Site) -> nn.Module:
     """Make the module of a config: `forward(x_BTD, context, state) -> y_BTD`."""
-    module = make(config, site)
-    if is_users(type(config)):
-        check_users_module(config, site, module)
-    return module
+    return make(config, site, check=check_component)
 
 
-def check_users_module(config: Component, site: Site, module: nn.Module) -> None:
+def check_component(kind: type[Component], module: nn.Module, config: Component, site: Site) -> nn.Module:
     """Check a user's module against its config. Raise UserError if it has other parameters or roles."""
-    name = f"{config.section} {config.kind}"
-    made = check_parameters(type(config), module, sum(config.parameters(site).values()))
+    made = check_parameters(kind, module, sum(config.parameters(site).values()))
     if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
-        raise UserError(
-            f"{name}: its module has a parameter of the role {other[0]}; allowed: {', '.join(config.roles())}, which "
-            "`roles` of its config returns"
+        raise breach(
+            kind,
+            f"its module has a parameter of the role {other[0]}; allowed: {', '.join(config.roles())}, which `roles` "
+            "of its config returns",
         )
+    check_forward(kind, module, "x, context, state", like_input)
+    if isinstance(module, MultiHeadAttention):
+        check_attend(kind, module)
+    return module

@@ -10,9 +10,10 @@ from torch.autograd.function import once_differentiable
 
 from archlab.config.components import norm as schema
 from archlab.config.components.multi_head import MultiHead, QKNorm
-from archlab.config.core.registry import implements, is_users, make
+from archlab.config.core.registry import implements, make
 from archlab.config.layers import Branch, LayerConfig
 from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
+from archlab.model.contract import check_forward, like_input
 from archlab.model.roles import check_parameters
 
 Shape = tuple[int, ...]
@@ -157,9 +158,12 @@ class DynamicTanh(nn.Module):
 
 def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
-    norm = make(config, shape)
-    if isinstance(config, schema.Norm) and is_users(type(config)):
-        check_parameters(type(config), norm, config.n_parameters(shape[-1]))
+    return make(config, shape, check=_check_norm)
+
+
+def _check_norm(kind: type[schema.Norm], norm: nn.Module, config: schema.Norm, shape: Shape) -> nn.Module:
+    check_parameters(kind, norm, config.n_parameters(shape[-1]))
+    check_forward(kind, norm, "x", like_input)
     return norm
 
 

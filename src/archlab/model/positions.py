@@ -6,6 +6,7 @@ A module for scores maps the distances (query position - key position, [B or 1, 
 """
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 from archlab.config.components import position as schema
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import RoleName
-from archlab.config.core.registry import implements, is_users, make
+from archlab.config.core.registry import implements, make
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
+from archlab.model.contract import Result, check_forward
 from archlab.model.roles import check_parameters
 
 
@@ -149,7 +151,25 @@ def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Mod
 
 
 def _made(position: schema.Position, n_parameters: int, *arguments: Any) -> nn.Module:
-    module = make(position, *arguments)
-    if is_users(type(position)):
-        check_parameters(type(position), module, n_parameters)
+    return make(position, *arguments, check=partial(_check_position, n_parameters))
+
+
+def _check_position(
+    n_parameters: int, kind: type[schema.Position], module: nn.Module, position: schema.Position, *arguments: Any
+) -> nn.Module:
+    check_parameters(kind, module, n_parameters)
+    if position.acts_on == "embedding":
+        check_forward(kind, module, "positions, dtype", partial(_added, arguments[0]))
+    else:
+        check_forward(kind, module, "distance" if position.is_shared else "distance, queries", _bias)
     return module
+
+
+def _added(d_model: int, positions_BT: Tensor, dtype: torch.dtype) -> Result:
+    return Result((*positions_BT.shape, d_model), dtype, broadcasts=True)
+
+
+def _bias(distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Result | None:
+    if q_BHQC is None:
+        return None
+    return Result((*q_BHQC.shape[:3], distance_BQS.shape[-1]), None, broadcasts=True)

@@ -8,15 +8,16 @@ parallelism cuts it nobody has to say: its shape in a component's share (`Compon
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from archlab.config.components.component import RoleName
-from archlab.config.core.registry import Registered, kind_of
+from archlab.config.core.contract import short
+from archlab.config.core.registry import Registered, breach
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,39 @@ class RoleOf(NamedTuple):
     """Where it starts; None: it is drawn."""
 
 
-def check_parameters(config: type[Registered], module: nn.Module, n_said: int) -> list[RoleOf]:
+def check_parameters(kind: type[Registered], module: nn.Module, n_said: int) -> list[RoleOf]:
     """Return the parameters of a user's module with their roles.
 
     Raise UserError if it is no module, a parameter has no role, or the class says another number of parameters.
     """
-    name = f"{config.section} {kind_of(config)}"
     if not isinstance(module, nn.Module):
-        raise UserError(f"{name}: made a {type(module).__name__}; allowed: a torch.nn.Module")
+        raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
+    for part, name in product(module.modules(), ("constants", "roles")):
+        if not isinstance(found := getattr(part, name, {}), dict):
+            raise breach(kind, f"{type(part).__name__}.{name} is {short(found)}; allowed: a dict of parameters' names")
     try:
         made = list(roles_of(module))
     except TypeError as error:
-        raise UserError(
-            f"{name}: {str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or "
-            "`constants` of the module (docs/plugins.md)"
+        raise breach(
+            kind,
+            f"{str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or `constants` of "
+            "the module (docs/plugins.md)",
         ) from None
+    for name, parameter, _, constant in made:
+        if not _can_start_at(parameter, constant):
+            found = f"{name.lstrip('.')} {list(parameter.shape)} starts at {short(constant)}"
+            raise breach(kind, f"{found}; allowed: a number, or a tensor of its shape")
     n_made = sum(of.parameter.numel() for of in made)
     if n_made != n_said:
-        raise UserError(f"{name}: {config.__name__} says {n_said:,} parameters, and its module has {n_made:,}")
+        raise breach(kind, f"{kind.__name__} says {n_said:,} parameters, and its module has {n_made:,}")
     return made
+
+
+def _can_start_at(parameter: nn.Parameter, constant: object) -> bool:
+    if isinstance(constant, Tensor):
+        sizes = zip(reversed(constant.shape), reversed(parameter.shape), strict=False)
+        return constant.ndim <= parameter.ndim and all(n in (1, m) for n, m in sizes)
+    return constant is None or isinstance(constant, int | float)
 
 
 def roles_of(model: nn.Module) -> Iterator[RoleOf]:

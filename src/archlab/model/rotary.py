@@ -1,13 +1,15 @@
 """Rotary position embedding (Su 2021): queries and keys rotate by an angle proportional to their position."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from archlab.config.components.position import Rope
-from archlab.config.core.registry import implements
+from archlab.config.components.position import Position, Rope
+from archlab.config.core.registry import breach, implements
 from archlab.model.arithmetic import wide
+from archlab.model.contract import check_arguments, check_tensor, like_input
 from archlab.model.rope_scaling import frequencies
 
 
@@ -46,6 +48,27 @@ def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor,
     return Rotation(
         _of_both(cos, cos, interleaved), _of_both(-sin, sin, interleaved), interleaved, is_partial=rotating < width
     )
+
+
+class CheckedRotation:
+    """What a user's kind of position rotates by, with a check of the tensors that it returns."""
+
+    def __init__(self, kind: type[Position], rotation: Any) -> None:
+        self._kind, self._rotation = kind, rotation
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """[B, H, T, head_dim] -> the same."""
+        rotated = self._rotation.rotate(x)
+        check_tensor(self._kind, f"{type(self._rotation).__name__}.rotate", rotated, like_input(x))
+        return rotated
+
+
+def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotation:
+    """Raise UserError if what a user's kind made cannot rotate."""
+    if not callable(getattr(rotation, "rotate", None)):
+        raise breach(kind, f"made a {type(rotation).__name__} without rotate; allowed: an object with rotate(x)")
+    check_arguments(kind, rotation.rotate, "x")
+    return CheckedRotation(kind, rotation)
 
 
 def _of_both(first: Tensor, second: Tensor, interleaved: bool) -> Tensor:

@@ -2,6 +2,7 @@
 timing, or per arm."""
 
 from collections.abc import Callable
+from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -58,6 +59,9 @@ class Outcome(Kinded, Registered):
                 raise UserError(f"outcome {kind_of(cls)}: {what} {found!r}; allowed: {', '.join(get_args(allowed))}")
         if not cls.heading and cls.title is Outcome.title:
             raise UserError(f"outcome {kind_of(cls)}: {cls.__name__} has no heading; define it in the class")
+        named = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(cls.heading) if name}
+        if unknown := sorted(named - cls.model_fields.keys()):
+            raise UserError(f"outcome {kind_of(cls)}: its heading names {unknown[0]}, which is not one of its fields")
 
     @property
     def title(self) -> str:

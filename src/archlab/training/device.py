@@ -68,11 +68,15 @@ class Device:
             )
 
 
-def choose_device(train: TrainConfig) -> Device:
-    """What `train.device` and `train.dtype` mean on this machine; UserError where it cannot do it."""
+def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
+    """What `train.device` and `train.dtype` mean on this machine; UserError where it cannot do it.
+
+    `recorded` is the dtype with which the run was begun, if it was: it decides what `auto` means.
+    """
     device_type = resolve_device_type(train.device, "train.device")
-    if train.dtype != "auto":
-        return Device(device_type, getattr(torch, train.dtype))
+    dtype = (recorded or "auto") if train.dtype == "auto" else train.dtype
+    if dtype != "auto":
+        return Device(device_type, getattr(torch, dtype))
     on_gpu = device_type == "cuda"
     gains = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _cpu_gains_by_bfloat16()
     return Device(device_type, torch.bfloat16 if gains else torch.float32)

@@ -5,17 +5,18 @@ Shapes: B batch, T tokens, N tokens of a piece, D d_model, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.core.registry import implements, make
+from archlab.config.core.registry import breach, implements, make
 from archlab.config.optimizer import NextToken, Objective
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import TrainConfig
 from archlab.model.context import Collected
+from archlab.model.contract import Result, check_tensor
 from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
 from archlab.model.router import Load, collected_loads
@@ -69,10 +70,19 @@ def objective(logits: Tensor, targets: Tensor, z_loss: float, config: Objective 
     logits_NV = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     targets_N = targets.flatten()
     cross_entropy = F.cross_entropy(logits_NV, targets_N)
-    minimized = make(config, logits_NV, targets_N, cross_entropy)
+    minimized = make(config, logits_NV, targets_N, cross_entropy, check=_check_loss)
     if z_loss:
         minimized = minimized + z_loss * logits_NV.logsumexp(-1).square().mean()
     return minimized, cross_entropy
+
+
+def _check_loss(
+    kind: type[Objective], loss: Any, config: Objective, logits_NV: Tensor, targets_N: Tensor, cross_entropy: Tensor
+) -> Tensor:
+    check_tensor(kind, "its function", loss, Result((), None))
+    if cross_entropy.requires_grad and not loss.requires_grad:
+        raise breach(kind, "its function returned a loss without a gradient; compute it from the logits")
+    return loss
 
 
 @implements(NextToken)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from archlab.config.core.registry import implements, kind_of, make
+from archlab.config.core.registry import Registered, breach, implements, make
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
 from archlab.config.schema import TrainConfig
-from archlab.errors import UserError
+from archlab.model.contract import check_arguments
 from archlab.model.cut import part_of, whole
 from archlab.model.decoder import Decoder
 from archlab.model.roles import Role, roles_of
@@ -74,14 +74,16 @@ class ToTrain:
 
 def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
     """The config's optimizer over the groups; `set_rate` says at which learning rate."""
-    config = train.optimizer
-    optimizer = make(config, ToTrain(model, train))
-    name = f"optimizer {kind_of(type(config))}"
+    return make(train.optimizer, ToTrain(model, train), check=_check_optimizer)
+
+
+def _check_optimizer(kind: type[Registered], optimizer: Any, *_: Any) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         found = type(optimizer).__name__
-        raise UserError(f"{name}: its factory made a {found}; allowed: a torch.optim.Optimizer")
+        raise breach(kind, f"its factory made a {found}; allowed: a torch.optim.Optimizer")
     if any("lr_multiplier" not in group for group in optimizer.param_groups):
-        raise UserError(f"{name}: it has groups without lr_multiplier; hand on the groups as they are")
+        raise breach(kind, "it has groups without lr_multiplier; hand on the groups as they are")
+    check_arguments(kind, optimizer.step, "")
     return optimizer
 
 

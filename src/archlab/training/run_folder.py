@@ -100,6 +100,7 @@ class RunFolder:
         names = self._begin()
         self.verify()
         before = self.environment()
+        self._check_code(before.get("plugins", {}), env.get("plugins", {}))
         notes: list[str] = []
         new: dict[str, str | bytes] = {}
         if "config.yaml" not in names:
@@ -135,6 +136,15 @@ class RunFolder:
         for name in names_with_digest(self.path):
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
+
+    def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
+        """Raise UserError if the run was begun with another version of a user's kind; called before both are loaded."""
+        if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
+            raise UserError(
+                f"{self.path}: was begun with plugins that have changed since, and cannot go on with another "
+                f"{changed[0]}: the losses would not be the same; name another folder with --out, or go on with the "
+                f"copy of the file that the folder has, if it has one: archlab train {self.path} --out {self.path}"
+            )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
         """UserError unless the model and the tokenizer are the imported ones; the new config decides how to train."""

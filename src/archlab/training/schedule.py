@@ -3,8 +3,10 @@
 import math
 from bisect import bisect_left
 from pathlib import Path
+from typing import Any
 
-from archlab.config.core.registry import implementation_of, implements, kinds
+from archlab.config.core.contract import short
+from archlab.config.core.registry import breach, call, implements, kinds
 from archlab.config.optimizer import WSD, Constant, Cosine, Linear, Schedule
 from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
@@ -20,12 +22,15 @@ def learning_rate(train: TrainConfig, step: int) -> float:
     if step < warmup:
         return train.lr * (step + 1) / warmup
     done = (step - warmup) / max(steps - warmup, 1)
-    share = implementation_of(kinds(Schedule)[train.schedule])(train, done)
+    return train.lr * call(kinds(Schedule)[train.schedule], train, done, check=_check_share)
+
+
+def _check_share(kind: type[Schedule], share: Any, train: TrainConfig, done: float) -> float:
     if not isinstance(share, int | float) or not 0 <= share < math.inf:
-        raise UserError(
-            f"schedule {train.schedule} gave {share!r} at step {step + 1}; allowed: a finite number from 0 on"
+        raise breach(
+            kind, f"its function returned {short(share)} for done={done:g}; allowed: a finite number from 0 on"
         )
-    return train.lr * share
+    return share
 
 
 def warmup_steps(train: TrainConfig) -> int:

@@ -39,12 +39,13 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
         callback = (callback or Printing()) if world.is_first else Callback()
-        device = world.broadcast_from_first(lambda: choose_device(config.train))  # a measurement decides `auto`
+        folder = RunFolder(Path(out)) if world.is_first else SeenByOthers(Path(out))
+        # A measurement decides `auto`, in a new run.
+        device = world.broadcast_from_first(lambda: choose_device(config.train, folder.environment().get("dtype")))
         with collected_notes() as notes:
             setup = _set_up(config, device, world)
         _check_text(setup, corpus)
         notes += _notes(setup)
-        folder = RunFolder(Path(out)) if world.is_first else SeenByOthers(Path(out))
         return _run(setup, folder, callback, notes)
 
 

@@ -8,12 +8,15 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeVar
+
+from pydantic import AfterValidator
 
 from archlab.config.components.dropout import Dropout
 from archlab.config.components.norm import BlockNorm
 from archlab.config.components.position import Position
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass, matrix_flops
+from archlab.config.core.base import Natural
 from archlab.config.core.registry import Registered, Section
 from archlab.errors import UserError
 
@@ -38,7 +41,7 @@ class StateTensor(NamedTuple):
     """A tensor that a component keeps between passes, of one sequence."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Natural, ...]
     """Without the batch axis."""
     per_token: bool = False
     """Whether it has a row per token that may still be seen, so that it grows with the text, as keys and values do."""
@@ -55,6 +58,28 @@ def shared_out(n: int, tensor: int, what: str) -> int:
     if n % tensor:
         raise UserError(f"{what}: {n} cannot be shared evenly by {tensor} devices")
     return n // tensor
+
+
+def _part(name: str) -> str:
+    if name not in PARTS:
+        raise ValueError(", ".join(PARTS))
+    return name
+
+
+def _own(operation: Operation) -> Operation:
+    if operation.part in _OF_THE_MODEL:
+        raise ValueError(f"another part than {', '.join(_OF_THE_MODEL)}, which are the model's")
+    return operation
+
+
+PARTS = ("norms", "positions", "attention", "mixer", "mlp")
+"""Parts in a table of parameters that a component may have."""
+
+_OF_THE_MODEL = ("embedding", "head", "stream", "loss", "optimiser", "total")
+"""Parts in a table of FLOPs that a component may not have."""
+
+PartName = Annotated[str, AfterValidator(_part)]
+OwnOperation = Annotated[Operation, AfterValidator(_own)]
 
 
 class Component(Registered):
@@ -75,7 +100,7 @@ class Component(Registered):
         return {self.section: " ".join([self.kind, *fields])}
 
     @abstractmethod
-    def parameters(self, site: Site) -> dict[str, int]:
+    def parameters(self, site: Site) -> dict[PartName, Natural]:
         """Learned numbers by the part of a table of costs that they belong to: `norms`, `positions`, or what the
         component calls its own."""
 
@@ -105,7 +130,7 @@ class Component(Registered):
         raise UserError(f"{self.kind}: it cannot be divided among devices; allowed: tensor=1")
 
     @abstractmethod
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, this: Pass) -> Iterator[OwnOperation]:
         """What it computes and moves in that pass. All learned numbers that the pass makes use of are some operation's
         weights."""
 

@@ -15,9 +15,11 @@ from types import CodeType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
+from pydantic.errors import PydanticUserError
 
 from archlab.code import imported_from_beside
 from archlab.config.core import registry
+from archlab.config.core.contract import ContractError
 from archlab.config.core.registry import Registered, digest_of
 from archlab.config.core.text import FileName
 from archlab.config.core.trust import check, is_file
@@ -90,8 +92,12 @@ def _content(file: Path) -> bytes:
 def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
     try:
         import_it()
+    except ContractError:
+        raise
     except UserError as error:
         raise UserError(f"plugins: {plugin}: {error}") from None
+    except PydanticUserError as error:
+        raise UserError(f"plugins: {plugin}: {_in_words(error)}") from error
     except ModuleNotFoundError as error:
         if not _is_in(plugin, str(error.name)):
             raise UserError(f"plugins: {plugin}: imports {error.name}, which is not installed") from error
@@ -102,6 +108,14 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
         raise UserError(f"plugins: {plugin}: ends Python when it is imported; {hint}") from error
     except Exception as error:
         raise UserError(f"plugins: {plugin}: cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _in_words(error: PydanticUserError) -> str:
+    """Say what is wrong with the fields of a class."""
+    if error.code == "model-field-missing-annotation":
+        field = error.message.partition("`")[2].partition("`")[0]
+        return f"`{field}` has no type; write `name: int = …` for a field, and `name: ClassVar[int] = …` for a constant"
+    return f"cannot be imported: {error.message}"
 
 
 class _CheckedSource(SourceFileLoader):

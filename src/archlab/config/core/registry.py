@@ -15,10 +15,12 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from archlab.code import meaning
+from archlab.config.core import contract
 from archlab.config.core.base import Base, Settings
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import read_text
@@ -42,6 +44,9 @@ _digests: dict[str, str] = {}
 """Module of a user's kinds -> digest of its file when it was imported."""
 
 _implementations: dict[type[Base], Callable[..., Any]] = {}
+
+Check = Callable[..., Any]
+"""Checks what implements a user's kind."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
@@ -104,6 +109,8 @@ class Registered(Settings):
                     "(docs/plugins.md)"
                 )
             cls.check_class()
+            if is_users(cls):
+                contract.check_class(cls, breach)
             _register(cls, kind)
 
     @classmethod
@@ -121,7 +128,11 @@ class Registered(Settings):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Look kinds up when a value is validated, because they may be registered later."""
         if not is_open(cls):
-            return handler(source)
+            try:
+                return handler(source)
+            except PydanticSchemaGenerationError:
+                contract.check_field_types(cls, breach)
+                raise
         return core_schema.with_info_plain_validator_function(cls._validated)
 
     @classmethod
@@ -157,7 +168,10 @@ class Registered(Settings):
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        return found.model_validate({"kind": kind, **value}, context=info.context)
+        config = found.model_validate({"kind": kind, **value}, context=info.context)
+        if is_users(found):
+            contract.check_values(config, info.context, breach)
+        return config
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
@@ -194,9 +208,21 @@ def implementation_of(config: type[Base]) -> Callable[..., Any]:
     )
 
 
-def make(config: Base, *arguments: Any) -> Any:
-    """Call what implements a config, with the config and the arguments."""
-    return implementation_of(type(config))(config, *arguments)
+def make(config: Base, *arguments: Any, check: Check | None = None) -> Any:
+    """Call what implements a config, with the config and the arguments; `check` is that of `call`."""
+    return call(type(config), config, *arguments, check=check)
+
+
+def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
+    """Call what implements a kind.
+
+    `check(kind, result, *arguments)` is called for a user's kind only. It returns the result, or raises `breach` if the
+    result is not what the section needs.
+    """
+    implementation = implementation_of(kind)
+    if check is None or not is_users(kind):
+        return implementation(*arguments)
+    return check(kind, contract.call(kind, breach, implementation, *arguments), *arguments)
 
 
 @cache_of_kinds
@@ -207,7 +233,13 @@ def kinds(root: type[_R]) -> dict[str, type[_R]]:
     return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
-def is_users(config: type[Registered]) -> bool:
+def breach(config: type[Any], why: str) -> contract.ContractError:
+    """Return the error for a user's kind that breaks the contract of its section (docs/plugins.md)."""
+    file = file_of(config)
+    return contract.ContractError(f"{file and f'plug-in {file}: '}{config.section} {kind_of(config)}: {why}")
+
+
+def is_users(config: type[Base]) -> bool:
     """Whether a user's file brings the class, and not archlab."""
     return not _is_archlabs(config.__module__)
 
@@ -220,6 +252,7 @@ def check_implemented(module: str) -> None:
     """Raise UserError if a kind of a module has no implementation. One that derives from archlab's kind has one."""
     found = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in found:
+        contract.check_defined(config, breach)
         bases = [base for base in config.__mro__[1:] if _is_registered(base) and kind_of(base)]
         if all(map(is_users, bases)):
             implementation_of(config)
@@ -250,7 +283,7 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(meaning(read_text(file)).encode()).hexdigest()[:12]
 
 
-def file_of(config: type[Registered]) -> str:
+def file_of(config: type[Base]) -> str:
     """Return the path of the file that brings a class; empty for a class of no file."""
     return getattr(sys.modules.get(config.__module__), "__file__", None) or ""
 

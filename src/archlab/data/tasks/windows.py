@@ -1,6 +1,11 @@
 """The windows of a task: a pure function of task, seed and index, so that there is nothing to store or to resume."""
 
-from archlab.config.core.registry import make
+from typing import Any
+
+import numpy as np
+
+from archlab.config.core.contract import short
+from archlab.config.core.registry import breach, make
 from archlab.config.tasks import Task
 from archlab.data.tasks.dice import Dice
 from archlab.data.training_data import Windows
@@ -15,8 +20,29 @@ def windows(
     Training and held-out windows come from different random streams; they are equal only by chance.
     """
     check(task, seq_len, vocab_size)
-    tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size)
+    tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size, check=_check_windows)
     return Windows(tokens, is_answer[:, 1:])
+
+
+def _check_windows(
+    kind: type[Task], made: Any, task: Task, dice: Dice, length: int, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    if not (isinstance(made, tuple | list) and len(made) == 2):
+        raise breach(kind, f"its function returned {short(made)}; allowed: two arrays, (tokens, is_answer)")
+    for name, array, dtype in zip(("tokens", "is_answer"), made, (np.int64, np.bool_), strict=True):
+        allowed = f"an array [{dice.count}, {length}] of {np.dtype(dtype)}"
+        if not isinstance(array, np.ndarray):
+            raise breach(kind, f"its function returned {short(array)} as {name}; allowed: {allowed}")
+        if array.shape != (dice.count, length) or array.dtype != dtype:
+            found = f"an array {list(array.shape)} of {array.dtype}"
+            raise breach(kind, f"its function returned {found} as {name}; allowed: {allowed}")
+    tokens, is_answer = made
+    outside = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if outside.size:
+        raise breach(kind, f"its function returned the token {outside[0]}; allowed: 0 to {vocab_size - 1}")
+    if not is_answer[:, 1:].any(axis=1).all():
+        raise breach(kind, "its function returned a window without an answer after its first token")
+    return tokens, is_answer
 
 
 def check(task: Task, seq_len: int, vocab_size: int) -> None:

@@ -11,6 +11,7 @@ from archlab.pricing.work import matrix_flops_per_byte
 from archlab.study.arm import Arm
 from archlab.study.outcome_schema import Intensity, Outcome, StateBytes
 from archlab.study.outcomes.log import Swept, from_log, from_sweep
+from archlab.study.outcomes.value import check_value
 from archlab.study.runs import Ended
 from archlab.study.stats import Values
 
@@ -41,7 +42,7 @@ def gather(outcome: Outcome, found: StudyRuns) -> dict[str, Values]:
         case "timing":
             return {arm.name: found.timed.get(outcome, {}).get(arm.name, {}) for arm in found.arms}
         case "config":
-            return {arm.name: {0: make(outcome, arm.config)} for arm in found.arms}
+            return {arm.name: {0: make(outcome, arm.config, check=check_value)} for arm in found.arms}
 
 
 def _of_runs(found: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:

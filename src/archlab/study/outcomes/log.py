@@ -21,6 +21,7 @@ from archlab.study.outcome_schema import (
     Spikes,
     TokensTo,
 )
+from archlab.study.outcomes.value import check_value
 from archlab.study.record import SweepPoint
 from archlab.study.runs import Ended
 from archlab.training.run_folder import PROBES
@@ -28,7 +29,7 @@ from archlab.training.run_folder import PROBES
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:
     """None where the run diverged, or never had what is asked for."""
-    return None if run.summary.status == "diverged" else make(outcome, run)
+    return None if run.summary.status == "diverged" else make(outcome, run, check=check_value)
 
 
 @implements(BitsPerByte)
@@ -104,7 +105,8 @@ Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
     """`runs`: by the value of the swept field, all that were asked for. None where the outcome cannot be told."""
-    return make(outcome, runs) if any(math.isfinite(_loss(run)) for run in runs.values()) else None
+    has_value = any(math.isfinite(_loss(run)) for run in runs.values())
+    return make(outcome, runs, check=check_value) if has_value else None
 
 
 @implements(BestLoss)

@@ -21,6 +21,7 @@ from archlab.errors import UserError
 from archlab.infer.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
 from archlab.study.arm import Arm
 from archlab.study.outcome_schema import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
+from archlab.study.outcomes.value import check_timer
 from archlab.study.stats import Values
 from archlab.training.device import choose_device
 from archlab.workers import starting_workers
@@ -86,7 +87,9 @@ def time_arms(
 ) -> dict[str, dict[int, float | None]]:
     """Arm -> round -> value. In each round all arms have their turn, so that a slow minute hits all alike. `on_round`
     is called with how many rounds are over."""
-    timed: dict[str, Callable[[], float]] = {arm: make(outcome, config) for arm, config in configs.items()}
+    timed: dict[str, Callable[[], float]] = {
+        arm: make(outcome, config, check=check_timer) for arm, config in configs.items()
+    }
     for time in timed.values():  # memory is taken, code is compiled
         time()
     rounds = list[dict[str, float]]()

@@ -1,7 +1,6 @@
 """Outcomes of a run's last weights. Each is measured once and kept in the run's folder."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +24,10 @@ from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
 from archlab.study.outcome_schema import Answers, Beyond, Outcome, Repetition, TokensPerByte, WindowPart
+from archlab.study.outcomes.value import check_value
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
+from archlab.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,14 @@ def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
     missing = [outcome for outcome in outcomes if not (run / _file(outcome)).is_file()]
     if not missing:
         return
-    device = choose_device(config.train)
+    device = choose_device(config.train, RunFolder(run).environment().get("dtype"))
     data = open_training_data(config.data, config.model.vocab_size)
     _, model = load_run(run, config.model)
     model = model.to(device.type).eval()
     finished = FinishedRun(run, config, model, data, device)
     for outcome in missing:
-        found = {"outcome": outcome.meaning, "value": _value(outcome, finished)}
+        found = {"outcome": outcome.meaning, "value": make(outcome, finished, check=check_value)}
         write_with_digests(run, {_file(outcome): json.dumps(found)})
-
-
-def _value(outcome: Outcome, run: FinishedRun) -> float | None:
-    """Raise UserError if what implements a user's outcome gives no finite number, and not None either."""
-    found = make(outcome, run)
-    if found is None or (isinstance(found, int | float) and math.isfinite(found)):
-        return None if found is None else float(found)
-    raise UserError(f"outcome {outcome.kind}: its function gave {found!r}; allowed: a finite number, or None")
 
 
 def _file(outcome: Outcome) -> str:

@@ -1,0 +1,165 @@
+"""What archlab expects of a user's class, and the check of what its code returns.
+
+The contract of a class is in the annotations of archlab's base classes: a method that overrides one of theirs returns
+the same type, and a class variable has the same type.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import FunctionType, SimpleNamespace
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, InstanceOf, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic_core import ErrorDetails, PydanticSerializationError
+
+from archlab.errors import UserError
+
+
+class ContractError(UserError):
+    """A user's code is not what archlab expects. The message names its file."""
+
+
+Refuse = Callable[[type, str], ContractError]
+"""Makes the error for a class that breaks its contract."""
+
+_LONGEST = 60
+"""Characters of a value that a message shows."""
+
+_FIELDS = "allowed: what YAML can say, as int, float, str, bool, list[int], dict[str, float], Literal or None"
+
+
+def short(value: Any) -> str:
+    """Return how a message shows a value."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Call a user's function. Refuse one that does not take these arguments; what it raises itself passes through."""
+    try:
+        return function(*arguments, **keywords)
+    except TypeError as error:
+        if error.__traceback__ and error.__traceback__.tb_next:
+            raise
+        raise refuse(kind, f"{error}; archlab calls it with {len(arguments)} arguments (docs/plugins.md)") from None
+
+
+class _Promise:
+    """The type that a method returns or that a class variable has."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
+        self._is_iterator = get_origin(annotation) is Iterator
+        checked = tuple[(get_args(annotation)[0], ...)] if self._is_iterator else annotation
+        self._is_tuple = get_origin(checked) is tuple
+        self._adapter = TypeAdapter[Any](checked)
+
+    def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
+        """Return the value as the type has it, a list as a tuple; refuse a value of another type."""
+        if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
+            value = tuple(value)  # here, because pydantic would hide what a user's generator raises
+        try:
+            kept = self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise refuse(kind, f"{what} {self._explained(error.errors(include_url=False)[0])}") from None
+        return iter(kept) if self._is_iterator else kept
+
+    def _explained(self, detail: ErrorDetails) -> str:
+        place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in detail["loc"]).lstrip(".")
+        allowed = detail["msg"].removeprefix("Input should be ") if place else str(self)
+        if detail["type"] == "value_error":
+            allowed = detail["msg"].removeprefix("Value error, ")
+        return f"{short(detail['input'])}{place and f' at {place}'}; allowed: {allowed}"
+
+    def __str__(self) -> str:
+        plain = get_type_hints(SimpleNamespace(__annotations__={"is": self._annotation}))["is"]  # without limits
+        text = plain.__name__ if isinstance(plain, type) and not get_args(plain) else str(plain)
+        return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+
+
+def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
+    """Check the class variables of a user's class, and let its methods and properties check what they return."""
+    for name in dir(kind):
+        owners = [base for base in kind.__mro__ if name in vars(base)]
+        base = next((base for base in owners if _is_archlabs(base)), None)
+        promised = vars(base)[name] if base else None
+        if name.startswith("_") or not isinstance(promised, FunctionType | property):
+            continue
+        if name in kind.model_fields:
+            raise refuse(kind, f"the field {name} hides what archlab calls by that name; rename the field")
+        if owners[0] is not base:
+            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], promised, refuse))
+    for name in kind.__class_vars__:
+        base = next((base for base in kind.__mro__ if _is_archlabs(base) and name in base.__annotations__), None)
+        if base:
+            promise = _Promise(get_args(get_type_hints(base, include_extras=True)[name])[0])
+            promise.kept(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
+
+
+def _is_archlabs(base: type) -> bool:
+    return base.__module__.startswith("archlab.")
+
+
+def _checked(kind: type, name: str, own: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
+    """Return a method or a property of a user's class with a check of its result."""
+    is_property = isinstance(promised, property)
+    annotated = promised.fget if isinstance(promised, property) else promised
+    result = get_type_hints(annotated, include_extras=True).get("return", type(None))
+    promise = _Promise(InstanceOf[kind] if result is Self else result)
+    is_method = isinstance(own, FunctionType)
+    if is_method == is_property or not (is_method or hasattr(own, "__get__")):
+        found = "a method" if is_method else "a property" if isinstance(own, property) else short(own)
+        allowed = "a property" if is_property else "a method"
+        raise refuse(kind, f"{kind.__name__}.{name} is {found}; allowed: {allowed}")
+    function = own.fget if isinstance(own, property) else own
+    if not isinstance(function, FunctionType) or hasattr(function, "is_checked"):
+        return own
+
+    @wraps(function)
+    def checked(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        value = call(type(self), refuse, function, self, *arguments, **keywords)
+        return promise.kept(value, type(self), f"{type(self).__name__}.{name} returned", refuse)
+
+    checked.__dict__["is_checked"] = True
+    return property(checked) if is_property else checked
+
+
+def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
+    """Refuse the first field whose type pydantic does not know."""
+    for name, field in kind.model_fields.items():
+        try:
+            TypeAdapter[Any](field.rebuild_annotation())
+        except PydanticSchemaGenerationError:
+            found = getattr(field.annotation, "__name__", field.annotation)
+            raise refuse(kind, f"the field {name} has the type {found}; {_FIELDS}") from None
+
+
+def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
+    """Refuse a class with a field whose type no module defines."""
+    try:
+        kind.model_rebuild()
+    except PydanticUndefinedAnnotation as error:
+        raise refuse(kind, f"a field has the type {error.name}, which the file does not define") from None
+
+
+def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
+    """Refuse a config whose values would be others after they were written to a file and read again."""
+    kind = type(config)
+    for name in kind.model_fields:
+        try:
+            config.model_dump(mode="json", include={name})
+        except PydanticSerializationError:
+            raise refuse(kind, f"the field {name} is {short(getattr(config, name))}; {_FIELDS}") from None
+    plain = config.model_dump(mode="json")
+    try:
+        again = kind.model_validate(plain, context=context).model_dump(mode="json")
+    except ValidationError as error:
+        again = dict(plain)
+        for detail in error.errors():
+            again.pop(str(detail["loc"][0]) if detail["loc"] else "", None)
+    if changed := [name for name in plain if name not in again or again[name] != plain[name]]:
+        name = changed[0]
+        written = f"is written as {short(plain[name])}, which is not read back as {short(getattr(config, name))}"
+        raise refuse(kind, f"the field {name} {written}; {_FIELDS}")

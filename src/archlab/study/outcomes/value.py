@@ -1,0 +1,23 @@
+"""What a user's outcome may give."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from archlab.config.core.contract import short
+from archlab.config.core.registry import breach
+from archlab.study.outcome_schema import Outcome
+
+
+def check_value(kind: type[Outcome], value: Any, *_: Any) -> float | None:
+    """Return the value as a float. Raise UserError for anything but a finite number or None."""
+    if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+        return None if value is None else float(value)
+    raise breach(kind, f"its function gave {short(value)}; allowed: a finite number, or None")
+
+
+def check_timer(kind: type[Outcome], timer: Any, *_: Any) -> Callable[[], float | None]:
+    """Return the function with a check of its value. Raise UserError if it is no function."""
+    if not callable(timer):
+        raise breach(kind, f"its function gave {short(timer)}; allowed: a function without arguments")
+    return lambda: check_value(kind, timer())
