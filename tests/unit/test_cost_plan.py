@@ -116,7 +116,7 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
         ("shards=2", "did you mean shard"),
         ("shard=0", "allowed: replicate, shard"),
         ("shard=2,shard=2", "each once"),
-        ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
+        ("tensor=7", "query heads: 32 cannot be divided evenly among 7 devices"),
         ("pipeline=33", "33 stages are more than the 32 layers"),
         ("replicate=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of replicate . shard = 3"),
     ],
@@ -371,8 +371,8 @@ def test_a_reason_against_all_ways_is_told_once(capsys):
 @pytest.mark.parametrize(
     ("model", "tensor", "message"),
     [
-        ("mamba-2-2.7b", 2, "groups of the mixer: 1 cannot be shared evenly by 2 devices"),
-        ("qwen3-next-80b-a3b", 32, "heads.*: 16 cannot be shared evenly by 32 devices"),
+        ("mamba-2-2.7b", 2, "groups of the mixer: 1 cannot be divided evenly among 2 devices"),
+        ("qwen3-next-80b-a3b", 32, "heads.*: 16 cannot be divided evenly among 32 devices"),
     ],
 )
 def test_mixers_are_cut_by_whole_heads(model, tensor, message):

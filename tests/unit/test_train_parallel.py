@@ -55,7 +55,7 @@ def test_what_does_not_divide_the_processes_is_refused(sizes, message):
     ("changes", "message"),
     [
         (["model.attention.n_heads=6", "model.attention.head_dim=8"], "attention: query heads: 6 cannot be shared"),
-        (["model.mlp.d_ff=66"], "mlp: d_ff: 66 cannot be shared evenly by 4 devices"),
+        (["model.mlp.d_ff=66"], "mlp: d_ff: 66 cannot be divided evenly among 4 devices"),
         (["model.mlp.kind=moe", "model.mlp.d_ff=18"], "mlp: d_ff of an expert: 18 cannot be shared"),
         (["model.mixer={kind: mamba2, head_dim: 8}"], "mixer: groups of the mixer: 1 cannot be shared"),
         (["model.mixer={kind: rglru}"], "mixer: groups of the mixer's channels: 1 cannot be shared"),
@@ -73,7 +73,7 @@ def test_components_that_cannot_be_shared_are_refused_by_name(changes, message):
 def test_experts_that_cannot_be_dealt_are_refused():
     with pytest.raises(ConfigError, match="2, and no layer has experts; allowed: 1"):
         check_dealt(model(), 2)
-    with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be shared evenly by 3 devices"):
+    with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be divided evenly among 3 devices"):
         check_dealt(model("model.mlp.kind=moe"), 3)
 
 

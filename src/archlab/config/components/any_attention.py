@@ -1,4 +1,4 @@
-"""What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
+"""Parts common to all kinds of attention: query heads, visible keys, weights from scores, and the cost of a pair."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,48 +13,47 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive
 
 SOFTMAX_FLOPS = 5
-"""Per score: scaled, less the largest, exp, summed, divided."""
+"""FLOPs per score: scale, subtract the largest, exponentiate, sum, divide."""
 SINK_WIDTH = 8
-"""Dimensions by which a sink widens queries and keys (model/kernels.py)."""
+"""Number of dimensions that a sink adds to queries and keys (model/kernels.py)."""
 CAP_FLOPS = 3
-"""Per score: divided, tanh, multiplied."""
+"""FLOPs per score of a soft cap: divide, tanh, multiply."""
 
 PRODUCTS_AND_MASK, CAPPING = 4, 6
-"""Times that a score is read or written where no fused kernel has it: by the two products and the mask between them;
-by a cap's three operations."""
+"""Number of times that a score is read or written without a fused kernel: by the two products and the mask between
+them, and by the three operations of a soft cap."""
 
 
 class QueryHeads(Attention):
-    """A number of query heads."""
+    """Base with the number of query heads."""
 
     n_heads: Heads
-    """Query heads."""
+    """Number of query heads."""
 
 
 class AnyAttention(Visibility, QueryHeads):
-    """What every kind of attention has: query heads, a rule which keys they see, and how a score becomes a weight."""
+    """Base of all kinds of attention: query heads, the rule for visible keys, and how a score becomes a weight."""
 
     scale: Derived[Positive] = DERIVED
-    """Factor on q.k. null: 1 / sqrt(width of a query)."""
+    """Factor on the product of query and key. null: 1 / sqrt(width of a query)."""
     softcap: Positive | None = None
-    """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
+    """Soft limit c on the scores s: they become c tanh(s / c) before the mask (Gemma 2). null: no limit."""
 
     rotary_field: ClassVar[str]
-    """The field that says how wide the part of a query is that RoPE may rotate."""
+    """Name of the field with the width of the part of a query that RoPE may rotate."""
 
     @property
     def score_heads(self) -> int:
-        """All query heads."""
         return self.n_heads
 
     @property
     def query_width(self) -> int:
-        """Dimensions of one query and one key."""
+        """Number of dimensions of one query and of one key."""
         raise NotImplementedError
 
     @property
     def rotary_width(self) -> int:
-        """Those of them that RoPE may rotate."""
+        """Number of dimensions of a query that RoPE may rotate."""
         return getattr(self, self.rotary_field)
 
     def mixing(
@@ -68,12 +67,14 @@ class AnyAttention(Visibility, QueryHeads):
         sinks: int = 0,
         lies_by_head: bool = False,
     ) -> Iterator[Operation]:
-        """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
+        """Yield the products of queries with keys, the softmax, and the products with values. A fused kernel keeps no
+        scores.
 
-        One product with the key and one with the value per pair and head. Shaw's vectors ask for one more; it is
-        computed with the vector of every distance, of which each pair takes one. `made`: numbers per token that keys
-        and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
-        every pair. `lies_by_head`: whether queries lie in memory head by head, and not token by token.
+        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more: the
+        product with the vector of every distance, of which each pair uses one. A bias is read for every pair.
+
+        `made` is the number of elements per token in the keys and values of all heads. With a cache, they are read from
+        it. `lies_by_head` says whether queries lie in memory head by head instead of token by token.
         """
         needs = self._needs_in_pass(site, this)
         heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
@@ -99,11 +100,11 @@ class AnyAttention(Visibility, QueryHeads):
         if not is_written:
             yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
             return
-        # Written and read as products, by the mask, and by each operation of a cap.
+        # The products, the mask and each operation of a cap write and read the scores.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
         made = scores * FLOAT32_BYTES
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
-        # The weights; what a cap's tanh gives; dropout's factors, and what they leave of the weights.
+        # Kept: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
         saved = (1 + needs.softcap + 2 * needs.dropout) * made
         yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=saved, made=made)
 
@@ -118,10 +119,10 @@ class AnyAttention(Visibility, QueryHeads):
         has_sinks: bool,
         lies_by_head: bool,
     ) -> float:
-        """Bytes that training keeps of queries, keys, values, masks and biases.
+        """Return the bytes of queries, keys, values, masks and biases that training keeps.
 
-        What attention gives is the next product's input, and counted there. A CPU's fused kernel keeps it as well if
-        it does not lie in memory as that product reads it.
+        The output of attention is the input of the next product and counted there. The fused kernel of a CPU keeps it
+        as well if it does not lie in memory in the order in which that product reads it.
         """
         needs, position = self._needs_in_pass(site, this), site.position
         heads, n_kv_heads = self.n_heads, made / (key_width + value_width)
@@ -138,7 +139,7 @@ class AnyAttention(Visibility, QueryHeads):
         are_copied = has_sinks or writes_scores(needs)
         queries, keys = heads * this.rows, this.texts * self._keys_kept(needs, this, are_copied=are_copied)
         if this.counting != "visible" and (writes_scores(needs) or position.learns_scores):
-            # Every head has keys and values of its own. No fused kernel of a CPU knows the gradient of a bias.
+            # Every head has its own keys and values. No fused kernel of a CPU computes the gradient of a bias.
             weights = 0 if writes_scores(needs) else queries * this.context
             numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
             return kept + numbers * FLOAT32_BYTES + mask
@@ -148,21 +149,25 @@ class AnyAttention(Visibility, QueryHeads):
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
 
     def _mask_pairs(self, needs: KernelNeeds, this: Pass) -> int:
-        """Pairs of a query and a key in the masks that a kernel keeps: none if it is plain causal and has no bias."""
+        """Return the pairs of a query and a key in the masks that a kernel keeps: 0 for a plain causal mask without
+        bias."""
         if blocks := self._blocks(needs, this):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
         return this.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
 
     def _keys_kept(self, needs: KernelNeeds, this: Pass, *, are_copied: bool) -> int:
-        """Keys of a text that a kernel keeps. Blocks of queries see parts of one tensor, or have copies of their keys,
-        as they do beside shared ones."""
+        """Return the number of keys of a text that a kernel keeps.
+
+        Blocks of queries either see parts of one tensor or copy their keys. They copy them if they also see shared
+        keys.
+        """
         blocks = self._blocks(needs, this)
         copies = [b for b in blocks if b.shared or are_copied]
         whole = 0 if blocks and len(copies) == len(blocks) else this.context
         return sum(b.all_keys for b in copies) + whole
 
     def _blocks(self, needs: KernelNeeds, this: Pass) -> Sequence[QueryBlocks]:
-        """Blocks that a kernel cuts the queries of a text into; none if it does not."""
+        """Return the blocks into which a kernel cuts the queries of a text; nothing if it does not cut them."""
         return query_blocks(self, this.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
@@ -174,7 +179,7 @@ class AnyAttention(Visibility, QueryHeads):
         )
 
     def _needs_in_pass(self, site: Site, this: Pass) -> KernelNeeds:
-        """Return the requirements of a pass on a CPU's kernel. Where packed documents are cut is not known."""
+        """Return the requirements of a pass on a CPU's kernel. The boundaries of packed documents are unknown here."""
         layer = self.kernel_needs(site)
         needs = replace(layer, on_cuda=False, is_cached=this.is_cached, dropout=layer.dropout and not this.is_cached)
         if this.counting == "visible" or this.held:
@@ -184,18 +189,20 @@ class AnyAttention(Visibility, QueryHeads):
         return replace(needs, masked=masked, is_cut=is_cut)
 
     def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
-        """Of so many heads' queries and keys together, where they rotate."""
+        """Yield the rotation of the queries and keys of `heads` heads in total, if the position rotates them."""
         if site.position.acts_on == "queries":
             width = heads * site.position.rotated(self.rotary_width)
             yield this.element_wise("element-wise", "positions", width, flops=3)
 
     def _pairs(self, needs: KernelNeeds, this: Pass) -> int:
-        """Pairs of a query and a key, in one text.
+        """Return the number of pairs of a query and a key in one text.
 
-        Computed: those of the kernel that a CPU takes (`kernel_choice.py`). Of packed documents they are all, because
-        where these are cut is not known before. After a cache every query is counted with every key that is kept. What
-        differs by machine is not counted, so that a budget does not depend on it: flex skips hidden tiles on a GPU; on
-        a CPU sinks, and values of another width than queries, are padded.
+        The counting `computed` uses the kernel that a CPU takes (`kernel_choice.py`). The counting `packed` uses all
+        pairs, because the boundaries of documents are unknown here. After a cache, every query is counted with every
+        kept key.
+
+        Differences between machines are not counted, so that a budget does not depend on the machine. On a GPU, flex
+        skips hidden tiles. On a CPU, sinks are padded, and so are values of another width than queries.
         """
         length = this.context
         if this.counting == "visible":
