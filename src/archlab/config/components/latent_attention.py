@@ -92,8 +92,8 @@ class Latent(AnyAttention):
         """Return whether `n_queries` new tokens need fewer multiplications absorbed than expanded.
 
         Absorbed, each query costs kv_rank + kept_width per head and visible key. Expanded, it costs nope_dim + rope_dim
-        + v_dim, and computing the key and value costs kv_rank (nope_dim + v_dim) once. `model/latent.py` explains both
-        forms.
+        + v_dim, and computing the key and value costs kv_rank (nope_dim + v_dim) once. `model/latent_attention.py`
+        explains both forms.
         """
         made = self.nope_dim + self.v_dim
         return n_queries * (2 * self.kv_rank + self.rope_dim - made) <= self.kv_rank * made

@@ -17,8 +17,8 @@ from archlab.errors import UserError
 
 class _Scoped(Settings):
     scope: Literal["head", "each_head", "width"] = "head"
-    """Features that one norm covers. head: each head, with one weight [head_dim] for all heads (Qwen 3). each_head:
-    each head, with its own weight, [heads, head_dim] (Command R+). width: all heads together, before the split (OLMo
+    """Features that one norm covers. `head`: each head, with one weight [head_dim] for all heads (Qwen 3). `each_head`:
+    each head, with its own weight, [heads, head_dim] (Command R+). `width`: all heads together, before the split (OLMo
     2)."""
 
 
