@@ -508,9 +508,9 @@ WRONG = {
     "model.mlp.d_f=3": r"model\.mlp\.d_f +unknown; did you mean d_ff\? allowed: kind, d_ff",
     "model.mlp.d_ff=wide": r"model\.mlp\.d_ff +'wide'; allowed: a whole number",
     "train.optimizer.kind=squared": r"train\.optimizer\.kind +'squared'; allowed: adamw, muon, lion",
-    "train.betas=[0.8, 0.9]": r"train\.betas +is AdamW's, and lion does not read it; leave it out",
-    "train.eps=1e-6": r"train\.eps +is AdamW's, and lion does not read it",
-    "plugins=[squared.py]": r"plugins +\S*squared\.py; missing: \S*lion\S*, which brings the optimizer lion",
+    "train.betas=[0.8, 0.9]": r"train\.betas +applies to AdamW, but the optimizer lion does not read it; leave it out",
+    "train.eps=1e-6": r"train\.eps +applies to AdamW, but the optimizer lion does not read it",
+    "plugins=[squared.py]": r"plugins +\S*squared\.py; missing: \S*lion\S*, which registers the optimizer lion",
     "plugins=[nowhere.py]": r"plugins: \S+nowhere\.py: no such file",
     "plugins=[no.where]": r"plugins: no module 'no\.where'; allowed: a module that Python finds",
 }

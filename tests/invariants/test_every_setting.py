@@ -318,7 +318,7 @@ def outcome(
             _, *named = f"model.{setting.path}".split(".")
             value = setting.after[-1][1]
             inside = list(value) if isinstance(value, dict) else []  # of a whole section one field may be refused
-            # n_layers: "a never comes up in 1 layers"
+            # n_layers: "a is never used in 1 layers"
             words = [part.removeprefix("n_").rstrip("s") for part in (*named[-3:], *inside)]
             assert any(word in is_now.lower() for word in words), is_now
             seen = "refused" if seen == "same" else seen

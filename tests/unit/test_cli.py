@@ -431,8 +431,8 @@ def test_schema(kind, capsys):
 @pytest.mark.parametrize(
     ("preset", "overrides", "note"),
     [
-        ("llama-3-8b", ["model.mlp.kind=plain"], "model.mlp.d_ff stays 14336, which was made for a gated MLP"),
-        ("gpt-2", ["model.mlp={kind: gated, activation: silu}"], "stays 3072, which was made for a plain MLP"),
+        ("llama-3-8b", ["model.mlp.kind=plain"], "model.mlp.d_ff stays 14336, which was set for a gated MLP"),
+        ("gpt-2", ["model.mlp={kind: gated, activation: silu}"], "stays 3072, which was set for a plain MLP"),
         ("llama-3-8b", ["model.mlp.kind=plain", "model.mlp.d_ff=null"], ""),
         ("llama-3-8b", ["model.mlp={kind: plain, d_ff: 8}"], ""),
         ("llama-3-8b", ["model.mlp.kind=gated"], ""),

@@ -354,7 +354,7 @@ def test_initial_values_do_not_depend_on_torchs_default_dtype() -> None:
     ("change", "message"),
     [
         ({"attention": {"n_heads": 4, "n_kv_heads": 3}}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
-        ({"layers": {"a": {}, "pattern": ["a", "c"]}}, "no layer kind c"),
+        ({"layers": {"a": {}, "pattern": ["a", "c"]}}, "unknown layer kind c"),
         ({"embedding": {"norm": True}, "norm": {"kind": "none"}}, "that is none"),
     ],
 )
