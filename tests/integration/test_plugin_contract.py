@@ -59,7 +59,7 @@ BREACHES = {
     "roles: text": ("average.py", 'return ("output",)', 'return ("outward",)', "Average.roles returned 'outward' at [0]; allowed: 'embedding', 'input'"),
     "a class variable": ("mish.py", "[int] = 5", "[int] = 'five'", "Mish.flops_per_number is 'five'; allowed: int"),
     "no property": ("reverse.py", "    @property\n", "", "Reverse.smallest is a method; allowed: a property"),
-    "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides what archlab calls by that name"),
+    "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides the method of that name, which archlab calls"),
     "state: below 0": ("average.py", "(site.d_model,)),)", "(-3,)),)", "Average.state returned -3 at [0].shape[0]; allowed: greater than or equal to 0"),
     "constants: a list": ("power_norm.py", '{"weight": 1.0}', '["weight"]', "PowerNormModule.constants is ['weight']; allowed: a dict"),
     "constants: text": ("power_norm.py", '{"weight": 1.0}', '{"weight": "one"}', "weight [32] starts at 'one'; allowed: a number, or a tensor of its shape"),
@@ -139,7 +139,7 @@ def test_a_share_is_of_the_same_class() -> None:
 
 
 FIELDS = {
-    "an arbitrary class": ("    thing: Thing\n", "the field thing has the type Thing; allowed: what YAML can say"),
+    "an arbitrary class": ("    thing: Thing\n", "the field thing has the type Thing; allowed: types that YAML can hold"),
     "a class that pydantic does not check": (
         "    model_config = {'arbitrary_types_allowed': True}\n    thing: Thing = Thing()\n",
         "the field thing is <archlab_plugin_",

@@ -699,7 +699,7 @@ def test_the_files_of_a_study_are_its_own() -> None:
 def test_a_plug_in_that_ends_python_is_told(code: str) -> None:
     """A script that was never meant to be imported: the training would end with exit code 0, and nothing trained."""
     write(code, "script.py")
-    with pytest.raises(UserError, match=r"plugins: .*script\.py: ends Python when it is imported; put the lines"):
+    with pytest.raises(UserError, match=r"plugins: .*script\.py: exits Python when it is imported; put the lines"):
         config("plugins=[script.py]")
 
 

@@ -1,4 +1,4 @@
-"""All mistakes are reported at once, each at its path: what was found, what is allowed, the nearest name."""
+"""All mistakes are reported at once, each at its path: the value found, the allowed values, the nearest name."""
 
 import re
 from collections.abc import Iterator
@@ -510,7 +510,7 @@ def test_a_broken_rule_says_where_and_how(overrides, path, message):
 
 
 def test_every_rule_is_broken_by_a_row():
-    """But those of plug-ins, which test_plugins.py breaks."""
+    """Except those of plug-ins, which test_plugins.py breaks."""
     broken = [rule for rule in CONFIG_RULES if rule.field in ("plugins", "train.betas", "train.eps")]
     for overrides, _, _ in BROKEN_RULES:
         config = Config.model_validate(overlay(read_config("tiny-llama"), parse_overrides(overrides)[0], Config))
@@ -522,7 +522,7 @@ def test_every_rule_is_broken_by_a_row():
 @pytest.mark.parametrize(
     "overrides",
     [
-        # These scalings multiply cos and sin too, which a norm behind them undoes.
+        # These scalings also multiply cos and sin, which a norm after them undoes.
         [
             "model.position={kind: rope, order: before_qk_norm, scaling: {kind: yarn, factor: 2, original_max_seq_len: 8}}"
         ],
@@ -586,13 +586,13 @@ def test_studies_are_checked_the_same_way():
 
 @pytest.mark.parametrize("key", ["(a", "[", "(([^!])+)+!", "\\"])
 def test_an_unknown_key_is_no_pattern(key):
-    """The third one took a minute and more."""
+    """The third key once took more than a minute."""
     found = problems(f"model.mlp.{key}=swiglu")
     assert found[f"model.mlp.{key}"].strip() == "unknown; write model.mlp.kind=gated model.mlp.activation=silu"
 
 
 def floats_of(kind: Any, path: str, owner: type | None = None, lists: int = 0) -> Iterator[tuple[str, bool]]:
-    """Path of each place in a type that holds a float, and whether the class of its field sees it there.
+    """Yield the path of each float in a type, and whether the class of its field checks it.
 
     `owner` is the class that has the field. `lists` is the number of containers around the float.
     """
@@ -616,7 +616,7 @@ def test_every_number_of_a_config_must_fit_into_float32():
 
 
 class Number(Settings):
-    """One of each place where a section may hold a float."""
+    """Section with a float in each place that is checked."""
 
     alone: Positive | None = None
     pair: tuple[float, float] | None = None

@@ -117,8 +117,8 @@ class Norm(BlockNorm):
     """Base class of the norms of a block."""
 
     placement: Placement = "pre"
-    """Place of the norm n around a branch f, with names as in Xiong 2020. pre: x + f(n(x)). post: n(x + f(x)). double:
-    x + n'(f(n(x))). output: x + n'(f(x)). carried: n(x) + f(n(x)) (an option of BLOOM)."""
+    """Place of the norm n around a branch f, with names as in Xiong 2020. `pre`: x + f(n(x)). `post`: n(x + f(x)).
+    `double`: x + n'(f(n(x))). `output`: x + n'(f(x)). `carried`: n(x) + f(n(x)) (an option of BLOOM)."""
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -32,8 +32,8 @@ class Visibility(Settings):
     """Fields of an attention that say which keys a query sees: in which direction, and how far."""
 
     visibility: Literal["causal", "prefix", "two_sided"] = "causal"
-    """Direction in which a query sees keys. causal: its own key and those before it. prefix: also the keys after it
-    within the prefix of the text, whose length each pass is given (prefix LM, Raffel 2020). two_sided: also all keys
+    """Direction in which a query sees keys. `causal`: its own key and those before it. `prefix`: also the keys after it
+    within the prefix of the text, whose length each pass is given (prefix LM, Raffel 2020). `two_sided`: also all keys
     after it, as in an encoder."""
     window: Length | None = None
     """Window w: a query sees the keys at a distance below w, its own included, in each visible direction. null: no

@@ -15,8 +15,8 @@ from archlab.config.components.activation import activation_named
 from archlab.config.components.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
-"""Rule of counting. visible: the work that the architecture needs. computed: the work that the training kernels do,
-needed or not. packed: like computed, but windows hold several documents, so that no two masks are alike."""
+"""Rule of counting. `visible`: the work that the architecture needs. `computed`: the work that the training kernels do,
+needed or not. `packed`: like `computed`, but windows hold several documents, so that no two masks are alike."""
 
 OperationKind = Literal[
     "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
