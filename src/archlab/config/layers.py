@@ -173,11 +173,11 @@ def resolve_layers(model: ModelConfig) -> Layers | None:
 
 
 def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) -> Overrides:
-    own = resolve(with_overrides(model, change))
+    changed = resolve(with_overrides(model, change))
     for section in COMPONENTS:
-        here, there = getattr(own, section), getattr(common, section)
-        values = {name: getattr(here, name) for name in derived_fields(type(here))}
-        differing = {n: v for n, v in values.items() if v != getattr(there, n, None)}
+        own_section, common_section = getattr(changed, section), getattr(common, section)
+        values = {name: getattr(own_section, name) for name in derived_fields(type(own_section))}
+        differing = {n: v for n, v in values.items() if v != getattr(common_section, n, None)}
         if differing:
             change = {**change, section: {**differing, **change.get(section, {})}}
     return change

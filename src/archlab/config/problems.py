@@ -93,7 +93,7 @@ def raise_problems(problems: Sequence[Problem], source: str) -> None:
         raise ConfigError(problems, source)
 
 
-def nearest(found: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
+def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
     """Return `; did you mean X?` with the nearest allowed name, or nothing if none is near enough.
 
     `closeness` is the fraction of letters that must agree.
@@ -101,13 +101,13 @@ def nearest(found: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
     names = list(allowed)
     known = {name.lower(): name for name in names}
     known |= {alias: f"{name} ({alias})" for alias, name in ALIASES.items() if name in names}
-    close = difflib.get_close_matches(found[:_LONGEST_NAME].lower(), list(known), n=1, cutoff=closeness)
+    close = difflib.get_close_matches(text[:_LONGEST_NAME].lower(), list(known), n=1, cutoff=closeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 
-def choose(found: str, allowed: Sequence[str]) -> str:
+def choose(text: str, allowed: Sequence[str]) -> str:
     """Return `; did you mean X? allowed: X, Y`. The hint is left out if no name is near."""
-    return f"{nearest(found, allowed) or ';'} allowed: {', '.join(allowed)}"
+    return f"{nearest(text, allowed) or ';'} allowed: {', '.join(allowed)}"
 
 
 def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
@@ -117,20 +117,20 @@ def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
 
 def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[Problem]:
     """Return pydantic's errors in our words, one per place. A union reports several errors for one value."""
-    found: dict[str, list[ErrorDetails]] = {}
+    by_path: dict[str, list[ErrorDetails]] = {}
     # Twice as many as are listed are enough to know that there are more.
     for detail in error.errors(include_url=False)[: 2 * MOST_LISTED]:
-        found.setdefault(_path(detail, raw), []).append(detail)
-    for path in [path for path in found if any(other.startswith(f"{path}.") for other in found)]:
+        by_path.setdefault(_path(detail, raw), []).append(detail)
+    for path in [path for path in by_path if any(other.startswith(f"{path}.") for other in by_path)]:
         # Pydantic counts only the valid items, so it also reports a list with a wrong item as too short. It also
         # reports that a section with a wrong value is not one of the plain values allowed in the same place.
-        found[path] = [
+        by_path[path] = [
             detail
-            for detail in found[path]
+            for detail in by_path[path]
             if detail["type"] != "too_short" and not (isinstance(detail["input"], dict) and detail["type"] in _PLAIN)
         ]
-    found = {path: details for path, details in found.items() if details}
-    return [Problem(path, _message(path, details, schema, raw)) for path, details in found.items()]
+    by_path = {path: details for path, details in by_path.items() if details}
+    return [Problem(path, _message(path, details, schema, raw)) for path, details in by_path.items()]
 
 
 def _path(detail: ErrorDetails, raw: Raw) -> str:
@@ -214,8 +214,8 @@ def _names(detail: ErrorDetails) -> list[str]:
     """Return the allowed names if the error is about a choice of names."""
     context = detail.get("ctx", {})
     expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(detail["type"], "")
-    found = re.findall(r"'([^']*)'|\b(None|True|False)\b", str(context.get(expected, "")))
-    return [text or _IN_YAML[word] for text, word in found]
+    words = re.findall(r"'([^']*)'|\b(None|True|False)\b", str(context.get(expected, "")))
+    return [text or _IN_YAML[word] for text, word in words]
 
 
 def _kind(value: Any) -> Any:

@@ -40,11 +40,11 @@ def register_optimizer(name: str, options: type[Options], factory: Callable[...,
     )
 
 
-def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **said: Any) -> type[Any]:
+def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **class_vars: Any) -> type[Any]:
     """Return the class of options as a class with a kind.
 
-    The class belongs to the module that called `register_...`. `said` holds class variables. Raise UserError if the
-    options are not a subclass of `base`.
+    The class belongs to the module that called `register_...`. `class_vars` are its class variables. Raise UserError if
+    the options are not a subclass of `base`.
     """
     if not (isinstance(options, type) and issubclass(options, base)):
         raise UserError(
@@ -57,8 +57,8 @@ def as_kind(name: str, options: type[Base], root: type[Registered], base: type[B
         "__qualname__": named,
         "__annotations__": {"kind": Literal[name]},
         "kind": name,
-        **said,
+        **class_vars,
     }
-    made = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
-    setattr(sys.modules[caller], named, made)
-    return made
+    new_kind = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
+    setattr(sys.modules[caller], named, new_kind)
+    return new_kind

@@ -56,8 +56,8 @@ LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 
 def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise ValueError(f"names {twice[0]} twice; allowed: each once")
+    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"names {repeated[0]} twice; allowed: each once")
     return names
 
 

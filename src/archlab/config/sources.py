@@ -16,8 +16,8 @@ from archlab.errors import UserError
 
 def users_kinds_in(config: Config) -> list[tuple[str, type[Registered]]]:
     """Return the field and the class of every user-defined kind in a config."""
-    of_model = [(f"model.{path}", kind) for path, kind in users_kinds_in_model(config.model)]
-    return of_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
+    in_model = [(f"model.{path}", kind) for path, kind in users_kinds_in_model(config.model)]
+    return in_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
 
 
 def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]:
@@ -26,7 +26,7 @@ def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]
     for change in model.layers.kinds.values() if model.layers else ():
         with suppress(ValidationError, UserError):  # a wrong layer kind is reported elsewhere
             models.append(with_overrides(model, change))
-    return list(dict.fromkeys(found for each in models for found in _own(each)))
+    return list(dict.fromkeys(field_kind for one_model in models for field_kind in _own(one_model)))
 
 
 def refuse_users_kinds(model: ModelConfig, where: str) -> None:
@@ -50,8 +50,8 @@ def sources_inside(section: BaseModel) -> dict[str, str]:
     return _digests(_own(section))
 
 
-def _digests(found: Iterable[tuple[str, type[Registered]]]) -> dict[str, str]:
-    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in found}
+def _digests(field_kinds: Iterable[tuple[str, type[Registered]]]) -> dict[str, str]:
+    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in field_kinds}
 
 
 def deciding(config: Config) -> tuple[str, ...]:

@@ -130,9 +130,9 @@ class AnyRecall(Task):
     def smallest(self) -> tuple[int, int]:
         """Smallest (seq_len, vocab_size): with enough key tokens for a different key in each pair, and at least two
         values."""
-        each = round(self.pairs ** (1 / self.shape.key))
-        each += each**self.shape.key < self.pairs
-        return sum(self.length) - 1, 1 + self.shape.noise_vocab + max(2 * each, 3)
+        n_key_tokens = round(self.pairs ** (1 / self.shape.key))
+        n_key_tokens += n_key_tokens**self.shape.key < self.pairs
+        return sum(self.length) - 1, 1 + self.shape.noise_vocab + max(2 * n_key_tokens, 3)
 
     def answers(self, vocab_size: int) -> int:
         """Return half of the tokens that are neither blank nor noise. The other half makes the keys (MAD)."""
@@ -141,9 +141,9 @@ class AnyRecall(Task):
     def describe(self) -> str:
         least, most = self.distances
         far = f"{least}" if least == most else f"{least} to {most}"
-        return f"Recall {self.asked} of {self.pairs} values by their keys, {far} tokens back{self._of_what()}."
+        return f"Recall {self.asked} of {self.pairs} values by their keys, {far} tokens back{self._details()}."
 
-    def _of_what(self) -> str:
+    def _details(self) -> str:
         return ""
 
 
@@ -170,7 +170,7 @@ class FuzzyRecall(AnyRecall):
     def shape(self) -> PairShape:
         return PairShape(key=self.key_tokens, value=self.value_tokens)
 
-    def _of_what(self) -> str:
+    def _details(self) -> str:
         return f"; a key has {self.key_tokens} tokens, a value {self.value_tokens}"
 
 
@@ -187,7 +187,7 @@ class NoisyRecall(AnyRecall):
     def shape(self) -> PairShape:
         return PairShape(noise=self.noise, noise_vocab=self.noise_vocab)
 
-    def _of_what(self) -> str:
+    def _details(self) -> str:
         return f", among {self.noise} tokens of noise"
 
 
@@ -261,9 +261,9 @@ class Memorise(Task):
     @property
     def smallest(self) -> tuple[int, int]:
         """Smallest (seq_len, vocab_size), with room for one fact."""
-        each = round(self.facts ** (1 / self.key_tokens))
-        each += each**self.key_tokens < self.facts
-        return self.key_tokens, 1 + max(2 * each, 3)
+        n_key_tokens = round(self.facts ** (1 / self.key_tokens))
+        n_key_tokens += n_key_tokens**self.key_tokens < self.facts
+        return self.key_tokens, 1 + max(2 * n_key_tokens, 3)
 
     def answers(self, vocab_size: int) -> int:
         """Return half of the tokens except the blank. The other half makes the keys."""
@@ -308,5 +308,5 @@ class StateTracking(Task):
         return factorial(self.objects)
 
     def describe(self) -> str:
-        what = "the parity of bits" if self.group == "parity" else f"a permutation of {self.objects} objects"
-        return f"Track {what} over up to {self.steps} steps."
+        tracked = "the parity of bits" if self.group == "parity" else f"a permutation of {self.objects} objects"
+        return f"Track {tracked} over up to {self.steps} steps."

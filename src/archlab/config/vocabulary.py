@@ -198,21 +198,21 @@ def elsewhere(key: str, section: str) -> str:
     Fields below the same root are preferred, then those nearest to the root. The hint is empty if `section` has the
     field too, for another kind.
     """
-    found = _fields().get(_plain(key), [])
-    if key == "kind" or not found or any(path.rpartition(".")[0] == section for path in found):
+    paths = _fields().get(_plain(key), [])
+    if key == "kind" or not paths or any(path.rpartition(".")[0] == section for path in paths):
         return ""
-    found = [path for path in found if section and path.startswith(f"{section.split('.')[0]}.")] or found
-    fewest = min(path.count(".") for path in found)
-    return f"write {' or '.join(dict.fromkeys(path for path in found if path.count('.') == fewest))}"
+    paths = [path for path in paths if section and path.startswith(f"{section.split('.')[0]}.")] or paths
+    fewest = min(path.count(".") for path in paths)
+    return f"write {' or '.join(dict.fromkeys(path for path in paths if path.count('.') == fewest))}"
 
 
 @cache_of_kinds
 def _fields() -> dict[str, list[str]]:
     """Return plain name -> the dotted fields of a config with that name."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for path, _, _ in fields_below(Config):
-        found.setdefault(_plain(path.rpartition(".")[2]), []).append(path)
-    return found
+        by_name.setdefault(_plain(path.rpartition(".")[2]), []).append(path)
+    return by_name
 
 
 def _plain(word: str) -> str:

@@ -80,8 +80,8 @@ class AnyAttention(Visibility, QueryHeads):
         heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
         distances = 0
         if isinstance(site.position, Shaw):
-            of_every_distance = this.rows * (site.position.max_distance + 1)
-            distances = min(pairs, of_every_distance) if this.counting == "visible" else of_every_distance
+            all_distances = this.rows * (site.position.max_distance + 1)
+            distances = min(pairs, all_distances) if this.counting == "visible" else all_distances
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = this.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.acts_on == "scores" else 0
@@ -129,13 +129,13 @@ class AnyAttention(Visibility, QueryHeads):
         kept = 0.0 if position.is_shared else position.saved_for_scores(this, heads, self.query_width)
         mask = self._mask_pairs(needs, this)
         bytes_each = FLOAT32_BYTES if needs.bias else this.bytes_each
-        given = 0
+        output_width = 0
         if this.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
             is_copied = lies_by_head or bool(self._blocks(needs, this)) or key_width != value_width
             is_copied |= bytes_each != this.bytes_each
             key_width = value_width = max(key_width, value_width)
-            given = value_width * is_copied
+            output_width = value_width * is_copied
         are_copied = has_sinks or writes_scores(needs)
         queries, keys = heads * this.rows, this.texts * self._keys_kept(needs, this, are_copied=are_copied)
         if this.counting != "visible" and (writes_scores(needs) or position.learns_scores):
@@ -143,7 +143,7 @@ class AnyAttention(Visibility, QueryHeads):
             weights = 0 if writes_scores(needs) else queries * this.context
             numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
             return kept + numbers * FLOAT32_BYTES + mask
-        numbers = queries * (key_width + given) + n_kv_heads * keys * (key_width + value_width)
+        numbers = queries * (key_width + output_width) + n_kv_heads * keys * (key_width + value_width)
         masks = heads * this.texts**position.reads_queries if needs.bias else 1
         in_float32 = queries + masks * mask
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES

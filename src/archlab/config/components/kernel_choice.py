@@ -50,8 +50,8 @@ class KernelRules:
 
 
 def _products_lack(needs: KernelNeeds) -> str | None:
-    asked = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
-    return next((name for name, is_asked in (asked | {"sinks": needs.sinks}).items() if is_asked), None)
+    needed = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
+    return next((name for name, is_asked in (needed | {"sinks": needs.sinks}).items() if is_asked), None)
 
 
 def _products_suit(needs: KernelNeeds) -> bool:

@@ -95,8 +95,8 @@ class Latent(AnyAttention):
         + v_dim, and computing the key and value costs kv_rank (nope_dim + v_dim) once. `model/latent_attention.py`
         explains both forms.
         """
-        made = self.nope_dim + self.v_dim
-        return n_queries * (2 * self.kv_rank + self.rope_dim - made) <= self.kv_rank * made
+        kv_width = self.nope_dim + self.v_dim
+        return n_queries * (2 * self.kv_rank + self.rope_dim - kv_width) <= self.kv_rank * kv_width
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Yield the projections of every token, the norms of the narrow vectors, and the scores.
@@ -117,9 +117,9 @@ class Latent(AnyAttention):
         # In queries and in keys, the rotated and the unrotated parts are concatenated.
         yield this.element_wise("element-wise", "positions", H * self.query_width, flops=0)
         yield this.element_wise("element-wise", "positions", (1 if is_absorbed else H) * self.query_width, flops=0)
-        made = H * (self.nope_dim + self.v_dim)
+        kv_width = H * (self.nope_dim + self.v_dim)
         rows = None if is_absorbed else this.texts * this.context
-        expanded = this.product("projections", self.kv_rank, made, rows=rows)
+        expanded = this.product("projections", self.kv_rank, kv_width, rows=rows)
         if self.v_dim == self.query_width:  # kept as part of this product, because no kernel pads values of that width
             expanded = expanded._replace(saved=expanded.saved + this.rows * H * self.nope_dim * this.bytes_each)
         yield expanded._replace(times=2) if is_absorbed else expanded  # absorbed: once for queries, once for outputs
@@ -128,8 +128,8 @@ class Latent(AnyAttention):
             value = self.kv_rank if this.counting == "visible" else self.kept_width
             yield from self.mixing(site, this, self.kept_width, value, self.kept_width)
         else:
-            made = H * (self.query_width + self.v_dim)
-            yield from self.mixing(site, this, self.query_width, self.v_dim, made, lies_by_head=True)
+            kv_width = H * (self.query_width + self.v_dim)
+            yield from self.mixing(site, this, self.query_width, self.v_dim, kv_width, lies_by_head=True)
         yield this.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

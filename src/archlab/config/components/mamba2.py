@@ -65,8 +65,8 @@ class Mamba2(Mixer):
     @property
     def conv_widths(self) -> tuple[int, ...]:
         """Numbers of channels of x, B and C."""
-        of_groups = self.n_groups * self.d_state
-        return self.inner_width, of_groups, of_groups
+        group_width = self.n_groups * self.d_state
+        return self.inner_width, group_width, group_width
 
     def describe(self) -> dict[str, str]:
         return {"mixer": f"{self.kind} {self.n_heads}x{self.head_dim}, state {self.d_state}"}

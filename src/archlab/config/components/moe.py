@@ -151,10 +151,10 @@ class MoE(MLP):
 
     def vectors(self, site: Site) -> int:
         """Return the number of biases of the router and of all experts, and of parameters of activations."""
-        own = activation_named(self.activation).n_parameters
-        routed = self.experts * (self.expert_mlp.vectors(site) - own) + own
-        beside = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
-        return self.experts * self.router.bias + routed + beside
+        per_activation = activation_named(self.activation).n_parameters
+        routed = self.experts * (self.expert_mlp.vectors(site) - per_activation) + per_activation
+        shared = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
+        return self.experts * self.router.bias + routed + shared
 
     def active_parameters(self, site: Site) -> int:
         return self._learned(site, self.active)
@@ -162,10 +162,10 @@ class MoE(MLP):
     def share(self, tensor: int) -> Self:
         """Return the mixture with a part of the hidden width of every expert, and the whole router."""
         d_ff = shared_out(self.d_ff, tensor, "d_ff of an expert")
-        beside = self.shared and self.shared.model_copy(
+        shared = self.shared and self.shared.model_copy(
             update={"d_ff": shared_out(self.shared.d_ff, tensor, "d_ff of the shared expert")}
         )
-        return self.model_copy(update={"d_ff": d_ff, "shared": beside})
+        return self.model_copy(update={"d_ff": d_ff, "shared": shared})
 
     def dealt(self, n: int) -> Self:
         """Return the mixture with its part of the experts on each of `n` devices (expert parallelism, Lepikhin 2020).
@@ -176,12 +176,12 @@ class MoE(MLP):
 
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias)
-        own = activation_named(self.activation).n_parameters
-        routed = experts * (self.expert_mlp.parameters(site)["mlp"] - own) + own
-        shared = self.shared_mlp
-        beside = 0 if shared is None else shared.parameters(site)["mlp"]
+        per_activation = activation_named(self.activation).n_parameters
+        routed = experts * (self.expert_mlp.parameters(site)["mlp"] - per_activation) + per_activation
+        mlp = self.shared_mlp
+        shared = 0 if mlp is None else mlp.parameters(site)["mlp"]
         gate = site.d_model if self.shared and self.shared.gate else 0
-        return router + routed + beside + gate
+        return router + routed + shared + gate
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Yield the router, the chosen experts with the sorting of rows before and after, the shared expert and its
@@ -191,17 +191,17 @@ class MoE(MLP):
         yield this.element_wise("element-wise", "mlp", E, flops=4)._replace(saved=this.rows * E * FLOAT32_BYTES)
         yield this.element_wise("element-wise", "mlp", K * d, flops=0)
         # The expected number of distinct experts if each token chooses at random.
-        met, routed = E * (1 - (1 - K / E) ** this.rows), replace(this, texts=this.texts * K)
+        n_distinct, routed = E * (1 - (1 - K / E) ** this.rows), replace(this, texts=this.texts * K)
         for operation in self.expert_mlp.work(site, routed):
             if operation.kind == "products":  # one for each expert
-                operation = operation._replace(weights=operation.weights * met, times=max(1, round(met)))
+                operation = operation._replace(weights=operation.weights * n_distinct, times=max(1, round(n_distinct)))
             yield operation
         yield this.element_wise("element-wise", "mlp", K * d, flops=0)
         yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
-            beside = self.shared_mlp.work(site, this)
-            yield next(beside)._replace(saved=0.0)  # the router keeps the same input
-            yield from beside
+            shared_work = self.shared_mlp.work(site, this)
+            yield next(shared_work)._replace(saved=0.0)  # the router keeps the same input
+            yield from shared_work
             yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
             yield this.product("mlp", d, 1, shares_input=True)

@@ -148,8 +148,8 @@ class MultiHead(AnyAttention, _Shape):
 
     def vectors(self, site: Site) -> int:
         """Return the number of biases and sinks."""
-        of_gate = self.gate_width * (self.gate is not None and self.gate.bias)
-        return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + of_gate + self.n_heads * self.sinks
+        gate_biases = self.gate_width * (self.gate is not None and self.gate.bias)
+        return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + gate_biases + self.n_heads * self.sinks
 
     def share(self, tensor: int) -> Self:
         """Return the attention with its part of the query and KV heads.
@@ -176,13 +176,13 @@ class MultiHead(AnyAttention, _Shape):
         yield from self.rotating(site, this, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
             yield this.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
-        made = self.n_kv_heads * (self.head_dim + self.v_dim)
+        kv_width = self.n_kv_heads * (self.head_dim + self.v_dim)
         yield from self.mixing(
             site,
             this,
             self.head_dim,
             self.v_dim,
-            made,
+            kv_width,
             sinks=self.n_heads * self.sinks,
             lies_by_head=self._lies_by_head(site),
         )

@@ -92,7 +92,7 @@ def is_worth_cutting(rule: Visibility, length: int) -> bool:
 
 def of_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
     """Return the parts of a text's blocks that fall into the given runs of queries, in the order of the runs."""
-    return [part for run in runs for each in blocks for part in _of_run(each, run)]
+    return [part for run in runs for block in blocks for part in _of_run(block, run)]
 
 
 def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
@@ -102,14 +102,14 @@ def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
     while first < last:
         n, into = divmod(first - blocks.first, size)
         count = 0 if into else (last - first) // size
-        here = count * size or min(size - into, last - first)
+        n_queries = count * size or min(size - into, last - first)
         moved = replace(blocks, first=first, first_key=blocks.first_key + n * size)
         if count:
             yield replace(moved, count=count)
         else:
-            n_keys = into + here if blocks.is_causal else blocks.n_keys
-            yield replace(moved, count=1, size=here, n_keys=n_keys, is_causal=blocks.is_causal and not into)
-        first += here
+            n_keys = into + n_queries if blocks.is_causal else blocks.n_keys
+            yield replace(moved, count=1, size=n_queries, n_keys=n_keys, is_causal=blocks.is_causal and not into)
+        first += n_queries
 
 
 def _whole(first: int, count: int, size: int) -> QueryBlocks:

@@ -119,9 +119,9 @@ def visible_pairs(rule: Visibility, seq_len: int) -> int:
     size, summary = rule.blocks.size, rule.blocks.summary
     blocks, rest = divmod(seq_len, size)
     summaries_in_rest = max(0, rest - (size - summary))
-    own = blocks * size**2 + rest**2
-    of_others = (seq_len - size) * blocks * summary + (seq_len - rest) * summaries_in_rest
-    return own + of_others
+    within_blocks = blocks * size**2 + rest**2
+    across_blocks = (seq_len - size) * blocks * summary + (seq_len - rest) * summaries_in_rest
+    return within_blocks + across_blocks
 
 
 def _pairs_before(rule: Visibility, seq_len: int) -> int:

@@ -193,15 +193,15 @@ class Pass:
         self, kind: OperationKind, part: str, width: float, *, flops: float, read: float = 1, weights: int = 0
     ) -> Operation:
         """Return an element-wise operation on numbers in the dtype of the stream."""
-        own = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
+        operation = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
         wider = self.stream_bytes / self.bytes_each
-        return own._replace(moved=own.moved * wider, made=own.made * wider)
+        return operation._replace(moved=operation.moved * wider, made=operation.made * wider)
 
 
 def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:
     """Return the FLOPs of products and sums of products, by row of the table of FLOPs."""
-    found = Counter[str]()
+    flops = Counter[str]()
     for operation in operations:
         if operation.kind in OF_MATRICES:
-            found[operation.part] += operation.flops  # pyright: ignore[reportArgumentType] - floats
-    return found
+            flops[operation.part] += operation.flops  # pyright: ignore[reportArgumentType] - floats
+    return flops

@@ -100,10 +100,10 @@ class Kinded(Base):
 
 def _number(value: Any) -> Any:
     """Return 4e6 for `4M` and 8192.0 for `8Ki`. Return any other value unchanged; pydantic then checks it."""
-    found = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         return value
-    number, suffix = found.groups()
+    number, suffix = match.groups()
     try:
         return float(Decimal(number) * _MULTIPLES[suffix.capitalize()])
     except ArithmeticError:
@@ -119,10 +119,10 @@ def whole_number(value: Any) -> Any:
 
 def memory_size(value: Any) -> Any:
     """Return the bytes of `80GiB` or `85.9 GB`. Read a value without a unit as a whole number of bytes."""
-    found = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         return whole_number(value)
-    number, suffix = found.groups()
+    number, suffix = match.groups()
     try:
         return int(Decimal(number) * _MULTIPLES[suffix])
     except ArithmeticError:

@@ -103,20 +103,20 @@ def _is_archlabs(base: type) -> bool:
     return base.__module__.startswith("archlab.")
 
 
-def _checked(kind: type, name: str, own: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
+def _checked(kind: type, name: str, member: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
     """Return a method or property of a user's class with a check of its result."""
     is_property = isinstance(promised, property)
     annotated = promised.fget if isinstance(promised, property) else promised
     result = get_type_hints(annotated, include_extras=True).get("return", type(None))
     promise = _Promise(InstanceOf[kind] if result is Self else result)
-    is_method = isinstance(own, FunctionType)
-    if is_method == is_property or not (is_method or hasattr(own, "__get__")):
-        found = "a method" if is_method else "a property" if isinstance(own, property) else short(own)
+    is_method = isinstance(member, FunctionType)
+    if is_method == is_property or not (is_method or hasattr(member, "__get__")):
+        actual = "a method" if is_method else "a property" if isinstance(member, property) else short(member)
         allowed = "a property" if is_property else "a method"
-        raise refuse(kind, f"{kind.__name__}.{name} is {found}; allowed: {allowed}")
-    function = own.fget if isinstance(own, property) else own
+        raise refuse(kind, f"{kind.__name__}.{name} is {actual}; allowed: {allowed}")
+    function = member.fget if isinstance(member, property) else member
     if not isinstance(function, FunctionType) or hasattr(function, "is_checked"):
-        return own
+        return member
 
     @wraps(function)
     def checked(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -133,8 +133,8 @@ def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
         try:
             TypeAdapter[Any](field.rebuild_annotation())
         except PydanticSchemaGenerationError:
-            found = getattr(field.annotation, "__name__", field.annotation)
-            raise refuse(kind, f"the field {name} has the type {found}; {_FIELDS}") from None
+            type_name = getattr(field.annotation, "__name__", field.annotation)
+            raise refuse(kind, f"the field {name} has the type {type_name}; {_FIELDS}") from None
 
 
 def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:

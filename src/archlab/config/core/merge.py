@@ -86,17 +86,17 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
     out = dict(below)
     for key, value in over.items():
         field = schema.model_fields.get(key) if schema else None
-        under = out.get(key)
-        if not (isinstance(value, dict) and isinstance(under, dict) and lays_options_over(under, value)):
-            under = _as_section(under, field)
-            value = _as_section(value, field, under)
-        if isinstance(value, dict) and isinstance(under, dict):
-            section = section_schema(field, {**under, **value}) if field else None
-            if value.get("kind") not in (None, under.get("kind")):
-                under = _of_variant(under, field, section)
-            value = merge_overrides(under, value, section, f"{at}{key}.")
-        elif isinstance(value, dict) and field and under is not None:
-            raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
+        old_value = out.get(key)
+        if not (isinstance(value, dict) and isinstance(old_value, dict) and lays_options_over(old_value, value)):
+            old_value = _as_section(old_value, field)
+            value = _as_section(value, field, old_value)
+        if isinstance(value, dict) and isinstance(old_value, dict):
+            section = section_schema(field, {**old_value, **value}) if field else None
+            if value.get("kind") not in (None, old_value.get("kind")):
+                old_value = _of_variant(old_value, field, section)
+            value = merge_overrides(old_value, value, section, f"{at}{key}.")
+        elif isinstance(value, dict) and field and old_value is not None:
+            raise UserError(f"{at}{key} is {old_value!r}, a single value here; set {at}{key} as a whole")
         out[key] = value
     return out
 
@@ -180,7 +180,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
     """Type of the values of a mapping, directly after the key of the mapping."""
     for key in path:
         field = named or (section.model_fields.get(key) if section else None)
-        raw = given if isinstance(given := raw.get(key), dict) else {}
+        raw = value if isinstance(value := raw.get(key), dict) else {}
         named = None if named or field is None else value_of_mapping(field)
         section = section_schema(field, raw) if field and not named else None
     return section
@@ -237,21 +237,21 @@ def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
 
 def _root(field: FieldInfo) -> type[Registered] | None:
     """Return the root class that a field is typed with."""
-    found = field.annotation
-    return found if isinstance(found, type) and issubclass(found, Registered) and is_open(found) else None
+    cls = field.annotation
+    return cls if isinstance(cls, type) and issubclass(cls, Registered) and is_open(cls) else None
 
 
 @cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
     """Return the names of the `Derived` fields of a section, and of its sections that have such fields."""
-    found = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
-    return tuple(dict.fromkeys(place.path.partition(".")[0] for place in found))
+    places = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
+    return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 
 
 def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
     """Return kind -> class of a tagged union; empty for any other field."""
-    found = section_classes(field)
-    return {c.model_fields["kind"].default: c for c in found} if len(found) > 1 else {}
+    classes = section_classes(field)
+    return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
 
 
 def _tagged(field: FieldInfo | None) -> bool:

@@ -23,7 +23,7 @@ def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any
     if not is_old and not (has_options and isinstance(options, dict)):
         return value
     kind = {"kind": value["name"]} if is_old else {}
-    rest = {key: given for key, given in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
+    rest = {key: item for key, item in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
     return {**rest, **kind, **(options or {})}
 
 
@@ -43,7 +43,7 @@ def from_old_path(path: str) -> str:
 
 def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
     """Return `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate: 2}`."""
-    options = {key: given for key, given in value.items() if key != "kind"}
+    options = {key: item for key, item in value.items() if key != "kind"}
     return {"kind": "plugin", "name": value["kind"], "options": options}
 
 

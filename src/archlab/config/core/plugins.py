@@ -77,9 +77,9 @@ def import_plugins(plugins: Iterable[str]) -> None:
 
     Files are given by their full paths. Raise UserError before any code runs if one is missing or not trusted.
     """
-    found = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
-    check(found)
-    for plugin, content in found.items():
+    contents = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
+    check(contents)
+    for plugin, content in contents.items():
         if content is None:
             _importing(plugin, lambda plugin=plugin: importlib.import_module(plugin))
         else:
@@ -136,10 +136,10 @@ def _import_file(file: Path, content: bytes) -> None:
     name, digest = _module_name(str(file)), digest_of(file)
     if _read.get(str(file)) == digest:
         return
-    if beside := imported_from_beside(file):
+    if neighbors := imported_from_beside(file):
         why = "but a run copies only the file itself"
         allowed = "all code in one file, or in an installed package whose module `plugins` names"
-        raise UserError(f"imports {beside[0]} from its own folder, {why}; allowed: {allowed}")
+        raise UserError(f"imports {neighbors[0]} from its own folder, {why}; allowed: {allowed}")
     registry.forget(name)
     spec = spec_from_file_location(name, file, loader=_CheckedSource(name, str(file), content))
     assert spec

@@ -147,7 +147,7 @@ class Registered(Settings):
         if cls in _in_the_schema:
             return {"type": "object", "properties": {"kind": {"type": "string", "enum": list(kinds(cls))}}}
         ordered = sorted(kinds(cls).items(), key=lambda item: item[0] != cls.default_kind)
-        choices = {kind: found.__pydantic_core_schema__ for kind, found in ordered}
+        choices = {kind: kind_class.__pydantic_core_schema__ for kind, kind_class in ordered}
         _in_the_schema.add(cls)
         try:
             return handler(core_schema.tagged_union_schema(choices, discriminator="kind"))
@@ -163,14 +163,14 @@ class Registered(Settings):
         kind = value.get("kind", cls.default_kind)
         if kind is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
-        found = kinds(cls).get(kind) if isinstance(kind, str) else None
-        if found is None:
+        kind_class = kinds(cls).get(kind) if isinstance(kind, str) else None
+        if kind_class is None:
             expected = ", ".join(repr(name) for name in kinds(cls))
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        config = found.model_validate({"kind": kind, **value}, context=info.context)
-        if is_users(found):
+        config = kind_class.model_validate({"kind": kind, **value}, context=info.context)
+        if is_users(kind_class):
             contract.check_values(config, info.context, breach)
         return config
 
@@ -230,8 +230,8 @@ def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
 @cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
     """Return kind -> class for the kinds that derive from `root`, in the order of registration, with `none` last."""
-    found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
-    known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
+    classes: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
+    known = [(kind, config) for kind, config in classes.items() if issubclass(config, root)]
     return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
@@ -252,8 +252,8 @@ def _is_archlabs(module: str) -> bool:
 
 def check_implemented(module: str) -> None:
     """Raise UserError if a kind of a module has no implementation. A kind that derives from archlab's kind has one."""
-    found = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
-    for config in found:
+    classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
+    for config in classes:
         contract.check_defined(config, breach)
         bases = [base for base in config.__mro__[1:] if _is_registered(base) and kind_of(base)]
         if all(map(is_users, bases)):
@@ -262,8 +262,8 @@ def check_implemented(module: str) -> None:
 
 def users_kinds() -> list[type[Registered]]:
     """Return the classes of all user-defined kinds, in any section."""
-    found = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
-    return [config for config in found if is_users(config)]
+    classes = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
+    return [config for config in classes if is_users(config)]
 
 
 def modules_of(config: type[Registered]) -> list[str]:

@@ -25,7 +25,7 @@ _NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r
 
 def visible(text: str) -> str:
     r"""Return the text with each character that cannot be shown written as its number, `\u001b`."""
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_to_stderr(text: str) -> None:
@@ -78,14 +78,14 @@ def _wrapped(line: str, width: int) -> str:
 
 def _text(value: str) -> str:
     """Return the text. Raise ValueError if it has a character that cannot be shown."""
-    if found := _HIDDEN.search(value):
-        raise ValueError(f"'{visible(value)}' has {_named(found[0])}, which cannot be shown; leave it out")
+    if match := _HIDDEN.search(value):
+        raise ValueError(f"'{visible(value)}' has {_named(match[0])}, which cannot be shown; leave it out")
     return value
 
 
 def _line(value: str) -> str:
-    if found := re.search("[\n\t]", value):
-        raise ValueError(f"{value!r} has {_named(found[0])}; allowed: one line of text")
+    if match := re.search("[\n\t]", value):
+        raise ValueError(f"{value!r} has {_named(match[0])}; allowed: one line of text")
     return _text(value)
 
 

@@ -67,8 +67,8 @@ def fingerprint(plugin: str, content: bytes | None) -> str:
 
     A module is not read, because an installed package changes with each new version.
     """
-    found = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
-    return hashlib.sha256(found).hexdigest()
+    data = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
+    return hashlib.sha256(data).hexdigest()
 
 
 def is_file(plugin: str) -> bool:

@@ -66,13 +66,13 @@ class _Builder:
 
     def document(self) -> Any:
         """Return the value of the only document, or None if there is none."""
-        found: list[Any] = []
+        documents: list[Any] = []
         for event in self._events:
             if isinstance(event, ev.DocumentStartEvent):
-                if found:
+                if documents:
                     raise self._refusal(event, "a second document (---); allowed: one")
-                found.append(self._node(next(self._events), 1).value)
-        return found[0] if found else None
+                documents.append(self._node(next(self._events), 1).value)
+        return documents[0] if documents else None
 
     def _node(self, event: ev.Event, depth: int) -> _Node:
         if isinstance(event, ev.AliasEvent):
@@ -194,8 +194,8 @@ def read_yaml(path: Path | Traversable) -> Raw:
     """Return the content of a YAML file that must hold a mapping. Dotted keys stay as they are."""
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
-        found = "nothing" if value is None else type(value).__name__
-        raise UserError(f"{path}: expected keys and values, found {found}")
+        actual = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{path}: expected keys and values, found {actual}")
     return value
 
 

@@ -17,7 +17,9 @@ from archlab.config.rules.rule import Rule, cast_has_a_weight, divisors, needs_a
 C = TypeVar("C", bound=Component)
 
 
-def _of(section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]) -> Callable[..., str | None]:
+def _rule_for(
+    section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]
+) -> Callable[..., str | None]:
     """Return a rule for a component of this class. It holds for any other class."""
 
     def ask(m: ModelConfig) -> str | None:
@@ -58,8 +60,8 @@ def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
 def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
     if a.visibility == "causal" or m.position.acts_on != "scores":
         return None
-    found = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts only distances back"
-    return f"{found}; allowed: causal, or another position.kind"
+    problem = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts only distances back"
+    return f"{problem}; allowed: causal, or another position.kind"
 
 
 def _there_is_more_to_see(a: AnyAttention, _m: ModelConfig) -> str | None:
@@ -148,14 +150,14 @@ def _groups_leave_out_a_best(x: MoE, _m: ModelConfig) -> str | None:
     if groups is None or groups.by == "top2" or groups.kept < x.active:
         return None
     # The best k experts are in at most k groups: those with the best experts.
-    found = f"max with {groups.kept} kept groups never excludes any of the {x.active} best experts"
-    return f"{found}; allowed: top2, or kept below active"
+    problem = f"max with {groups.kept} kept groups never excludes any of the {x.active} best experts"
+    return f"{problem}; allowed: top2, or kept below active"
 
 
 def _only_gated(field: str) -> Callable[[MoE, ModelConfig], str | None]:
     def broken(x: MoE, _m: ModelConfig) -> str | None:
-        asked = getattr(x, field) and not x.gated
-        return f"{getattr(x, field)} applies to gated experts, but gated is false; leave it out" if asked else None
+        is_ignored = getattr(x, field) and not x.gated
+        return f"{getattr(x, field)} applies to gated experts, but gated is false; leave it out" if is_ignored else None
 
     return broken
 
@@ -173,48 +175,52 @@ HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
 """Fields that determine the width of a head."""
 
 COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
-    Rule("attention.n_heads", HEAD_WIDTH, _of("attention", MultiHead, _heads_divide_d_model)),
+    Rule("attention.n_heads", HEAD_WIDTH, _rule_for("attention", MultiHead, _heads_divide_d_model)),
     Rule(
         "attention.n_kv_heads",
         ("attention.n_kv_heads", "attention.n_heads"),
-        _of("attention", MultiHead, _kv_heads_divide_heads),
+        _rule_for("attention", MultiHead, _kv_heads_divide_heads),
     ),
     Rule(
         "attention.stride",
         ("attention.window", "attention.stride"),
-        _of("attention", AnyAttention, _beyond_a_window("stride")),
+        _rule_for("attention", AnyAttention, _beyond_a_window("stride")),
     ),
     Rule(
         "attention.global_tokens",
         ("attention.window", "attention.global_tokens"),
-        _of("attention", AnyAttention, _beyond_a_window("global_tokens")),
+        _rule_for("attention", AnyAttention, _beyond_a_window("global_tokens")),
     ),
     Rule(
-        "attention.blocks", ("attention.window", "attention.blocks"), _of("attention", AnyAttention, _window_or_blocks)
+        "attention.blocks",
+        ("attention.window", "attention.blocks"),
+        _rule_for("attention", AnyAttention, _window_or_blocks),
     ),
     Rule(
         "attention.visibility",
         ("attention.visibility", "position"),
-        _of("attention", AnyAttention, _distances_count_back),
+        _rule_for("attention", AnyAttention, _distances_count_back),
     ),
-    Rule("attention.visibility", ("attention",), _of("attention", AnyAttention, _there_is_more_to_see)),
-    Rule("attention.blocks.summary", ("attention.blocks",), _of("attention", AnyAttention, _summary_fits_block)),
+    Rule("attention.visibility", ("attention",), _rule_for("attention", AnyAttention, _there_is_more_to_see)),
+    Rule("attention.blocks.summary", ("attention.blocks",), _rule_for("attention", AnyAttention, _summary_fits_block)),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), offset_has_a_weight(qk_norm)),
-    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _of("attention", MultiHead, _each_head_has_weights)),
+    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _rule_for("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), cast_has_a_weight(qk_norm)),
-    Rule("mixer.n_groups", ("mixer", "d_model"), _of("mixer", Mamba2, _groups_divide_heads)),
-    Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
-    Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
-    Rule("mixer.n_heads", ("mixer", "d_model"), _of("mixer", RGLRU, _heads_divide_channels)),
+    Rule("mixer.n_groups", ("mixer", "d_model"), _rule_for("mixer", Mamba2, _groups_divide_heads)),
+    Rule("mixer.dt_min", ("mixer",), _rule_for("mixer", Mamba2, _steps_have_room)),
+    Rule("mixer.n_value_heads", ("mixer", "d_model"), _rule_for("mixer", GatedDelta, _key_heads_divide_value_heads)),
+    Rule("mixer.n_heads", ("mixer", "d_model"), _rule_for("mixer", RGLRU, _heads_divide_channels)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), needs_a_norm("mlp.sub_norm")),
-    Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
-    Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),
-    Rule("mlp.router.groups.kept", ("mlp.router",), _of("mlp", MoE, _groups_are_left_out)),
-    Rule("mlp.router.groups.by", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_have_two)),
-    Rule("mlp.router.groups.by", ("mlp.active", "mlp.router"), _of("mlp", MoE, _groups_leave_out_a_best)),
-    Rule("mlp.router.groups", ("mlp.experts", "mlp.active", "mlp.router"), _of("mlp", MoE, _groups_hold_the_active)),
-    Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _of("mlp", MoE, _only_gated("clamp"))),
-    Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _of("mlp", MoE, _only_gated("up_offset"))),
-    Rule("mlp.balance.pooled", ("mlp.balance",), _of("mlp", MoE, _pooled_has_a_loss)),
+    Rule("mlp.active", ("mlp.active", "mlp.experts"), _rule_for("mlp", MoE, _enough_experts)),
+    Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _rule_for("mlp", MoE, _groups_are_equal)),
+    Rule("mlp.router.groups.kept", ("mlp.router",), _rule_for("mlp", MoE, _groups_are_left_out)),
+    Rule("mlp.router.groups.by", ("mlp.experts", "mlp.router"), _rule_for("mlp", MoE, _groups_have_two)),
+    Rule("mlp.router.groups.by", ("mlp.active", "mlp.router"), _rule_for("mlp", MoE, _groups_leave_out_a_best)),
+    Rule(
+        "mlp.router.groups", ("mlp.experts", "mlp.active", "mlp.router"), _rule_for("mlp", MoE, _groups_hold_the_active)
+    ),
+    Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _rule_for("mlp", MoE, _only_gated("clamp"))),
+    Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _rule_for("mlp", MoE, _only_gated("up_offset"))),
+    Rule("mlp.balance.pooled", ("mlp.balance",), _rule_for("mlp", MoE, _pooled_has_a_loss)),
 )

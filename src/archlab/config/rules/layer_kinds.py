@@ -20,20 +20,20 @@ def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> It
     for name, change in (model.layers.kinds if model.layers else {}).items():
         prefix = f"model.layers.{name}"
         try:
-            wrong, own = _overridden(model, change)
+            wrong, changed = _overridden(model, change)
         except UserError as error:
             yield Problem(prefix, str(error))
             continue
         yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
-        if own is None:
+        if changed is None:
             continue
-        if clash := _moved_common_position(model, own):
+        if clash := _moved_common_position(model, changed):
             yield Problem(f"{prefix}.position", clash)
-        if own.dropout.embedding != model.dropout.embedding:
+        if changed.dropout.embedding != model.dropout.embedding:
             message = "applies once, before all layers; allowed per layer: dropout.attention, dropout.branch"
             yield Problem(f"{prefix}.dropout.embedding", message)
         for rule in rules:
-            message = rule.broken(own)
+            message = rule.broken(changed)
             if message and message != broken.get(rule.field):
                 yield Problem(f"{prefix}.{rule.field}", message)
 
@@ -99,17 +99,16 @@ def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelCo
         return explain(error, ModelConfig, raw), None
 
 
-def _moved_common_position(model: ModelConfig, own: ModelConfig) -> str | None:
+def _moved_common_position(model: ModelConfig, changed: ModelConfig) -> str | None:
     """Return a message if a layer kind changes positions that all layers share: on the embedding, or in one table."""
-    if own.position.is_shared:
-        of_all, of_kind = (m.attention.score_heads for m in (model, own))
-        same = own.position == model.position and of_kind in (of_all, 0)
+    if changed.position.is_shared:
+        model_heads, kind_heads = (m.attention.score_heads for m in (model, changed))
+        same = changed.position == model.position and kind_heads in (model_heads, 0)
         if same:
             return None
-        return (
-            f"{own.position.kind} has one table for all layers, for the heads of `model`; set position.shared = false"
-        )
-    embedded = [p.kind for p in (own.position, model.position) if p.acts_on == "embedding"]
-    if own.position == model.position or not embedded:
+        problem = f"{changed.position.kind} has one table for all layers, for the heads of `model`"
+        return f"{problem}; set position.shared = false"
+    embedded = [p.kind for p in (changed.position, model.position) if p.acts_on == "embedding"]
+    if changed.position == model.position or not embedded:
         return None
     return f"{embedded[0]} is added once, to the embedding; allowed: the same position in every layer"

@@ -35,8 +35,8 @@ def _rope_rotates_pairs(m: ModelConfig) -> str | None:
     rotated = int(width * m.position.fraction)
     if rotated >= 2 and rotated % 2 == 0:
         return None
-    found = f"{m.position.fraction} of {field} is {rotated} dimensions"
-    return f"{found}; RoPE rotates pairs; allowed: even numbers from 2"
+    problem = f"{m.position.fraction} of {field} is {rotated} dimensions"
+    return f"{problem}; RoPE rotates pairs; allowed: even numbers from 2"
 
 
 def _a_layer_has_a_branch(m: ModelConfig) -> str | None:
@@ -57,8 +57,8 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     if m.block.parallel == "none":
         return None
     if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
-        found = f"{m.block.parallel!r} puts an MLP next to attention or a mixer"
-        return f"{found}, but this layer lacks one of the two; allowed: none"
+        problem = f"{m.block.parallel!r} puts an MLP next to attention or a mixer"
+        return f"{problem}, but this layer lacks one of the two; allowed: none"
     if not isinstance(m.norm, Norm):
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
@@ -66,9 +66,9 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
         return "'separate' has two norms, but without weight and bias they are the same; allowed: none, shared"
     if m.norm.placement in ("pre", "double"):
         return None
-    found = f"{m.block.parallel!r} needs a norm before the branches"
+    problem = f"{m.block.parallel!r} needs a norm before the branches"
     has = "adds its output to the stream" if m.norm.placement == "carried" else "has none"
-    return f"{found}, but placement {m.norm.placement} {has}; allowed: none"
+    return f"{problem}, but placement {m.norm.placement} {has}; allowed: none"
 
 
 def _order_matters(m: ModelConfig) -> str | None:
@@ -105,8 +105,8 @@ def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
         case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
             field, width = rotary
             pairs, lengths = int(width * m.position.fraction) // 2, {len(short), len(long)}
-            found = f"lists of {sorted(lengths)} factors, but {field} has {pairs} rotated pairs"
-            return None if lengths == {pairs} else found
+            problem = f"lists of {sorted(lengths)} factors, but {field} has {pairs} rotated pairs"
+            return None if lengths == {pairs} else problem
         case _:
             return None
 
@@ -140,8 +140,8 @@ def _scaling_bands_in_order(m: ModelConfig) -> str | None:
 def _t5_buckets_reach(m: ModelConfig) -> str | None:
     if not isinstance(m.position, T5) or m.position.max_distance > m.position.buckets // 2:
         return None
-    found = f"{m.position.max_distance} leaves no room for logarithmic buckets"
-    return f"{found}; allowed: more than {m.position.buckets // 2}"
+    problem = f"{m.position.max_distance} leaves no room for logarithmic buckets"
+    return f"{problem}; allowed: more than {m.position.buckets // 2}"
 
 
 _ROTARY_WIDTH = (*HEAD_WIDTH, "attention.rope_dim")

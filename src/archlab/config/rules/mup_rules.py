@@ -26,14 +26,14 @@ def _no_rule(found: str, allowed: str) -> str:
     return f"{found}; muP (model.mup) has no rule for it; allowed: {allowed}"
 
 
-def _of_a_user(config: Registered) -> str | None:
+def _refuse_users_kind(config: Registered) -> str | None:
     """Refuse a user's own kind, because how it should change with the width is unknown."""
     return _no_rule(f"{config.kind}, your own kind", "archlab's own") if is_users(type(config)) else None
 
 
 def _attention(m: ModelConfig, _: MuP) -> str | None:
-    known = isinstance(m.attention, (MultiHead, Absent))
-    return _of_a_user(m.attention) if known else _no_rule(m.attention.kind, "multihead, none")
+    has_rule = isinstance(m.attention, (MultiHead, Absent))
+    return _refuse_users_kind(m.attention) if has_rule else _no_rule(m.attention.kind, "multihead, none")
 
 
 def _gate(m: ModelConfig, _: MuP) -> str | None:
@@ -59,20 +59,20 @@ def _mixer(m: ModelConfig, _: MuP) -> str | None:
 
 
 def _mlp(m: ModelConfig, _: MuP) -> str | None:
-    known = isinstance(m.mlp, (Dense, Absent))
-    return _of_a_user(m.mlp) if known else _no_rule(m.mlp.kind, "plain, gated, none")
+    has_rule = isinstance(m.mlp, (Dense, Absent))
+    return _refuse_users_kind(m.mlp) if has_rule else _no_rule(m.mlp.kind, "plain, gated, none")
 
 
 def _norm(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.norm, ScaleNorm):
         return _no_rule("scalenorm, which has one number for the whole width", "any other")
-    return _of_a_user(m.norm)
+    return _refuse_users_kind(m.norm)
 
 
 def _position(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.position, Shaw) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
         return _no_rule(f"{m.position.kind}, which is multiplied by the scores' factor", "others, and alibi's own form")
-    return _of_a_user(m.position)
+    return _refuse_users_kind(m.position)
 
 
 MUP_LAYER_RULES: tuple[Rule[ModelConfig], ...] = (

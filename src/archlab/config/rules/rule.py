@@ -35,10 +35,10 @@ def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
     section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
-        asked = getattr(getattr(m, section), name, False)
+        wants_norm = getattr(getattr(m, section), name, False)
         return (
             "true needs a norm, but model.norm.kind is none; allowed: false"
-            if asked and m.norm.kind == "none"
+            if wants_norm and m.norm.kind == "none"
             else None
         )
 

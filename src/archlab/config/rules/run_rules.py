@@ -36,9 +36,9 @@ def _position_has_attention(m: ModelConfig) -> str | None:
     if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.acts_on not in ON_ATTENTION:
         return None
     has = "the model has no attention" if isinstance(m.attention, Absent) else f"{m.attention.kind} uses no positions"
-    found = f"{m.position.kind} acts on queries and keys, but {has}"
+    problem = f"{m.position.kind} acts on queries and keys, but {has}"
     allowed = (kind for kind, position in kinds(Position).items() if position.acts_on not in ON_ATTENTION)
-    return f"{found}; allowed: {', '.join(allowed)}"
+    return f"{problem}; allowed: {', '.join(allowed)}"
 
 
 def _tied_head_has_no_values(m: ModelConfig) -> str | None:
