@@ -50,7 +50,7 @@ class Embedding(Settings):
     """Width of a narrower embedding matrix (Lan 2019; OPT-350m). A projection widens its rows to d_model, and another
     narrows the stream again before the head. null: d_model, without projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
-    """Factor on the embedding before positions are added. sqrt_d_model: the root of d_model, as in Vaswani 2017 and
+    """Factor on the embedding before positions are added. `sqrt_d_model`: the root of d_model, as in Vaswani 2017 and
     Gemma; with model.mup, the root of its base_width."""
     round_scale: bool = False
     """Whether the scale is first rounded to the dtype of the weights, as in Gemma's code. In bfloat16 this changes it

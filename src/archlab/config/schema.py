@@ -112,12 +112,12 @@ class TrainConfig(Settings):
     seed: Seed = 0
     """Random seed of initial values, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of matrix products; weights stay in float32. auto: bfloat16 if the processor multiplies it faster."""
+    """Dtype of matrix products; weights stay in float32. `auto`: bfloat16 if the processor multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that trains. auto: cuda if there is one, otherwise cpu."""
+    """Device that trains. `auto`: cuda if there is one, otherwise cpu."""
     compile: Literal["auto"] | bool = "auto"
-    """Whether torch.compile compiles the layers. auto: if the run is long enough to gain from it and a C++ compiler is
-    available."""
+    """Whether torch.compile compiles the layers. `auto`: if the run is long enough to gain from it and a C++ compiler
+    is available."""
     eval_every: Derived[Count] = DERIVED
     """Number of steps between evaluations on the held-out text. null: a tenth of the run."""
     eval_tokens: Length = 65536

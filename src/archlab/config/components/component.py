@@ -54,7 +54,7 @@ class StateTensor(NamedTuple):
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
-def shared_out(n: int, tensor: int, what: str) -> int:
+def divide_evenly(n: int, tensor: int, what: str) -> int:
     """Return `n` divided by `tensor`. Raise UserError if it does not divide evenly."""
     if n % tensor:
         raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices")

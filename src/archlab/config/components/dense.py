@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from archlab.config.components.activation import ActivationName, activation_named
-from archlab.config.components.component import MLP, Site, shared_out
+from archlab.config.components.component import MLP, Site, divide_evenly
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Positive, Width
@@ -47,7 +47,7 @@ class Dense(MLP):
 
     def share(self, tensor: int) -> Self:
         """Return the MLP with its part of the hidden width."""
-        return self.model_copy(update={"d_ff": shared_out(self.d_ff, tensor, "d_ff")})
+        return self.model_copy(update={"d_ff": divide_evenly(self.d_ff, tensor, "d_ff")})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         inputs, biases = self.matrices - 1, self.d_ff * self.bias

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
@@ -83,7 +83,7 @@ class GatedDelta(Mixer):
 
     def share(self, tensor: int) -> Self:
         """Return the mixer with its part of the key heads and the value heads that they serve."""
-        n_key_heads = shared_out(self.n_key_heads, tensor, "key heads of the mixer")
+        n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:

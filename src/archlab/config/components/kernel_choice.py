@@ -55,8 +55,7 @@ def _products_lack(needs: KernelNeeds) -> str | None:
 
 
 def _products_suit(needs: KernelNeeds) -> bool:
-    """Return whether this is training: a model's scores must not differ between machines by more than float32
-    rounding."""
+    """Allow it in training only, so that a model's scores differ between machines by float32 rounding at most."""
     return needs.gradients and needs.queries <= needs.products_up_to
 
 

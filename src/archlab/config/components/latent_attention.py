@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.component import RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.norm import RMSNorm
 from archlab.config.components.visibility import keys_kept
 from archlab.config.components.work import Operation, Pass
@@ -80,7 +80,7 @@ class Latent(AnyAttention):
 
     def share(self, tensor: int) -> Self:
         """Return the attention with its part of the heads. Every device computes the whole narrow vectors."""
-        return self.model_copy(update={"n_heads": shared_out(self.n_heads, tensor, "query heads")})
+        return self.model_copy(update={"n_heads": divide_evenly(self.n_heads, tensor, "query heads")})
 
     def _matrices(self, site: Site) -> int:
         d, rank = site.d_model, self.q_rank or 0
@@ -91,9 +91,9 @@ class Latent(AnyAttention):
     def absorbing_is_less(self, n_queries: int) -> bool:
         """Return whether `n_queries` new tokens need fewer multiplications absorbed than expanded.
 
-        Absorbed, each query costs kv_rank + kept_width per head and visible key. Expanded, it costs nope_dim + rope_dim
-        + v_dim, and computing the key and value costs kv_rank (nope_dim + v_dim) once. `model/latent_attention.py`
-        explains both forms.
+        Counted per head and visible key. Absorbed, each query costs 2 kept_width. Expanded, each query costs nope_dim +
+        rope_dim + v_dim, and computing the key and value once costs kv_rank (nope_dim + v_dim).
+        `model/latent_attention.py` explains both forms.
         """
         kv_width = self.nope_dim + self.v_dim
         return n_queries * (2 * self.kv_rank + self.rope_dim - kv_width) <= self.kv_rank * kv_width

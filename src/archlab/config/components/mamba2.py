@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import (
     GatedNorm,
     GatedRMSNorm,
@@ -47,7 +47,7 @@ class Mamba2(Mixer):
     dt_max: Positive | None = None
     """Largest step dt of a token. null: no limit."""
     norm: GatedNorm = GatedRMSNorm()
-    """Norm of the output, combined with the gate silu(z). none: the gate without a norm (Falcon-H1)."""
+    """Norm of the output, combined with the gate silu(z). `none`: the gate without a norm (Falcon-H1)."""
 
     def resolve(self, d_model: int) -> Self:
         return self.model_copy(update={"n_heads": self.n_heads or max(1, 2 * d_model // self.head_dim)})
@@ -92,8 +92,8 @@ class Mamba2(Mixer):
 
     def share(self, tensor: int) -> Self:
         """Return the mixer with its part of the groups, each with its B and C."""
-        n_groups = shared_out(self.n_groups, tensor, "groups of the mixer")
-        n_heads = shared_out(self.n_heads, tensor, "heads of the mixer")
+        n_groups = divide_evenly(self.n_groups, tensor, "groups of the mixer")
+        n_heads = divide_evenly(self.n_heads, tensor, "heads of the mixer")
         return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:

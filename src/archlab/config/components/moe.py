@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archlab.config.components.activation import ActivationName, activation_named
-from archlab.config.components.component import MLP, RoleName, Site, shared_out
+from archlab.config.components.component import MLP, RoleName, Site, divide_evenly
 from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, NonNegative, Positive, Settings, Width
@@ -44,7 +44,7 @@ class Router(Settings):
     """Choice of the experts of each token, and their weights. Its logits are z = W x, in float32."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
-    """Function from logits to scores. softmax: over all experts (Shazeer 2017). sigmoid: for each expert separately
+    """Function from logits to scores. `softmax`: over all experts (Shazeer 2017). `sigmoid`: for each expert separately
     (DeepSeek-V3)."""
     bias: bool = False
     """Whether the logits have a learned bias (gpt-oss)."""
@@ -78,7 +78,7 @@ class Balance(Settings):
     loss: NonNegative = 0.01
     """Coefficient of the balancing loss E * sum over experts of f_e P_e (Fedus 2021). E is the number of experts, f_e
     is how often a token chooses expert e on average, and P_e is the mean score of e, with the scores of one token
-    summing to 1. At equal loads the sum is `active`."""
+    summing to 1. At equal loads the loss before the coefficient is `active`."""
     pooled: bool = False
     """Whether f and P average over the tokens of all layers together, as in transformers. Each layer may then prefer
     some experts. false: over the tokens of each layer; the loss is the mean over layers."""
@@ -161,9 +161,9 @@ class MoE(MLP):
 
     def share(self, tensor: int) -> Self:
         """Return the mixture with a part of the hidden width of every expert, and the whole router."""
-        d_ff = shared_out(self.d_ff, tensor, "d_ff of an expert")
+        d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
         shared = self.shared and self.shared.model_copy(
-            update={"d_ff": shared_out(self.shared.d_ff, tensor, "d_ff of the shared expert")}
+            update={"d_ff": divide_evenly(self.shared.d_ff, tensor, "d_ff of the shared expert")}
         )
         return self.model_copy(update={"d_ff": d_ff, "shared": shared})
 
@@ -172,7 +172,7 @@ class MoE(MLP):
 
         Everything else stays whole. Raise UserError if the experts cannot be divided evenly.
         """
-        return self.model_copy(update={"experts": shared_out(self.experts, n, "experts")})
+        return self.model_copy(update={"experts": divide_evenly(self.experts, n, "experts")})
 
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias)

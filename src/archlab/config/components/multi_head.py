@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from archlab.config.components.any_attention import AnyAttention, QueryHeads
-from archlab.config.components.component import Site, StateTensor, shared_out
+from archlab.config.components.component import Site, StateTensor, divide_evenly
 from archlab.config.components.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.components.visibility import keys_kept
 from archlab.config.components.work import Operation, Pass
@@ -60,7 +60,7 @@ class Temperature(Settings):
     beta: Positive
     """Coefficient of the logarithm, which sets how fast the factor grows."""
     length: Length
-    """Number of tokens after which the factor changes."""
+    """Number of consecutive tokens with the same factor."""
     offset: Index = 0
     """Number added to the position, which counts from 0 (Llama 4: 1)."""
 
@@ -92,8 +92,8 @@ class MultiHead(AnyAttention, _Shape):
     temperature: Temperature | None = None
     """Factor on the normalized and rotated queries that grows with their position. null: no factor."""
     sinks: bool = False
-    """Whether each head has a learned score without a value that takes part in the softmax. The weights of the keys
-    then need not sum to 1 (gpt-oss)."""
+    """Whether the softmax of each head has one more learned score, which has no value. The weights of the keys then
+    need not sum to 1 (gpt-oss)."""
     sub_norm: bool = False
     """Whether there is a norm of the block's kind before the output projection (BitNet)."""
     gate: OutputGate | None = None
@@ -156,7 +156,7 @@ class MultiHead(AnyAttention, _Shape):
 
         If there are more devices than KV heads, each device has a copy of one.
         """
-        n_heads, K = shared_out(self.n_heads, tensor, "query heads"), self.n_kv_heads
+        n_heads, K = divide_evenly(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
             raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
         return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})

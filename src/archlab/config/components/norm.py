@@ -15,8 +15,8 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
     "output": ("after",),
     "carried": ("before",),
 }
-"""Norms around a branch, by placement. before: at the branch's input. after: at its output. stream: on the stream after
-the addition. The placement `carried` has its norm before the fork, so that the stream is normed as well."""
+"""Norms around a branch, by placement. `before`: at the branch's input. `after`: at its output. `stream`: on the stream
+after the addition. The placement `carried` has its norm before the fork, so that the stream is normed as well."""
 
 
 class AnyNorm(Settings):

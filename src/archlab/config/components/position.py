@@ -29,8 +29,8 @@ class Position(Registered):
     default_kind: ClassVar[str | None] = "rope"
 
     acts_on: ClassVar[ActsOn]
-    """Place where it acts. embedding: it is added once to the token embedding. scores: it reads the distance between
-    query and key and adds to their score. queries: it rotates queries and keys."""
+    """Place where it acts. `embedding`: it is added once to the token embedding. `scores`: it reads the distance
+    between query and key and adds to their score. `queries`: it rotates queries and keys."""
     reads_queries: ClassVar[bool] = False
     """Whether the number added to a score depends on the query. Otherwise all texts of a batch share one table."""
 
@@ -87,8 +87,8 @@ class Sinusoidal(Position):
     theta: Theta = 10000.0
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
-    """Order of the features. interleaved: the sine and cosine of one frequency side by side (Vaswani 2017). halves: all
-    sines, then all cosines."""
+    """Order of the features. `interleaved`: the sine and cosine of one frequency side by side (Vaswani 2017). `halves`:
+    all sines, then all cosines."""
     offset: Index = 0
     """Number of positions skipped at the start of the waves (XGLM: 2)."""
 
@@ -157,7 +157,7 @@ class T5(Position):
 
 
 class Alibi(Position):
-    """Bias on the scores that falls linearly with the distance, at a different slope in each head (Press 2021)."""
+    """Bias on the scores that falls linearly with the distance, with a different slope in each head (Press 2021)."""
 
     kind: Literal["alibi"] = "alibi"
     display_name: ClassVar[str] = "ALiBi"
@@ -166,7 +166,7 @@ class Alibi(Position):
     """Largest exponent of the slopes: head i of h has the slope 2^(-max_bias i / h). If h is not a power of two, slopes
     are interleaved as in the paper."""
     form: Literal["distance", "falcon"] = "distance"
-    """Form of the bias. distance: -slope * distance, added to the scaled scores. falcon: slope * key position, both
+    """Form of the bias. `distance`: -slope * distance, added to the scaled scores. `falcon`: slope * key position, both
     rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
 
 
@@ -279,7 +279,7 @@ class Rope(Position):
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of each head that rotates: its first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
-    """Dimensions that rotate together. half: i and i + dim/2 (rotate_half). interleaved: 2i and 2i + 1."""
+    """Dimensions that rotate together. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i + 1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
     """Order of the rotation and the norm of queries and keys: the rotation comes after or before it (Hunyuan:
     before)."""

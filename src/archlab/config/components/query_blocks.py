@@ -69,8 +69,8 @@ class QueryBlocks:
 def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
     """Return the blocks of a text of `length` tokens without a prefix.
 
-    Return None if blocks save nothing. This is so if a query sees keys all over the text, as with a stride, or without
-    a bound on either side.
+    Return None if blocks save nothing: if a query sees keys all over the text, as with a stride, or in both directions
+    without a bound.
     """
     is_one_sided = rule.visibility != "two_sided"
     if is_one_sided and reaches_all(rule, length):
@@ -134,7 +134,7 @@ def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> 
 def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlocks]:
     """Return one block of the first queries, and then blocks with the keys before them.
 
-    The first queries are those for which no token is hidden that is not global.
+    The first queries see every token before them, either in the window or as a global token.
     """
     head = min(window + max(global_tokens - 1, 0), length)
     first = _whole(0, 1, head) if head <= window else QueryBlocks(0, 1, head, 0, head)

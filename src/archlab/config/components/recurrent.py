@@ -35,7 +35,7 @@ class GatedRMSNorm(AnyNorm):
     eps: Positive = 1e-5
     """Small number added to the mean square before the square root."""
     gate: Literal["before", "after"] = "before"
-    """Order of the gate and the norm. before: the gate multiplies the input of the norm (Mamba 2). after: the gate
+    """Order of the gate and the norm. `before`: the gate multiplies the input of the norm (Mamba 2). `after`: the gate
     multiplies the output of the norm (Falcon-H1)."""
 
     flops_per_number: ClassVar[int] = 4

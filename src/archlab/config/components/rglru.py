@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Width
@@ -53,13 +53,14 @@ class RGLRU(Mixer):
 
     def share(self, tensor: int) -> Self:
         """Return the mixer with its part of the groups of channels."""
-        n_heads = shared_out(self.n_heads, tensor, "groups of the mixer's channels")
+        n_heads = divide_evenly(self.n_heads, tensor, "groups of the mixer's channels")
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Yield the operations, the same in every counting.
 
-        The scan has no matrix products, only additions, once for each doubling of the number of tokens.
+        The scan has no matrix products, only element-wise sums: one run of them for each doubling of the number of
+        tokens.
         """
         width = self.lru_width
         conv, states = self.state(site, 0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import Operation, Pass
 
@@ -65,4 +65,4 @@ class ShortConvShare(ShortConv):
 
     def channels(self, d_model: int) -> int:
         """Return the number of channels of this device. Raise UserError if they cannot be divided evenly."""
-        return shared_out(d_model, self.n_devices, "channels of the mixer")
+        return divide_evenly(d_model, self.n_devices, "channels of the mixer")

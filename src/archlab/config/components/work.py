@@ -23,8 +23,8 @@ OperationKind = Literal[
     "loss", "optimiser",
 ]  # fmt: skip
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
-"""Kinds of operations. products: with weights. attention: products of queries, keys and values. scans: in recurrent
-mixers. element-wise: rotations, gates, additions to the stream, reordering of rows."""
+"""Kinds of operations. `products`: with weights. `attention`: products of queries, keys and values. `scans`: in
+recurrent mixers. `element-wise`: rotations, gates, additions to the stream, reordering of rows."""
 
 FLOAT32_BYTES = 4
 

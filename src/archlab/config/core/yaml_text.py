@@ -200,7 +200,7 @@ def read_yaml(path: Path | Traversable) -> Raw:
 
 
 def first_comment(path: Path | Traversable) -> str:
-    """Return the first line of a file if it is a comment, otherwise an empty text."""
+    """Return the first line of a file if it is a comment, otherwise an empty string."""
     line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
