@@ -11,7 +11,7 @@ import torch
 import archlab
 from archlab.cli.app import main
 from archlab.config.core import trust
-from archlab.config.core.plugins import loaded
+from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import kinds, make
 from archlab.errors import UserError, user_message
 from archlab.study.outcome_schema import Outcome
@@ -52,7 +52,7 @@ BREACHES = {
     "work: None": ("squared.py", "yield this", "this", "Squared.work returned None; allowed: Iterator[Operation]"),
     "work: a number": ("squared.py", "yield this.product", "yield 3; this.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
     "work: a kind": ("squared.py", '"activations"', '"wobbles"', "Squared.work returned 'wobbles' at [1].kind; allowed: 'products', 'attention'"),
-    "work: a part": ("squared.py", '("mlp", site', '("head", site', "at [0]; allowed: another part than embedding, head, stream"),
+    "work: a part": ("squared.py", '("mlp", site', '("head", site', "at [0]; allowed: any part except embedding, head, stream"),
     "work: arguments": ("squared.py", "work(self, site, this)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
     "state: a number": ("average.py", 'return (archlab.StateTensor("last", (site.d_model,)),)', "return 3", "Average.state returned 3; allowed: tuple[StateTensor, ...]"),
     "state: a shape": ("average.py", "(site.d_model,)),)", "site.d_model),)", "Average.state returned 32 at [0].shape; allowed: a valid tuple"),
@@ -144,7 +144,7 @@ FIELDS = {
         "    model_config = {'arbitrary_types_allowed': True}\n    thing: Thing = Thing()\n",
         "the field thing is <archlab_plugin_",
     ),
-    "a function": ("    thing: Callable[[int], int] = abs\n", "the field thing is <built-in function abs>; allowed: what YAML"),
+    "a function": ("    thing: Callable[[int], int] = abs\n", "the field thing is <built-in function abs>; allowed: types that YAML"),
     "a tuple": ("    thing: tuple[int, ...] = (1, 2)\n", "the field thing is written as [1, 2], which is not read back as (1, 2)"),
     "a path": ("    thing: Path = Path('x')\n", "the field thing is written as 'x', which is not read back as PosixPath('x')"),
     "no type": ("    thing = 3\n", "`thing = 3` has no type; write `name: int = …` for a field"),
@@ -167,7 +167,7 @@ def test_a_field_that_no_file_can_hold(what: str) -> None:
 def test_an_outcome_that_gives_no_number(given: str) -> None:
     write(FILES["guesses.py"].replace("    tokens =", f"    return {given}\n    tokens ="), "guesses.py")
     trust.accept("guesses.py")
-    loaded((str(Path("guesses.py").resolve()),))
+    resolve_and_import((str(Path("guesses.py").resolve()),))
     outcome = kinds(Outcome)["guesses"]()
     run: Any = SimpleNamespace(tokens=torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(

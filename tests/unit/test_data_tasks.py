@@ -336,7 +336,7 @@ def test_the_smallest_vocabulary_has_a_choice():
 @pytest.mark.parametrize(
     ("make_it", "message"),
     [
-        (lambda: Recall(pairs=3, queries=4), "queries: 4; allowed: at most 3 (pairs)"),
+        (lambda: Recall(pairs=3, queries=4), "queries: 4; allowed: at most 3"),
         (lambda: FuzzyRecall(distance=2), "distance: 2; allowed: at least 3"),
         (lambda: Recall(pairs=0), "greater than or equal to 1"),
         (lambda: TypeAdapter(Task).validate_python({"kind": "recal"}), "does not match any of the expected tags"),

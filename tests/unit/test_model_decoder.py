@@ -145,7 +145,7 @@ REFUSED_PER_LAYER = {
     "a table for other heads": ("a: {attention: {n_heads: 2, head_dim: 4}}", "model.layers.a.position .*one table"),
     "embedded positions": ("a: {position.kind: learned}", "model.layers.a.position .*learned is added once"),
     "dropout of the embedding": ("a: {dropout: 0.5}", "model.layers.a.dropout.embedding .*before all layers"),
-    "a rule of one layer": ("a: {attention.stride: 2}", "model.layers.a.attention.stride .*no.*window"),
+    "a rule of one layer": ("a: {attention.stride: 2}", "model.layers.a.attention.stride .*window is not set"),
 }
 
 
@@ -355,7 +355,7 @@ def test_initial_values_do_not_depend_on_torchs_default_dtype() -> None:
     [
         ({"attention": {"n_heads": 4, "n_kv_heads": 3}}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
         ({"layers": {"a": {}, "pattern": ["a", "c"]}}, "unknown layer kind c"),
-        ({"embedding": {"norm": True}, "norm": {"kind": "none"}}, "that is none"),
+        ({"embedding": {"norm": True}, "norm": {"kind": "none"}}, "model.norm.kind is none"),
     ],
 )
 def test_a_config_that_was_never_checked_is_refused(change: Raw, message: str) -> None:
