@@ -528,7 +528,7 @@ BROKEN = {
     "a syntax error": ("def (", "own.py: cannot be imported: SyntaxError"),
     "an error": ("import archlab\n1 / 0", "own.py: cannot be imported: ZeroDivisionError"),
     "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not installed"),
-    "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, and a run keeps a copy of the"),
+    "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, but a run copies only the"),
     "a part of a neighbour": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
     "a relative neighbour": ("from .helper import it", "own.py: imports .helper from its own folder"),
     "no price": (SQUARED_TEXT.replace("def work", "def works"), "mlp squared: Squared has no work; define it in the class"),
@@ -790,14 +790,14 @@ def test_a_kind_is_known_everywhere_that_was_asked_before_it_was_registered() ->
     assert "model.mixer.keep" in config_addresses()
     assert derived_fields(WithAnObjective) == ("objective",)
     layers = {"a": {"mixer.keep": 0.1}, "b": {"mixer.keep": 0.2}, "pattern": ["a", "b"]}
-    with pytest.raises(UserError, match=r"model\.mixer\.keep +every layer kind has its own"):
+    with pytest.raises(UserError, match=r"model\.mixer\.keep +every layer kind replaces it"):
         documented("average.py", "model.mixer.keep=0.3", f"model.layers={to_yaml(layers)}")
 
 
 def test_a_field_of_yours_says_nothing_of_another_kinds_field() -> None:
     """`d_ff` of a gated MLP is derived, so that layer kinds may all replace it; that of `squared` is not."""
     layers = "model.layers={a: {mlp.d_ff: 32}, b: {mlp.d_ff: 64}, pattern: [a, b]}"
-    with pytest.raises(UserError, match=r"model\.mlp\.d_ff +every layer kind has its own"):
+    with pytest.raises(UserError, match=r"model\.mlp\.d_ff +every layer kind replaces it"):
         documented("squared.py", layers)
     assert archlab.load_config(*written("squared.py")[:2], "model.mlp={kind: gated, d_ff: 48}", layers)
 

@@ -438,7 +438,7 @@ def test_schema(kind, capsys):
         ("llama-3-8b", ["model.mlp.kind=gated"], ""),
         ("llama-3-8b", ["model.mlp.kind=none"], ""),
         ("llama-3-8b", [], ""),
-        ("mixtral-8x7b", ["model.mlp.active=1"], "model.mlp.active=1 with model.mlp.router.normalise=true weighs the "),
+        ("mixtral-8x7b", ["model.mlp.active=1"], "model.mlp.active=1 with model.mlp.router.normalise=true gives the "),
         ("mixtral-8x7b", ["model.mlp.active=1", "model.mlp.router.normalise=false"], ""),
         ("mixtral-8x7b", [], ""),
     ],
