@@ -119,23 +119,23 @@ class LayerConfig(Base):
         """Return the number of parameters that one token uses."""
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
 
-    def work(self, this: Pass) -> Iterator[Operation]:
+    def work(self, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations of this pass: components, the norms around them, additions to the stream.
 
         Of dropout, only the factor per number that training keeps is counted.
         """
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component in zip(COMPONENTS, self.components, strict=True):
-            work = iter(component.work(self.site, this))
+            work = iter(component.work(self.site, model_pass))
             if name in share:  # the first branch of the stage keeps the same input
                 yield next(work)._replace(saved=0.0)
             yield from work
         for branch, is_first in ((branch, branch is stage[0]) for stage in self.stages for branch in stage):
             for slot in branch.norms:  # all norms before the branches of a stage read the same stream
-                yield from this.norm(self.norm, self.d_model, shares_input=slot == "before" and not is_first)
+                yield from model_pass.norm(self.norm, self.d_model, shares_input=slot == "before" and not is_first)
             flops = 1 if branch.multiplier == 1 else 2
-            added = this.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
-            dropped = this.rows * self.d_model * this.bytes_each if self.dropout.branch else 0.0
+            added = model_pass.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
+            dropped = model_pass.rows * self.d_model * model_pass.bytes_each if self.dropout.branch else 0.0
             yield added._replace(saved=dropped)
 
     def _norms_around(self) -> int:

@@ -59,10 +59,10 @@ class AnyAttention(Visibility, QueryHeads):
     def mixing(
         self,
         site: Site,
-        this: Pass,
+        model_pass: Pass,
         key_width: int,
         value_width: int,
-        made: int,
+        kv_width: int,
         *,
         sinks: int = 0,
         lies_by_head: bool = False,
@@ -73,27 +73,29 @@ class AnyAttention(Visibility, QueryHeads):
         Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more: the
         product with the vector of every distance, of which each pair uses one. A bias is read for every pair.
 
-        `made` is the number of elements per token in the keys and values of all heads. With a cache, they are read from
-        it. `lies_by_head` says whether queries lie in memory head by head instead of token by token.
+        `kv_width` is the number of elements per token in the keys and values of all heads. With a cache, they are read
+        from it. `lies_by_head` says whether queries lie in memory head by head instead of token by token.
         """
-        needs = self._needs_in_pass(site, this)
-        heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
+        needs = self._needs_in_pass(site, model_pass)
+        heads, pairs = self.n_heads, model_pass.texts * self._pairs(needs, model_pass)
         distances = 0
         if isinstance(site.position, Shaw):
-            all_distances = this.rows * (site.position.max_distance + 1)
-            distances = min(pairs, all_distances) if this.counting == "visible" else all_distances
+            all_distances = model_pass.rows * (site.position.max_distance + 1)
+            distances = min(pairs, all_distances) if model_pass.counting == "visible" else all_distances
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
-        queries = this.rows * heads * (key_width + value_width)
+        queries = model_pass.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.acts_on == "scores" else 0
-        is_written = this.counting != "visible" and writes_scores(needs)
+        is_written = model_pass.counting != "visible" and writes_scores(needs)
         yield Operation(
             "attention",
             "scores",
             flops=2 * heads * ((key_width + value_width) * pairs + self.query_width * distances),
-            weights=learned * this.bytes_each,
-            kept=self.kept_bytes(site, this),
-            moved=(queries + this.rows * made + biases) * this.bytes_each,
-            saved=self._saved(site, this, key_width, value_width, made, has_sinks=sinks > 0, lies_by_head=lies_by_head),
+            weights=learned * model_pass.bytes_each,
+            kept=self.kept_bytes(site, model_pass),
+            moved=(queries + model_pass.rows * kv_width + biases) * model_pass.bytes_each,
+            saved=self._saved(
+                site, model_pass, key_width, value_width, kv_width, has_sinks=sinks > 0, lies_by_head=lies_by_head
+            ),
             times=2 if is_written else 1,
         )
         scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
@@ -102,19 +104,21 @@ class AnyAttention(Visibility, QueryHeads):
             return
         # The products, the mask and each operation of a cap write and read the scores.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
-        made = scores * FLOAT32_BYTES
-        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
+        score_bytes = scores * FLOAT32_BYTES
+        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=score_bytes)
         # Kept: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
-        saved = (1 + needs.softcap + 2 * needs.dropout) * made
-        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=saved, made=made)
+        saved = (1 + needs.softcap + 2 * needs.dropout) * score_bytes
+        yield Operation(
+            "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
+        )
 
     def _saved(
         self,
         site: Site,
-        this: Pass,
+        model_pass: Pass,
         key_width: int,
         value_width: int,
-        made: int,
+        kv_width: int,
         *,
         has_sinks: bool,
         lies_by_head: bool,
@@ -124,51 +128,54 @@ class AnyAttention(Visibility, QueryHeads):
         The output of attention is the input of the next product and counted there. The fused kernel of a CPU keeps it
         as well if it does not lie in memory in the order in which that product reads it.
         """
-        needs, position = self._needs_in_pass(site, this), site.position
-        heads, n_kv_heads = self.n_heads, made / (key_width + value_width)
-        kept = 0.0 if position.is_shared else position.saved_for_scores(this, heads, self.query_width)
-        mask = self._mask_pairs(needs, this)
-        bytes_each = FLOAT32_BYTES if needs.bias else this.bytes_each
+        needs, position = self._needs_in_pass(site, model_pass), site.position
+        heads, n_kv_heads = self.n_heads, kv_width / (key_width + value_width)
+        kept = 0.0 if position.is_shared else position.saved_for_scores(model_pass, heads, self.query_width)
+        mask = self._mask_pairs(needs, model_pass)
+        bytes_each = FLOAT32_BYTES if needs.bias else model_pass.bytes_each
         output_width = 0
-        if this.counting != "visible" and not needs.softcap:
+        if model_pass.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
-            is_copied = lies_by_head or bool(self._blocks(needs, this)) or key_width != value_width
-            is_copied |= bytes_each != this.bytes_each
+            is_copied = lies_by_head or bool(self._blocks(needs, model_pass)) or key_width != value_width
+            is_copied |= bytes_each != model_pass.bytes_each
             key_width = value_width = max(key_width, value_width)
             output_width = value_width * is_copied
         are_copied = has_sinks or writes_scores(needs)
-        queries, keys = heads * this.rows, this.texts * self._keys_kept(needs, this, are_copied=are_copied)
-        if this.counting != "visible" and (writes_scores(needs) or position.learns_scores):
+        queries, keys = (
+            heads * model_pass.rows,
+            model_pass.texts * self._keys_kept(needs, model_pass, are_copied=are_copied),
+        )
+        if model_pass.counting != "visible" and (writes_scores(needs) or position.learns_scores):
             # Every head has its own keys and values. No fused kernel of a CPU computes the gradient of a bias.
-            weights = 0 if writes_scores(needs) else queries * this.context
+            weights = 0 if writes_scores(needs) else queries * model_pass.context
             numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
             return kept + numbers * FLOAT32_BYTES + mask
         numbers = queries * (key_width + output_width) + n_kv_heads * keys * (key_width + value_width)
-        masks = heads * this.texts**position.reads_queries if needs.bias else 1
+        masks = heads * model_pass.texts**position.reads_queries if needs.bias else 1
         in_float32 = queries + masks * mask
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
 
-    def _mask_pairs(self, needs: KernelNeeds, this: Pass) -> int:
+    def _mask_pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
         """Return the pairs of a query and a key in the masks that a kernel keeps: 0 for a plain causal mask without
         bias."""
-        if blocks := self._blocks(needs, this):
+        if blocks := self._blocks(needs, model_pass):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
-        return this.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
+        return model_pass.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
 
-    def _keys_kept(self, needs: KernelNeeds, this: Pass, *, are_copied: bool) -> int:
+    def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
         """Return the number of keys of a text that a kernel keeps.
 
         Blocks of queries either see parts of one tensor or copy their keys. They copy them if they also see shared
         keys.
         """
-        blocks = self._blocks(needs, this)
+        blocks = self._blocks(needs, model_pass)
         copies = [b for b in blocks if b.shared or are_copied]
-        whole = 0 if blocks and len(copies) == len(blocks) else this.context
+        whole = 0 if blocks and len(copies) == len(blocks) else model_pass.context
         return sum(b.all_keys for b in copies) + whole
 
-    def _blocks(self, needs: KernelNeeds, this: Pass) -> Sequence[QueryBlocks]:
+    def _blocks(self, needs: KernelNeeds, model_pass: Pass) -> Sequence[QueryBlocks]:
         """Return the blocks into which a kernel cuts the queries of a text; nothing if it does not cut them."""
-        return query_blocks(self, this.context) or () if needs.is_cut and not needs.bias else ()
+        return query_blocks(self, model_pass.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
         """Return the requirements of a layer on its kernel, before a call."""
@@ -178,23 +185,25 @@ class AnyAttention(Visibility, QueryHeads):
             bias=site.position.acts_on == "scores",
         )
 
-    def _needs_in_pass(self, site: Site, this: Pass) -> KernelNeeds:
+    def _needs_in_pass(self, site: Site, model_pass: Pass) -> KernelNeeds:
         """Return the requirements of a pass on a CPU's kernel. The boundaries of packed documents are unknown here."""
         layer = self.kernel_needs(site)
-        needs = replace(layer, on_cuda=False, is_cached=this.is_cached, dropout=layer.dropout and not this.is_cached)
-        if this.counting == "visible" or this.held:
+        needs = replace(
+            layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
+        )
+        if model_pass.counting == "visible" or model_pass.held:
             return needs
-        masked = this.counting == "packed" or not is_plain_causal(self, this.context)
-        is_cut = masked and this.counting != "packed" and is_worth_cutting(self, this.context)
+        masked = model_pass.counting == "packed" or not is_plain_causal(self, model_pass.context)
+        is_cut = masked and model_pass.counting != "packed" and is_worth_cutting(self, model_pass.context)
         return replace(needs, masked=masked, is_cut=is_cut)
 
-    def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
+    def rotating(self, site: Site, model_pass: Pass, heads: int) -> Iterator[Operation]:
         """Yield the rotation of the queries and keys of `heads` heads in total, if the position rotates them."""
         if site.position.acts_on == "queries":
             width = heads * site.position.rotated(self.rotary_width)
-            yield this.element_wise("element-wise", "positions", width, flops=3)
+            yield model_pass.element_wise("element-wise", "positions", width, flops=3)
 
-    def _pairs(self, needs: KernelNeeds, this: Pass) -> int:
+    def _pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
         """Return the number of pairs of a query and a key in one text.
 
         The counting `computed` uses the kernel that a CPU takes (`kernel_choice.py`). The counting `packed` uses all
@@ -204,11 +213,11 @@ class AnyAttention(Visibility, QueryHeads):
         Differences between machines are not counted, so that a budget does not depend on the machine. On a GPU, flex
         skips hidden tiles. On a CPU, sinks are padded, and so are values of another width than queries.
         """
-        length = this.context
-        if this.counting == "visible":
-            return visible_pairs(self, length) - (visible_pairs(self, this.held) if this.held else 0)
-        if this.held:
-            return this.tokens * keys_kept(self, length)
+        length = model_pass.context
+        if model_pass.counting == "visible":
+            return visible_pairs(self, length) - (visible_pairs(self, model_pass.held) if model_pass.held else 0)
+        if model_pass.held:
+            return model_pass.tokens * keys_kept(self, length)
         whole = writes_scores(needs)
         match RULES[kernel_for("auto", needs)].pairs(needs):
             case "visible":

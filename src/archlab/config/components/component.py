@@ -134,23 +134,23 @@ class Component(Registered):
         raise UserError(f"{self.kind}: it cannot be divided among devices; allowed: tensor=1")
 
     @abstractmethod
-    def work(self, site: Site, this: Pass) -> Iterator[OwnOperation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[OwnOperation]:
         """Yield the operations of this pass. Every parameter that the pass uses must be among the weights of an
         operation."""
 
-    def flops(self, site: Site, this: Pass) -> Counter[str]:
+    def flops(self, site: Site, model_pass: Pass) -> Counter[str]:
         """Return the FLOPs of its matrix products and convolutions in this pass, by row of the table of FLOPs."""
-        return matrix_flops(self.work(site, this))
+        return matrix_flops(self.work(site, model_pass))
 
     @abstractmethod
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """Return the tensors that it keeps between passes over a text of up to `capacity` tokens."""
 
-    def kept_bytes(self, site: Site, this: Pass) -> int:
+    def kept_bytes(self, site: Site, model_pass: Pass) -> int:
         """Return the bytes that this pass reads from the cache, including those of its own tokens. 0 without a
         cache."""
-        kept = sum(tensor.n_bytes(this.bytes_each) for tensor in self.state(site, this.context))
-        return this.texts * kept if this.is_cached else 0
+        kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, model_pass.context))
+        return model_pass.texts * kept if model_pass.is_cached else 0
 
 
 class Attention(Component):
@@ -195,7 +195,7 @@ class Absent(Component):
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         return ()
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         return (Operation("products", part, 0.0) for part in self.flop_parts)
 
 

@@ -49,17 +49,17 @@ class Dense(MLP):
         """Return the MLP with its part of the hidden width."""
         return self.model_copy(update={"d_ff": divide_evenly(self.d_ff, tensor, "d_ff")})
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         inputs, biases = self.matrices - 1, self.d_ff * self.bias
         for n in range(inputs):
-            yield this.product("mlp", site.d_model, self.d_ff, bias=biases, shares_input=n > 0)
-        yield from self.inner_work(this)
-        yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.d_ff)
-        yield this.product("mlp", self.d_ff, site.d_model, bias=site.d_model * self.bias)
+            yield model_pass.product("mlp", site.d_model, self.d_ff, bias=biases, shares_input=n > 0)
+        yield from self.inner_work(model_pass)
+        yield from model_pass.norm(site.norm if self.sub_norm else NoNorm(), self.d_ff)
+        yield model_pass.product("mlp", self.d_ff, site.d_model, bias=site.d_model * self.bias)
 
-    def inner_work(self, this: Pass) -> Iterator[Operation]:
+    def inner_work(self, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations between the products."""
-        yield from this.activation("mlp", self.activation, self.d_ff)
+        yield from model_pass.activation("mlp", self.activation, self.d_ff)
 
 
 class PlainMLP(Dense):
@@ -84,8 +84,8 @@ class GatedMLP(Dense):
     matrices: ClassVar[int] = 3
     default_width: ClassVar[float] = 8 / 3
 
-    def inner_work(self, this: Pass) -> Iterator[Operation]:
+    def inner_work(self, model_pass: Pass) -> Iterator[Operation]:
         """Yield the activation and the product with the gate. Clamps keep their inputs as well."""
-        yield from super().inner_work(this)
+        yield from super().inner_work(model_pass)
         saved = 2 if self.clamp is None else 4
-        yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=saved)
+        yield model_pass.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=saved)

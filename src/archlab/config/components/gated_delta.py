@@ -86,7 +86,7 @@ class GatedDelta(Mixer):
         n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations. A step reads the state at k, writes to it at k and reads it at q; chunks use larger
         products.
 
@@ -94,25 +94,25 @@ class GatedDelta(Mixer):
         per token and head, less than 3% of the rest at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
-        n, Q = chunking(this.tokens)
-        scan = this.tokens * 6 * Hv * K * V
-        if this.counting != "visible":
+        n, Q = chunking(model_pass.tokens)
+        scan = model_pass.tokens * 6 * Hv * K * V
+        if model_pass.counting != "visible":
             scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
         conv, states = self.state(site, 0)
-        yield this.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
-        yield convolution(this, self.conv_width, self.taps, conv)
-        yield from this.activation("mixer", "silu", self.conv_width)
-        yield this.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
-        yield this.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
+        yield model_pass.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
+        yield convolution(model_pass, self.conv_width, self.taps, conv)
+        yield from model_pass.activation("mixer", "silu", self.conv_width)
+        yield model_pass.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
+        yield model_pass.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
         # Kept in float32: queries, keys, values and the scales of heads. For every chunk: the decays between tokens,
         # the products of keys, the system and its inverse, the weights, and queries, keys, values and changes as
         # products read them. The state before each chunk except the first.
-        saved = this.tokens * (self.conv_width + 2 * Hk + 3 * Hv)
+        saved = model_pass.tokens * (self.conv_width + 2 * Hk + 3 * Hv)
         saved += n * (Q * (5 * Hv * Q + 2 * Hk * Q + 3 * Hv + 6 * Hk * K + 3 * Hv * V + 4 * Hv * K) + Hv * K * V)
         saved -= 2 * Hv * Q * K
-        yield scanning(this, scan, states, self.conv_width + 2 * Hv, self.value_width, saved=saved)
-        yield from gated(this, GatedRMSNorm(), self.value_width, self.value_dim)
-        yield this.product("mixer", self.value_width, site.d_model)
+        yield scanning(model_pass, scan, states, self.conv_width + 2 * Hv, self.value_width, saved=saved)
+        yield from gated(model_pass, GatedRMSNorm(), self.value_width, self.value_dim)
+        yield model_pass.product("mixer", self.value_width, site.d_model)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         shape = (self.n_value_heads, self.key_dim, self.value_dim)

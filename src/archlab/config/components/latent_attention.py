@@ -98,7 +98,7 @@ class Latent(AnyAttention):
         kv_width = self.nope_dim + self.v_dim
         return n_queries * (2 * self.kv_rank + self.rope_dim - kv_width) <= self.kv_rank * kv_width
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the projections of every token, the norms of the narrow vectors, and the scores.
 
         As in training, the keys and values of all heads are computed for every visible token. A few tokens after a
@@ -106,31 +106,37 @@ class Latent(AnyAttention):
         kv_rank.
         """
         d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
-        is_absorbed = this.is_cached and self.absorbing_is_less(this.tokens)
+        is_absorbed = model_pass.is_cached and self.absorbing_is_less(model_pass.tokens)
         if rank:
-            yield this.product("projections", d, rank, bias=rank * self.qkv_bias)
-            yield from this.norm(self.narrow_norm, rank)
-        yield this.product("projections", rank or d, H * self.query_width)
-        yield this.product("projections", d, self.kept_width, bias=self.kept_width * self.qkv_bias, shares_input=True)
-        yield from this.norm(self.narrow_norm, self.kv_rank)
-        yield from self.rotating(site, this, H + 1)
+            yield model_pass.product("projections", d, rank, bias=rank * self.qkv_bias)
+            yield from model_pass.norm(self.narrow_norm, rank)
+        yield model_pass.product("projections", rank or d, H * self.query_width)
+        yield model_pass.product(
+            "projections", d, self.kept_width, bias=self.kept_width * self.qkv_bias, shares_input=True
+        )
+        yield from model_pass.norm(self.narrow_norm, self.kv_rank)
+        yield from self.rotating(site, model_pass, H + 1)
         # In queries and in keys, the rotated and the unrotated parts are concatenated.
-        yield this.element_wise("element-wise", "positions", H * self.query_width, flops=0)
-        yield this.element_wise("element-wise", "positions", (1 if is_absorbed else H) * self.query_width, flops=0)
+        yield model_pass.element_wise("element-wise", "positions", H * self.query_width, flops=0)
+        yield model_pass.element_wise(
+            "element-wise", "positions", (1 if is_absorbed else H) * self.query_width, flops=0
+        )
         kv_width = H * (self.nope_dim + self.v_dim)
-        rows = None if is_absorbed else this.texts * this.context
-        expanded = this.product("projections", self.kv_rank, kv_width, rows=rows)
+        rows = None if is_absorbed else model_pass.texts * model_pass.context
+        expanded = model_pass.product("projections", self.kv_rank, kv_width, rows=rows)
         if self.v_dim == self.query_width:  # kept as part of this product, because no kernel pads values of that width
-            expanded = expanded._replace(saved=expanded.saved + this.rows * H * self.nope_dim * this.bytes_each)
+            expanded = expanded._replace(
+                saved=expanded.saved + model_pass.rows * H * self.nope_dim * model_pass.bytes_each
+            )
         yield expanded._replace(times=2) if is_absorbed else expanded  # absorbed: once for queries, once for outputs
         if is_absorbed:
             # Kernels get the whole key as the value; its rotated part is dropped afterwards.
-            value = self.kv_rank if this.counting == "visible" else self.kept_width
-            yield from self.mixing(site, this, self.kept_width, value, self.kept_width)
+            value = self.kv_rank if model_pass.counting == "visible" else self.kept_width
+            yield from self.mixing(site, model_pass, self.kept_width, value, self.kept_width)
         else:
             kv_width = H * (self.query_width + self.v_dim)
-            yield from self.mixing(site, this, self.query_width, self.v_dim, kv_width, lies_by_head=True)
-        yield this.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
+            yield from self.mixing(site, model_pass, self.query_width, self.v_dim, kv_width, lies_by_head=True)
+        yield model_pass.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         return (StateTensor("latent", (1, keys_kept(self, capacity), self.kept_width), per_token=True),)

@@ -96,27 +96,27 @@ class Mamba2(Mixer):
         n_heads = divide_evenly(self.n_heads, tensor, "heads of the mixer")
         return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations. A step writes x B^T into every state and reads S C from it; chunks do so with larger
         products."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
-        n, Q = chunking(this.tokens)
-        scan = this.tokens * 4 * H * P * N
-        if this.counting != "visible":
+        n, Q = chunking(model_pass.tokens)
+        scan = model_pass.tokens * 4 * H * P * N
+        if model_pass.counting != "visible":
             scan = n * Q * (2 * G * Q * N + 2 * H * Q * P + 4 * H * P * N)
         conv, states = self.state(site, 0)
-        yield this.product("mixer", site.d_model, inputs, bias=inputs * self.in_bias)
-        yield convolution(this, self.conv_width, self.taps, conv, bias=self.conv_bias)
-        yield from this.activation("mixer", "silu", self.conv_width)
-        yield this.element_wise("element-wise", "mixer", H, flops=8, weights=2 * H)
+        yield model_pass.product("mixer", site.d_model, inputs, bias=inputs * self.in_bias)
+        yield convolution(model_pass, self.conv_width, self.taps, conv, bias=self.conv_bias)
+        yield from model_pass.activation("mixer", "silu", self.conv_width)
+        yield model_pass.element_wise("element-wise", "mixer", H, flops=8, weights=2 * H)
         # Kept in float32: x, B, C and dt. For every chunk: the decays between tokens; the weights with and without
         # them; x as three products read it; B and C (twice with several groups); the state before, and its output.
-        saved = this.tokens * (self.conv_width + 4 * H)
+        saved = model_pass.tokens * (self.conv_width + 4 * H)
         saved += n * (Q * (2 * H * Q + G * Q + H + 4 * H * P + min(G, 2) * 2 * G * N) + 2 * H * P * N)
-        yield scanning(this, scan, states, self.conv_width + H, self.inner_width, weights=H, saved=saved)
-        yield from gated(this, self.norm, self.inner_width, self.inner_width)
-        yield this.product("mixer", self.inner_width, site.d_model, bias=site.d_model * self.out_bias)
+        yield scanning(model_pass, scan, states, self.conv_width + H, self.inner_width, weights=H, saved=saved)
+        yield from gated(model_pass, self.norm, self.inner_width, self.inner_width)
+        yield model_pass.product("mixer", self.inner_width, site.d_model, bias=site.d_model * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         shape = (self.n_heads, self.head_dim, self.d_state)

@@ -183,26 +183,28 @@ class MoE(MLP):
         gate = site.d_model if self.shared and self.shared.gate else 0
         return router + routed + shared + gate
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the router, the chosen experts with the sorting of rows before and after, the shared expert and its
         gate."""
         d, E, K = site.d_model, self.experts, self.active
-        yield this.product("mlp", d, E, bias=E * self.router.bias)
-        yield this.element_wise("element-wise", "mlp", E, flops=4)._replace(saved=this.rows * E * FLOAT32_BYTES)
-        yield this.element_wise("element-wise", "mlp", K * d, flops=0)
+        yield model_pass.product("mlp", d, E, bias=E * self.router.bias)
+        yield model_pass.element_wise("element-wise", "mlp", E, flops=4)._replace(
+            saved=model_pass.rows * E * FLOAT32_BYTES
+        )
+        yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
         # The expected number of distinct experts if each token chooses at random.
-        n_distinct, routed = E * (1 - (1 - K / E) ** this.rows), replace(this, texts=this.texts * K)
+        n_distinct, routed = E * (1 - (1 - K / E) ** model_pass.rows), replace(model_pass, texts=model_pass.texts * K)
         for operation in self.expert_mlp.work(site, routed):
             if operation.kind == "products":  # one for each expert
                 operation = operation._replace(weights=operation.weights * n_distinct, times=max(1, round(n_distinct)))
             yield operation
-        yield this.element_wise("element-wise", "mlp", K * d, flops=0)
-        yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
+        yield model_pass.element_wise("element-wise", "mlp", K * d, flops=0)
+        yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
-            shared_work = self.shared_mlp.work(site, this)
+            shared_work = self.shared_mlp.work(site, model_pass)
             yield next(shared_work)._replace(saved=0.0)  # the router keeps the same input
             yield from shared_work
-            yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
+            yield model_pass.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
-            yield this.product("mlp", d, 1, shares_input=True)
-            yield this.element_wise("element-wise", "mlp", d, flops=1, saved=1)
+            yield model_pass.product("mlp", d, 1, shares_input=True)
+            yield model_pass.element_wise("element-wise", "mlp", d, flops=1, saved=1)

@@ -167,35 +167,35 @@ class MultiHead(AnyAttention, _Shape):
             return 2 * norm.n_parameters(self.head_dim)
         return sum(norm.n_parameters(n * self.head_dim) for n in (self.n_heads, self.n_kv_heads))
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         d, queries_keys = site.d_model, (self.n_heads + self.n_kv_heads) * self.head_dim
-        yield this.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
+        yield model_pass.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
         if self.clip_qkv is not None:
-            yield this.element_wise("element-wise", "projections", self.qkv_width, flops=2, saved=1)
-        yield from this.norm(self.qk_norm, queries_keys, self._qk_norms())
-        yield from self.rotating(site, this, self.n_heads + self.n_kv_heads)
+            yield model_pass.element_wise("element-wise", "projections", self.qkv_width, flops=2, saved=1)
+        yield from model_pass.norm(self.qk_norm, queries_keys, self._qk_norms())
+        yield from self.rotating(site, model_pass, self.n_heads + self.n_kv_heads)
         if self.temperature is not None:
-            yield this.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
+            yield model_pass.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
         kv_width = self.n_kv_heads * (self.head_dim + self.v_dim)
         yield from self.mixing(
             site,
-            this,
+            model_pass,
             self.head_dim,
             self.v_dim,
             kv_width,
             sinks=self.n_heads * self.sinks,
             lies_by_head=self._lies_by_head(site),
         )
-        yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
+        yield from model_pass.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
         if self.gate is not None:
-            yield this.product(
+            yield model_pass.product(
                 "projections", d, self.gate_width, bias=self.gate_width * self.gate.bias, shares_input=True
             )
-            yield from this.activation("projections", self.gate.activation, self.gate_width)
+            yield from model_pass.activation("projections", self.gate.activation, self.gate_width)
             # The product keeps both of its inputs: the values and the factors.
             saved = 1 + self.gate_width / self.out_width
-            yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
-        yield this.product("projections", self.out_width, d, bias=d * self.out_bias)
+            yield model_pass.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
+        yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
     def _lies_by_head(self, site: Site) -> bool:
         """Return whether queries lie in memory head by head. Torch's norms and a partial rotation copy them that

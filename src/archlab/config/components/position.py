@@ -64,7 +64,7 @@ class Position(Registered):
         """Whether it adds learned numbers to scores."""
         return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
 
-    def saved_for_scores(self, this: Pass, n_heads: int, query_width: int) -> float:
+    def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
         """Return the bytes that training keeps for the gradient of the learned table: per layer, or once if all share
         it."""
         return 0.0
@@ -120,11 +120,11 @@ class Shaw(Position):
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         return (self.max_distance + 1) * query_width
 
-    def saved_for_scores(self, this: Pass, n_heads: int, query_width: int) -> float:
+    def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
         """Return the bytes of the distance of every pair, the queries in one matrix, and their products with every
         vector."""
-        queries = this.rows * n_heads * (query_width + self.max_distance + 1)
-        return INDEX_BYTES * this.mask_pairs + FLOAT32_BYTES * queries
+        queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
+        return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
 
 
 class T5(Position):
@@ -151,9 +151,9 @@ class T5(Position):
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         return 0 if self.shared else self.buckets * n_heads
 
-    def saved_for_scores(self, this: Pass, n_heads: int, query_width: int) -> float:
+    def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
         """Return the bytes of the bucket of every pair."""
-        return INDEX_BYTES * this.mask_pairs
+        return INDEX_BYTES * model_pass.mask_pairs
 
 
 class Alibi(Position):

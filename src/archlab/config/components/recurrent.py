@@ -52,38 +52,38 @@ class GatedRMSNorm(AnyNorm):
 GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
 
 
-def convolution(this: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
+def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
     """Return a convolution of each channel over `taps` tokens."""
     return Operation(
         "convolutions",
         "mixer",
-        flops=2 * this.rows * channels * taps,
-        weights=channels * (taps + bias) * this.bytes_each,
-        kept=this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0,
-        moved=2 * this.rows * channels * this.bytes_each,
-        saved=this.texts * (this.tokens + taps - 1) * channels * this.bytes_each,
+        flops=2 * model_pass.rows * channels * taps,
+        weights=channels * (taps + bias) * model_pass.bytes_each,
+        kept=model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0,
+        moved=2 * model_pass.rows * channels * model_pass.bytes_each,
+        saved=model_pass.texts * (model_pass.tokens + taps - 1) * channels * model_pass.bytes_each,
     )
 
 
 def scanning(
-    this: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
+    model_pass: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
 ) -> Operation:
     """Return a scan. `flops` and `saved` count the FLOPs and numbers of one text, `read` and `written` numbers per
     token."""
-    states = this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0
+    states = model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
     return Operation(
         "scans",
         "mixer",
-        flops=this.texts * flops,
-        weights=weights * this.bytes_each,
+        flops=model_pass.texts * flops,
+        weights=weights * model_pass.bytes_each,
         kept=states,
-        moved=this.rows * (read + written) * this.bytes_each + states,  # the state is read and written back
-        saved=this.texts * saved * FLOAT32_BYTES,
+        moved=model_pass.rows * (read + written) * model_pass.bytes_each + states,  # the state is read and written back
+        saved=model_pass.texts * saved * FLOAT32_BYTES,
     )
 
 
-def gated(this: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
+def gated(model_pass: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
     """Yield x silu(z) and its norm. Kept in float32: z, its silu and x."""
-    saved = 3 * this.rows * width * FLOAT32_BYTES
-    yield this.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
-    yield from this.norm(norm, width, weights)
+    saved = 3 * model_pass.rows * width * FLOAT32_BYTES
+    yield model_pass.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
+    yield from model_pass.norm(norm, width, weights)

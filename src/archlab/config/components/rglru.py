@@ -56,7 +56,7 @@ class RGLRU(Mixer):
         n_heads = divide_evenly(self.n_heads, tensor, "groups of the mixer's channels")
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations, the same in every counting.
 
         The scan has no matrix products, only element-wise sums: one run of them for each doubling of the number of
@@ -64,20 +64,20 @@ class RGLRU(Mixer):
         """
         width = self.lru_width
         conv, states = self.state(site, 0)
-        yield this.product("mixer", site.d_model, 2 * width, bias=2 * width)
-        yield convolution(this, width, self.taps, conv, bias=True)
+        yield model_pass.product("mixer", site.d_model, 2 * width, bias=2 * width)
+        yield convolution(model_pass, width, self.taps, conv, bias=True)
         block = width // self.n_heads
-        yield this.product("mixer", width, 2 * block, bias=2 * width)
-        yield this.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
-        doublings = max(1, math.ceil(math.log2(this.tokens)))
-        summed = this.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
+        yield model_pass.product("mixer", width, 2 * block, bias=2 * width)
+        yield model_pass.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
+        doublings = max(1, math.ceil(math.log2(model_pass.tokens)))
+        summed = model_pass.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
         # Kept in float32: nine numbers between u, the decays and the added inputs, and three for each doubling.
-        saved = (9 + 3 * doublings) * this.rows * width * FLOAT32_BYTES
-        kept = this.texts * states.n_bytes(this.bytes_each) if this.is_cached else 0.0
+        saved = (9 + 3 * doublings) * model_pass.rows * width * FLOAT32_BYTES
+        kept = model_pass.texts * states.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
         yield summed._replace(kept=kept, saved=saved)
-        yield from this.activation("mixer", "gelu_tanh", width)
-        yield this.element_wise("element-wise", "mixer", width, flops=1, read=2, saved=2)
-        yield this.product("mixer", width, site.d_model, bias=site.d_model)
+        yield from model_pass.activation("mixer", "gelu_tanh", width)
+        yield model_pass.element_wise("element-wise", "mixer", width, flops=1, read=2, saved=2)
+        yield model_pass.product("mixer", width, site.d_model, bias=site.d_model)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         conv = StateTensor("conv", (self.taps - 1, self.lru_width))

@@ -43,15 +43,15 @@ class ShortConv(Mixer):
         """Return the mixer with its part of the channels."""
         return ShortConvShare.model_construct(**dict(self), n_devices=tensor)
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations, the same in every counting."""
         d = site.d_model
         (conv,) = self.state(site, 0)
-        yield this.product("mixer", d, 3 * d, bias=3 * d * self.bias)
-        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
-        yield convolution(this, d, self.taps, conv, bias=self.bias)
-        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
-        yield this.product("mixer", d, d, bias=d * self.bias)
+        yield model_pass.product("mixer", d, 3 * d, bias=3 * d * self.bias)
+        yield model_pass.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
+        yield convolution(model_pass, d, self.taps, conv, bias=self.bias)
+        yield model_pass.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
+        yield model_pass.product("mixer", d, d, bias=d * self.bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         return (StateTensor("conv", (self.taps - 1, site.d_model)),)
