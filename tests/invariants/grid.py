@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -346,6 +347,16 @@ def _grid() -> tuple[Rows, set[Pair]]:
 def grid() -> tuple[tuple[str, ...], ...]:
     """At least AT_LEAST sets of overrides, the same in every run."""
     return tuple(_grid()[0])
+
+
+def rows_with_each_override(times: int) -> list[int]:
+    """Rows in which every override comes up so many times, if it does in all rows."""
+    chosen, seen = list[int](), Counter[str]()
+    for index, overrides in enumerate(grid()):
+        if any(seen[override] < times for override in overrides):
+            chosen.append(index)
+            seen.update(overrides)
+    return chosen
 
 
 def covering(*factors: str, alone: str | None = None) -> list[int]:
