@@ -23,7 +23,7 @@ from archlab.errors import UserError
 from archlab.report.charts.axes import axis, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
-from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colours, differences, labels, levels, levels_show
+from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colors, differences, labels, levels, levels_show
 from archlab.report.study.curves import GRADIENT, LINES_SHOW, CurveQuantity, evaluations, last_half, mean_rows, updates
 from archlab.report.study.grids import tuned_fields, tuning_rows
 from archlab.report.study.page import drawn, picture, render, write_page, write_picture
@@ -208,7 +208,7 @@ def test_the_page_shows_how_well_the_smallest_effect_is_known(study: StudySummar
     assert all(interval(c.smallest_effect_low, c.smallest_effect_high) in page.text for c in shown)
 
 
-def test_every_verdict_has_a_colour_and_a_shape() -> None:
+def test_every_verdict_has_a_color_and_a_shape() -> None:
     assert sorted(VERDICTS) == sorted(get_args(Verdict))
     assert len(SHAPES) == len(VERDICTS)
     assert all(len(PALETTES[mode].verdicts) == len(VERDICTS) for mode in MODES)
@@ -224,11 +224,11 @@ def test_what_a_user_wrote_is_never_markup() -> None:
     assert "<b>x</b>" in json.dumps(json.loads(page.data["specs"])), "the charts still have the name as it is"
 
 
-def test_both_modes_give_every_arm_its_own_colour(study: StudySummary, page: Page) -> None:
+def test_both_modes_give_every_arm_its_own_color(study: StudySummary, page: Page) -> None:
     themes = json.loads(page.data["themes"])
     for mode in MODES:
-        assert themes[mode]["range"]["category"] == arm_colours(study, mode)
-        assert len(set(arm_colours(study, mode))) == len(study.arms)
+        assert themes[mode]["range"]["category"] == arm_colors(study, mode)
+        assert len(set(arm_colors(study, mode))) == len(study.arms)
     assert "prefers-color-scheme: dark" in page.style
 
 

@@ -158,11 +158,11 @@ def test_every_inside_can_be_read(name):
     check_readable(picture)
 
 
-def test_a_cell_per_layer_has_the_colour_of_its_frame():
+def test_a_cell_per_layer_has_the_color_of_its_frame():
     picture, layers = drawn("gemma-3-4b"), layer_configs(load_config("gemma-3-4b").model)
     in_order = sorted(picture.cells, key=lambda cell: -cell[0].y)
-    assert [colour for _, colour in in_order] == ["kind-1" if l.attention.window is None else "kind-0" for l in layers]  # noqa: E741  # pyright: ignore
-    assert Counter(colour for _, colour in in_order) == {"kind-0": 29, "kind-1": 5}
+    assert [color for _, color in in_order] == ["kind-1" if l.attention.window is None else "kind-0" for l in layers]  # noqa: E741  # pyright: ignore
+    assert Counter(color for _, color in in_order) == {"kind-0": 29, "kind-1": 5}
 
 
 def inner_width(box: Rect) -> float:

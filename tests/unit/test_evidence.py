@@ -310,7 +310,7 @@ def test_the_ledger_tells_what_no_claim_predicted(capsys, number, study, arm, ou
     assert one.outcome
     assert (one.outcome.name, one.why) == (outcome, why)
     assert effect in one.effect
-    heading = "Found, but not predicted: it decides nothing"
+    heading = "Found but not predicted: it does not affect the verdict"
     assert main(["ledger", str(number)]) == 0
     told = capsys.readouterr().out
     assert told.index(heading) > told.index("expected")
@@ -578,7 +578,7 @@ def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
         assert row["found"] == judged.found
     assert -0.02 < same["low"] < same["high"] < 0.02, "what is equivalent lies within the margin"
     assert (none["value"], none["text"], none["found"]) == (None, "diverged", "the opposite")
-    assert none["arm"] == "1. n: low, gpu (said: better)"
+    assert none["arm"] == "1. n: low, gpu (claim: better)"
     (row,) = of_speed.rows
     means = {
         name: np.array([*values.values()], dtype=float).mean() for name, values in fast["gates"].values["speed"].items()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from archlab.report.charts.marks import dash_turns
-from archlab.report.charts.palette import MODES, PALETTES, Mode, colours
+from archlab.report.charts.palette import MODES, PALETTES, Mode, colors
 from archlab.report.drawings.pictures import activation_curves
 
 AA = 4.5
@@ -56,7 +56,7 @@ def distance(a: str, b: str) -> float:
 
 
 def test_the_formulas_here_give_known_numbers():
-    """Black on white, the lightest grey that passes on white, and sRGB red in CIELAB."""
+    """Black on white, the lightest gray that passes on white, and sRGB red in CIELAB."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
     assert lab("#ff0000", "normal") == pytest.approx([53.24, 80.09, 67.2], abs=0.1)
@@ -67,7 +67,7 @@ def test_the_formulas_here_give_known_numbers():
 def test_labels_in_the_color_of_their_line_can_be_read(mode: Mode):
     palette = PALETTES[mode]
     lines = [
-        color for n in range(1, 20) for is_ladder in (False, True) for color in colours(n, mode, is_ladder=is_ladder)
+        color for n in range(1, 20) for is_ladder in (False, True) for color in colors(n, mode, is_ladder=is_ladder)
     ]
     for color in {palette.text, palette.faint, *palette.verdicts, *lines}:
         assert contrast(color, palette.paper) >= AA, color
@@ -79,14 +79,14 @@ def test_lines_of_one_picture_are_told_apart_by_everyone(mode: Mode):
     apart = itertools.combinations(PALETTES[mode].distinct, 2)
     assert min(distance(*pair) for pair in apart) >= 13
     for n in range(9, 13):
-        lines = list(zip(colours(n, mode), dash_turns(n), strict=True))
+        lines = list(zip(colors(n, mode), dash_turns(n), strict=True))
         for (a, a_dashes), (b, b_dashes) in itertools.combinations(lines, 2):
             assert distance(a, b) >= (4 if a_dashes != b_dashes else 11), (a, b)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_ladder_grows_lighter_for_everyone(mode: Mode):
-    steps = colours(7, mode, is_ladder=True)
+    steps = colors(7, mode, is_ladder=True)
     for eyes in _EYES:
         lightness = [lab(color, eyes)[0] for color in steps[1:]]
         assert lightness == sorted(lightness)
@@ -108,7 +108,7 @@ def test_words_on_pages_can_be_read():
 def test_curves_have_dashes_of_their_own_and_the_key_shows_them():
     drawn = activation_curves().to_dict()["encoding"]
     names = drawn["color"]["scale"]["domain"]
-    styles = list(zip(colours(len(names), "light"), map(tuple, drawn["strokeDash"]["scale"]["range"]), strict=True))
+    styles = list(zip(colors(len(names), "light"), map(tuple, drawn["strokeDash"]["scale"]["range"]), strict=True))
     assert len(set(styles)) == len(names) == 8
     assert len({dashes for _, dashes in styles}) == 5
     assert drawn["strokeDash"]["legend"] == drawn["color"]["legend"]

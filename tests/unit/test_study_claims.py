@@ -29,7 +29,7 @@ def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
     assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
     assert said[1] == "  predicted: glu better, bilinear better, reglu better, geglu better, swiglu better"
-    assert said[2].startswith("  the ledger's run, as the studies stand: ")
+    assert said[2].startswith("  the ledger's run, at the studies' own scale: ")
     assert said[2].endswith(f"verdict on the claim: {verdict(entry.found[0])}")
     assert said[-2] == f"  but: {claims()[4].caveat_in_short}"
     assert said[-1] == "  in full: archlab ledger 4"

@@ -109,6 +109,6 @@ def test_the_page_draws_what_was_recorded_and_nothing_else():
     assert drawn.keys() == {"depth-gradient", "time-gradient", "time-log_z"}
     (points,) = drawn["depth-gradient"]["datasets"].values()
     assert [(point["config"], point["x"], point["y"]) for point in points] == [("GEGLU", 1, 1.0), ("GEGLU", 2, 2.0)]
-    colours = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert colours == ["SwiGLU", "GEGLU"], "an arm has the colour that it has elsewhere"
+    colors = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert colors == ["SwiGLU", "GEGLU"], "an arm has the color that it has elsewhere"
     assert all(f'id="chart-{name}"' in page for name in drawn)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
-from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, colour, dashes, layered, tooltip
+from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, color, dashes, layered, tooltip
 from archlab.study.formatting import amount
 from archlab.study.outcome_schema import Unit
 
@@ -112,7 +112,7 @@ def curves(
     low, high = _range_of_ends(lines) if second_half else _range_of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
-    base = chart_of(means).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
+    base = chart_of(means).encode(x=x, color=color(named), tooltip=tooltip("arm", "text"))
     height = tall_enough(height, len(named)) if named_beside else height
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
@@ -168,7 +168,7 @@ def _range_of_ends(rows: Sequence[ChartRow]) -> tuple[float, float]:
 
 
 def _points(rows: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
-    base = chart_of(rows).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
+    base = chart_of(rows).encode(x=x, y=y("mean"), color=color(named), opacity=opacity(1, 0.12))
     return base.mark_point(clip=True, size=50, filled=True)
 
 
@@ -177,7 +177,7 @@ def _diverged(gone: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]
         return []
     rows = [{**row, "held": y.held(row["mean"]), "mean": y.in_reach(row["mean"])} for row in gone]
     base = chart_of(rows)
-    base = base.encode(x=x, color=colour(named), detail="seed:N", tooltip=tooltip("arm", "text"))
+    base = base.encode(x=x, color=color(named), detail="seed:N", tooltip=tooltip("arm", "text"))
     base = base.encode(opacity=opacity(0.9, 0.12))
     end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)
     return [base.mark_line(clip=True, strokeWidth=1).encode(y=y("mean")), end.encode(y=y("held"))]
@@ -187,7 +187,7 @@ def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str])
     if not marks:
         return []
     base = chart_of([{**row, "held": y.held(row["mean"])} for row in marks])
-    base = base.encode(x=x, y=y("held"), color=colour(named), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
+    base = base.encode(x=x, y=y("held"), color=color(named), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
     return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]
 
 
@@ -203,7 +203,7 @@ def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, named:
     base = chart_of(name_rows(lines, y, _LINE / height))
     text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=said)
     text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
-    return text.encode(color=colour(named), opacity=opacity(1, 0.25))
+    return text.encode(color=color(named), opacity=opacity(1, 0.25))
 
 
 def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:

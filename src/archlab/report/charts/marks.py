@@ -33,7 +33,7 @@ def chart_of(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
-def colour(named: Sequence[str], field: str = "arm") -> alt.Color:
+def color(named: Sequence[str], field: str = "arm") -> alt.Color:
     """Return an encoding that gives each of the `named` its color of the page's theme; `field` holds the name."""
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(named), range="category"), legend=None)
 

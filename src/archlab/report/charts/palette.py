@@ -47,7 +47,7 @@ class Palette(NamedTuple):
     distinct: tuple[str, ...]
     """For up to 8 arms without an order: after Okabe & Ito, apart from the blue and the orange of verdicts."""
     ramp: tuple[str, ...]
-    """For a ladder, or more than 8 arms: a grey for the first one, then colors whose lightness only grows."""
+    """For a ladder, or more than 8 arms: a gray for the first one, then colors whose lightness only grows."""
 
 
 PALETTES: dict[Mode, Palette] = {
@@ -72,17 +72,17 @@ PALETTES: dict[Mode, Palette] = {
 }
 
 
-def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
+def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
     """Return the colors of `n` lines."""
     palette = PALETTES[mode]
     if is_ladder or n > _MOST_DISTINCT:
-        grey, *others = palette.ramp
-        return [grey, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
+        gray, *others = palette.ramp
+        return [gray, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
     return list(palette.distinct[:n])
 
 
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
-    """The Vega-Lite config of one mode, with these colours for categories."""
+    """The Vega-Lite config of one mode, with these colors for categories."""
     palette = PALETTES[mode]
     words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {
@@ -92,7 +92,7 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
         "range": {
             "category": list(category),
             "ordinal": list(palette.verdicts),
-            "ramp": list(palette.ramp[1:]),  # without the grey of a ladder's first arm
+            "ramp": list(palette.ramp[1:]),  # without the gray of a ladder's first arm
         },
         "axis": {
             **words,
@@ -124,6 +124,6 @@ def _between(ramp: Sequence[str], share: float) -> str:
     """Return the color at `share` of the way along the ramp."""
     position = share * (len(ramp) - 1)
     left = min(int(position), len(ramp) - 2)
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
+    ends = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in ramp[left : left + 2]]
     mixed = [round(a + (b - a) * (position - left)) for a, b in zip(*ends, strict=True)]
     return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -1,4 +1,4 @@
-"""What `archlab cost` says, as tables: of one config, and of several side by side."""
+"""Tables of `archlab cost`: for one config, and for several side by side."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
 from archlab.report.text_table import Table
 
 Point = tuple[int, int]
-"""A context and a batch."""
+"""Context in tokens, and batch."""
 
 Unit = Callable[[float], str]
 
 
 def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
-    """Parameters, serving, training, the work of a pass, and how long it takes on a device at best."""
+    """Yield the tables of one config: parameters, serving, training, the work of a pass and its best time."""
     counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
     yield Table(
         ("parameters", "count", "share"),
@@ -62,7 +62,7 @@ def _read(found: Cost) -> str:
 
 
 def _recurrent(found: Cost) -> list[tuple[str, str]]:
-    label = f"recurrent states of {found.batch}, {found.dtype} and float32"
+    label = f"recurrent states, batch of {found.batch}, {found.dtype} and float32"
     return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
 
 
@@ -70,34 +70,34 @@ def _step_memory(found: Cost) -> list[tuple[str, str]]:
     step = found.step_memory
     return [
         ("activations of a micro-batch", binary(step.activations)),
-        ("  where layers are computed again", binary(step.recomputed_activations)),
-        ("logits at once", binary(step.logits)),
-        ("most at once in a step", binary(step.peak)),
-        ("  where layers are computed again", binary(step.recomputed_peak)),
+        ("  if layers are recomputed", binary(step.recomputed_activations)),
+        ("logits", binary(step.logits)),
+        ("peak memory of a step", binary(step.peak)),
+        ("  if layers are recomputed", binary(step.recomputed_peak)),
     ]
 
 
 def _training_flops(found: Cost) -> list[tuple[str, str]]:
-    """What the architecture asks for, and below it what the kernel computes where that is more."""
-    seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
-    hidden = "  with the hidden pairs that are computed, too"
-    rows = [("FLOPs per token, forward and backward", si(seen))]
-    rows += [(hidden, si(spent))] if spent != seen else []
+    """Return the FLOPs that the architecture needs and, if the kernel computes more, those that it computes."""
+    needed, tokens = found.training_flops_per_token, found.training_tokens
+    computed = found.computed_training_flops_per_token
+    with_hidden = "  including hidden pairs that are computed"
+    rows = [("FLOPs per token, forward and backward", si(needed))]
+    rows += [(with_hidden, si(computed))] if computed != needed else []
     if tokens is None:
-        return [*rows, ("FLOPs of the whole training", "say train.tokens=N")]
-    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{seen * tokens:.3g}")]
-    return rows + ([(hidden, f"{spent * tokens:.3g}")] if spent != seen else [])
+        return [*rows, ("FLOPs of the whole training", "set train.tokens=N")]
+    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{needed * tokens:.3g}")]
+    return rows + ([(with_hidden, f"{computed * tokens:.3g}")] if computed != needed else [])
 
 
 def _intensity(found: Cost) -> Table:
-    """A pass as a whole."""
     rows = [
         (
             _label(found, name),
             si(_flops(work)),
             binary(_bytes(work)),
             _number(matrix_flops_per_byte(work)),
-            f"{sum(one.count for one in work):,}",
+            f"{sum(part.count for part in work):,}",
         )
         for name, work in found.work.items()
     ]
@@ -111,34 +111,36 @@ def _label(found: Cost, name: PassName) -> str:
         case "prefill":
             return f"prefill of {found.batch} x {found.context:,}"
         case "decoding":
-            return f"decoding step of {found.batch}"
+            return f"decoding step, batch of {found.batch}"
 
 
 def _times(found: Cost, device: Hardware) -> Table:
-    """At best, on one device."""
     rows = list[Sequence[str]]()
     for name, work in found.work.items():
-        one = ideal(work, device, found.dtype, found.tokens[name])
+        best = ideal(work, device, found.dtype, found.tokens[name])
         rows.append(
-            (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, _share(one.of_peak))
+            (_label(found, name), seconds(best.seconds), si(best.tokens_per_second), best.limit, _share(best.of_peak))
         )
-    return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
+    return Table((f"at best on one {device.name}", "time", "tokens/s", "limited by", "share of peak"), rows)
 
 
 def _room(found: Cost, device: Hardware) -> Table:
-    one = room(found, device)
+    serving = room(found, device)
     return Table(
         (f"serving on one {device.name}", ""),
         [
-            ("weights, cache and states", f"{binary(one.needed)} of {binary(one.memory)}"),
-            ("fits", "yes" if one.fits else "no"),
-            (f"texts of {found.context:,} tokens that fit", "any number" if one.texts is None else f"{one.texts:,}"),
+            ("weights, cache and states", f"{binary(serving.needed)} of {binary(serving.memory)}"),
+            ("fits", "yes" if serving.fits else "no"),
+            (
+                f"sequences of {found.context:,} tokens that fit",
+                "any number" if serving.texts is None else f"{serving.texts:,}",
+            ),
         ],
     )
 
 
 def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
-    """As operations of the same kinds were timed there; nothing of a device that was not measured."""
+    """Yield times that are predicted from timed operations of the same kinds, if the device was measured."""
     rows = list[Sequence[str]]()
     for name, work in found.computed_work.items():
         if (rates := device.rates(name, found.dtype)) is None:
@@ -146,18 +148,24 @@ def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
         if unknown := untimed(work, rates):
             rows.append((_label(found, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
         else:
-            one = predicted(work, rates, found.tokens[name])
-            most, longest = max(one.seconds_by_kind.items(), key=lambda item: item[1])
-            share = f"{most} {longest / one.seconds:.0%}"
+            prediction = predicted(work, rates, found.tokens[name])
+            most, longest = max(prediction.seconds_by_kind.items(), key=lambda item: item[1])
+            share = f"{most} {longest / prediction.seconds:.0%}"
             rows.append(
-                (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), seconds(one.latency), share)
+                (
+                    _label(found, name),
+                    seconds(prediction.seconds),
+                    si(prediction.tokens_per_second),
+                    seconds(prediction.latency),
+                    share,
+                )
             )
     if rows:
-        yield Table(("as timed here, not compiled", "time", "tokens/s", "latency", "most of it"), rows)
+        yield Table(("predicted from timings, not compiled", "time", "tokens/s", "latency", "largest part"), rows)
 
 
 def _kinds(found: Cost) -> Table:
-    """Where the FLOPs of a training step and of decoding are, and where the bytes."""
+    """Return a table of the shares of FLOPs and bytes by kind of operation, in a training step and in decoding."""
     shown: list[PassName] = [name for name in ("training", "decoding") if name in found.work]
     kinds = dict.fromkeys(work.kind for name in shown for work in found.work[name])
     rows = list[Sequence[str]]()
@@ -172,7 +180,7 @@ def _kinds(found: Cost) -> Table:
 
 
 def _shares(found: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
-    """Of each pass, how much of its FLOPs and of its bytes are this part's."""
+    """Return a row with this part's share of the FLOPs and bytes of each pass."""
     cells = [label]
     for name, part in zip(passes, parts, strict=True):
         whole = found.work[name]
@@ -186,11 +194,11 @@ def _share(value: float) -> str:
 
 
 def _flops(work: Sequence[Work]) -> float:
-    return sum(one.flops for one in work)
+    return sum(part.flops for part in work)
 
 
 def _bytes(work: Sequence[Work]) -> float:
-    return sum(one.n_bytes for one in work)
+    return sum(part.n_bytes for part in work)
 
 
 def _number(value: float) -> str:
@@ -198,7 +206,7 @@ def _number(value: float) -> str:
 
 
 class CostQuantity(NamedTuple):
-    """A number of a config, that of another stands in a ratio to."""
+    """Quantity of a config that is compared with that of another as a ratio."""
 
     label: str
     of: Callable[[Cost], float]
@@ -214,7 +222,7 @@ WHOLE = (
     CostQuantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
     CostQuantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
 )
-"""Whatever the context and the batch."""
+"""Quantities that do not depend on the context or the batch."""
 
 AT_A_POINT = (
     CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
@@ -226,7 +234,10 @@ AT_A_POINT = (
 
 
 def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
-    """A column for each config, with the ratio to the first; then what depends on the context or the batch."""
+    """Yield tables with a column per config and the ratio to the first config.
+
+    The first table does not depend on the context or the batch; each of the others is for one context and batch.
+    """
     names = list(found)
     points = list(found[names[0]])
     whole = [found[name][points[0]] for name in names]
@@ -241,25 +252,25 @@ def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | N
 
 
 def beyond_limits(found: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
-    """Return a sentence for each config that is asked for a longer context than it is built for."""
+    """Return a sentence for each config whose requested context is longer than the one it is built for."""
     sentences = list[str]()
     for name, costs in found.items():
         limit = next(iter(costs.values())).max_seq_len
         if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
             sentences.append(
-                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that, "
-                "and are counted all the same"
+                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that; "
+                "their costs are counted anyway"
             )
     return sentences
 
 
 def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
-    """How many times the first config's every quantity is, at the same context and batch; null where that has none."""
+    """Return each quantity divided by that of the first config at the same context and batch; None if that is zero."""
     return {q.label: q.of(found) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
-    """Whether weights and cache fit on one device, and the tokens per second of serving at best."""
+    """Yield rows: whether weights and cache fit on one device, and the best tokens per second of serving."""
     yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
     yield _speed("prefill", costs, device)
     yield _speed("decoding", costs, device)
@@ -276,13 +287,13 @@ def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
-    """Where they differ, FLOPs per token and tokens trained per second do by that alone."""
+    """Return a row of training windows if they differ; they alone change FLOPs per token and training speed."""
     windows = [cost.training_window for cost in costs]
     return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
 
 
 def _ratios(label: str, values: Sequence[float], unit: Unit) -> Sequence[str]:
-    """The value, and how many times the first config's it is."""
+    """Return a row of values, each with its ratio to the first config's."""
     first = values[0]
     return (label, unit(first) if first else "-", *(_cell(value, first, unit) for value in values[1:]))
 

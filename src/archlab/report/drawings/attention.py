@@ -125,10 +125,10 @@ def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -
     for rule in _rules(layer):
         seen |= np.asarray(visible(rule, positions[:, None], positions[None], length // _PREFIX))
     for query, key in np.ndindex(length, length):
-        colour = index if seen[query, key] else None
+        color = index if seen[query, key] else None
         name = f"{layer.kind}: query {query}, key {key}"
         yield Cell(
-            name, x + key * _SQUARE_CELL, top - (query + 1) * _SQUARE_CELL, _SQUARE_CELL - 1, _SQUARE_CELL - 1, colour
+            name, x + key * _SQUARE_CELL, top - (query + 1) * _SQUARE_CELL, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
         )
 
 
@@ -136,9 +136,9 @@ def _cache(layer: LayerConfig, length: int, index: int, x: float, up: float) -> 
     """Of the tokens so far, those whose keys are kept for the next one."""
     kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
     for key in range(length):
-        colour = index if key >= length - kept else None
+        color = index if key >= length - kept else None
         yield Cell(
-            f"{layer.kind}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, colour
+            f"{layer.kind}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
         )
 
 

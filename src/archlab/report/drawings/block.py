@@ -341,7 +341,7 @@ def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence
 
 
 def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top: float) -> Iterator[Shape]:
-    """A cell per layer, the first one at the bottom, in the colour of its kind's frame."""
+    """A cell per layer, the first one at the bottom, in the color of its kind's frame."""
     layers = layer_configs(model)
     each = min((top - bottom - 24) / len(layers), 40)
     gap = 1 if each >= 3 else 0

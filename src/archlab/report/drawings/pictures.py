@@ -27,7 +27,7 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
 Picture = Svg | alt.Chart | alt.LayerChart
-"""A chart takes its colours from the page's theme (`html.render_page`); an SVG has those of both modes in it."""
+"""A chart takes its colors from the page's theme (`html.render_page`); an SVG has those of both modes in it."""
 
 
 def pictures() -> Mapping[str, Callable[[], Picture]]:
@@ -74,11 +74,11 @@ def lines(
     names = list(dict.fromkeys(point["line"] for point in points))
     turns = dash_turns(len(names))
     key = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
-    colour = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=key)
+    color = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=key)
     dashed = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=turns), sort=None, legend=key)
     chart = chart_of(points).properties(width="container", height=HEIGHT, description=description)
     line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
-    return line.encode(x=x, y=y, color=colour, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
+    return line.encode(x=x, y=y, color=color, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
 
 
 _REACH, _STEP = 4.0, 0.1

@@ -23,7 +23,7 @@ _PAD_X, _PAD_Y, _LEADING = 10, 6, 15
 _FOLD = 240
 
 ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6}
-"""What a box is -> its place among the palette's distinct colours; others have the first."""
+"""What a box is -> its place among the palette's distinct colors; others have the first."""
 
 
 class Words(NamedTuple):
@@ -117,7 +117,7 @@ class Frame(NamedTuple):
     up: float
     width: float
     height: float
-    colour: int | None
+    color: int | None
 
 
 class Inside(NamedTuple):
@@ -132,14 +132,14 @@ class Inside(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A filled rectangle in one of the palette's colours, or in that of a line where `colour` is None."""
+    """A filled rectangle in one of the palette's colors, or in that of a line where `color` is None."""
 
     part: str
     x: float
     up: float
     width: float
     height: float
-    colour: int | None = 0
+    color: int | None = 0
     title: str = ""
 
 
@@ -186,14 +186,14 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             place = f'x="{shape.x:.1f}" y="{height - shape.up:.1f}" font-size="{shape.size}"'
             return f'<text class="{kind}" {place} text-anchor="{shape.anchor}">{escape(shape.text)}</text>'
         case Frame():
-            kind = "cycle" if shape.colour is None else f"frame kind-{shape.colour % KINDS}"
+            kind = "cycle" if shape.color is None else f"frame kind-{shape.color % KINDS}"
             part = quoteattr(shape.part)
             return f'<rect class="{kind}" data-part={part} {_place(shape, height)} rx="10"/>'
         case Inside():
             part = f"data-part={quoteattr(shape.part)}"
             return f'<g class="inside {shape.role}"><rect {part} {_place(shape, height)} rx="8"/></g>'
         case Cell():
-            kind = "blank" if shape.colour is None else f"kind-{shape.colour % KINDS}"
+            kind = "blank" if shape.color is None else f"kind-{shape.color % KINDS}"
             said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
             part = f"data-part={quoteattr(shape.part)}"
             return f'<rect class="cell {kind}" {part} {_place(shape, height)}>{said}</rect>'
@@ -219,8 +219,8 @@ def _box(box: Box, height: float, marked: frozenset[tuple[str, str]]) -> str:
 
 
 KINDS = 7
-"""Colours for kinds of layers and of cells, after which they come again."""
-_KIND_COLOURS = (3, 5, 1, 7, 2, 6, 4)
+"""Colors for kinds of layers and of cells, after which they come again."""
+_KIND_COLORS = (3, 5, 1, 7, 2, 6, 4)
 """Places in the palette's ramp, far from each other first."""
 
 
@@ -245,10 +245,10 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
         yield f"{own} .{circle} circle", f"fill: {palette.paper}; stroke: {palette.text}; stroke-width: 1.5"
         yield f"{own} .{circle} path", f"stroke: {palette.text}; stroke-width: 1.5; fill: none"
     for role, place in ROLES.items():
-        colour = palette.distinct[place]
-        yield f"{own} .{role} rect", f"fill: {_mixed(colour, palette.paper)}; stroke: {colour}; stroke-width: 1.5"
+        color = palette.distinct[place]
+        yield f"{own} .{role} rect", f"fill: {_mixed(color, palette.paper)}; stroke: {color}; stroke-width: 1.5"
     yield f"{own} .inside rect", "fill: none; stroke-dasharray: 5 4"
-    for kind, place in enumerate(_KIND_COLOURS):
+    for kind, place in enumerate(_KIND_COLORS):
         yield f"{own} .cell.kind-{kind}", f"fill: {palette.ramp[place]}"
         yield f"{own} .frame.kind-{kind}", f"fill: none; stroke: {palette.ramp[place]}; stroke-width: 1.5"
     yield f"{own} .cycle", f"fill: none; stroke: {palette.faint}; stroke-width: 1.5"
@@ -257,9 +257,9 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
     yield f"{own} text.differs", f"fill: {palette.verdicts[2]}"
 
 
-def _mixed(colour: str, paper: str) -> str:
-    """A wash of the colour on that paper."""
-    parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (colour, paper))
+def _mixed(color: str, paper: str) -> str:
+    """A wash of the color on that paper."""
+    parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, paper))
     return "#" + "".join(f"{round(0.15 * a + 0.85 * b):02x}" for a, b in zip(*parts, strict=True))
 
 
@@ -315,7 +315,7 @@ _SCALE = 2
 
 
 def write_picture(svg: Svg, path: Path) -> Path:
-    """Write it, and the folders above it: a PNG, in light colours, where the name ends so; its path."""
+    """Write it, and the folders above it: a PNG, in light colors, where the name ends so; its path."""
     make_folder(path.parent)
     is_png = path.suffix.lower() == ".png"
     write_atomic(path, vl_convert.svg_to_png(svg, scale=_SCALE) if is_png else svg)

@@ -16,7 +16,7 @@ from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
-"""Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""
+"""Name of a picture -> what draws it: SVG, or a chart, which takes its colors from the page."""
 
 
 class TopicEntry(Base):

@@ -8,7 +8,7 @@ from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.files import write_page
 from archlab.pricing.units import count, seconds
-from archlab.report.charts.palette import MODES, colours
+from archlab.report.charts.palette import MODES, colors
 from archlab.report.html import render_page
 from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
@@ -39,7 +39,7 @@ def render(runs: Sequence[Watched], again: int | None = None) -> str:
     return render_page(
         "run",
         charts,
-        {mode: colours(len(runs), mode) for mode in MODES},
+        {mode: colors(len(runs), mode) for mode in MODES},
         runs=runs,
         again=again,
         columns=COLUMNS,

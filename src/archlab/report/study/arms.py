@@ -1,6 +1,6 @@
 """Pictures with a row per arm: where each arm stands, and how far it is from its reference.
 
-Colours come from the theme of `charts.palette`, so one chart serves light and dark."""
+Colors come from the theme of `charts.palette`, so one chart serves light and dark."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ from archlab.report.charts.comparisons import (
     place_on_axis,
     texts,
 )
-from archlab.report.charts.marks import ChartRow, Width, colour, layered, tooltip
-from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colours
+from archlab.report.charts.marks import ChartRow, Width, color, layered, tooltip
+from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colors
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary
@@ -73,9 +73,9 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
     x = _x_axis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
     place_on_axis(rows, x)
     named = list(labels(summary).values())
-    base = by_row(rows).encode(color=colour(named), tooltip=tooltip("arm", "text"))
+    base = by_row(rows).encode(color=color(named), tooltip=tooltip("arm", "text"))
     ticks = by_row([seed for seed in seeds if x.low <= seed["value"] <= x.high], rows).encode(
-        color=colour(named), x=x("value")
+        color=color(named), x=x("value")
     )
     start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
     layers = [
@@ -112,9 +112,9 @@ def differences(
     place_on_axis(rows, x)
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
+    color = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
     shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=key)
-    base = by_row(rows).encode(color=colour, tooltip=tooltip("arm", "verdict", "text", "detectable"))
+    base = by_row(rows).encode(color=color, tooltip=tooltip("arm", "verdict", "text", "detectable"))
     layers = [
         *ground(rows, 0.0, x),
         *intervals(base, x),
@@ -246,6 +246,6 @@ def ends(rows: Sequence[ChartRow], near: Sequence[float]) -> list[float]:
     return [end for end in found if end is not None]
 
 
-def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
+def arm_colors(summary: StudySummary, mode: Mode) -> list[str]:
     """Return one color per arm, in the study's order."""
-    return colours(len(summary.arms), mode, is_ladder=summary.against == "previous")
+    return colors(len(summary.arms), mode, is_ladder=summary.against == "previous")

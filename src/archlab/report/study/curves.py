@@ -163,7 +163,7 @@ def time_probes(summary: StudySummary) -> list[ProbePicture]:
 
 
 def _probed(summary: StudySummary) -> dict[str, ProbedArm | None]:
-    """By label, every arm, so that each keeps its colour."""
+    """By label, every arm, so that each keeps its color."""
     return {label: arm.probes for label, arm in zip(labels(summary).values(), summary.arms, strict=True)}
 
 

@@ -9,7 +9,7 @@ import altair as alt
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.report.charts.axes import padded, without_outliers
 from archlab.report.charts.lines import YAxis, names, opacity, single_out, tall_enough
-from archlab.report.charts.marks import ChartRow, chart_of, colour, dashes, layered, tooltip
+from archlab.report.charts.marks import ChartRow, chart_of, color, dashes, layered, tooltip
 from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, plural, span
 from archlab.study.record import StudySummary, SweepPoint, TuningPoint
@@ -31,7 +31,7 @@ def over_values(
     """
     held = [{**row, "line": None if row["mean"] is None else y.held(row["mean"])} for row in rows]
     height = tall_enough(_HEIGHT, len(named))
-    base = chart_of(held).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
+    base = chart_of(held).encode(x=x, color=color(named), tooltip=tooltip("arm", "text"))
     found, lost = base.transform_filter("datum.line !== null"), base.transform_filter("datum.line === null")
     layers = [
         *_seeds(seeds, x, y, named),
@@ -55,7 +55,7 @@ def _seeds(seeds: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) 
     if not seeds:
         return []
     held = [{**row, "line": None if row["loss"] is None else y.held(row["loss"])} for row in seeds]
-    base = chart_of(held).encode(x=x, color=colour(named), detail="seed:N", opacity=opacity(0.35, 0.06))
+    base = chart_of(held).encode(x=x, color=color(named), detail="seed:N", opacity=opacity(0.35, 0.06))
     return [base.mark_line(strokeWidth=1).encode(y=y("line"))]
 
 

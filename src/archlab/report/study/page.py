@@ -18,7 +18,7 @@ from archlab.report.charts.palette import MODES, PALETTES, vega_theme
 from archlab.report.html import render_page, sentence
 from archlab.report.ledger import words as ledger_words
 from archlab.report.study import arms, curves
-from archlab.report.study.arms import arm_colours, labels
+from archlab.report.study.arms import arm_colors, labels
 from archlab.report.study.claims import claims_of, explained
 from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.factors import interaction, levels_of, pairs
@@ -86,7 +86,7 @@ def render(summary: StudySummary) -> str:
     return render_page(
         "study",
         charts,
-        {mode: arm_colours(summary, mode) for mode in MODES},
+        {mode: arm_colors(summary, mode) for mode in MODES},
         s=summary,
         others=others,
         tuned_fields=tuned_fields(summary),
@@ -170,7 +170,7 @@ def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    config = vega_theme("light", arm_colours(summary, "light")) | {
+    config = vega_theme("light", arm_colors(summary, "light")) | {
         "background": PALETTES["light"].paper,
         "font": _FONT,
     }

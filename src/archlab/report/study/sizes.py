@@ -6,7 +6,7 @@ import altair as alt
 
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, axis, axis_title, padded
-from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
+from archlab.report.charts.marks import DASHED, chart_of, color, layered, tooltip
 from archlab.study.formatting import with_interval
 from archlab.study.record import SizeTrend, StudySummary
 
@@ -30,11 +30,11 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     low, high = padded(min([0.0, *shown]), max([0.0, *shown]))
     scale = alt.Scale(domain=[low, high], nice=False)
     y = alt.Y("value:Q", scale=scale, axis=axis(title, summary.outcome.unit, low, high, of_differences=True))
-    points = chart_of(rows).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text", "verdict"))
+    points = chart_of(rows).encode(x=x, color=color(named), tooltip=tooltip("arm", "text", "verdict"))
     lines = chart_of(ends).mark_line(strokeDash=DASHED, opacity=0.7)
     layers = [
         chart_of([{"value": 0}]).mark_rule(style="ground").encode(y=y),
-        lines.encode(x=x, y=y, color=colour(named)),
+        lines.encode(x=x, y=y, color=color(named)),
         points.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
         points.transform_filter("datum.value !== null").mark_point(filled=True, size=70, opacity=1).encode(y=y),
     ]

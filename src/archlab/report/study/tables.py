@@ -28,7 +28,7 @@ _SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats
 
 
 def terminal_table(summary: StudySummary, width: int) -> Table:
-    """One line per arm where `width` columns are enough, else two or more; legible without colours."""
+    """One line per arm where `width` columns are enough, else two or more; legible without colors."""
     unit = summary.outcome.unit
     headings = [title.format(_SHORT.get(unit, unit)) for title in _HEADINGS]
     rows = [(label, *_cells(arm, unit)) for arm, label in zip(summary.arms, labels(summary).values(), strict=True)]
