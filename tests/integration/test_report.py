@@ -312,7 +312,7 @@ def test_a_picture_that_fails_takes_nothing_with_it(
     out, err = capsys.readouterr()
     assert words(study.answer) in words(out)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-    assert "note: report.png is not written: the picture cannot be drawn: no such glyph" in err
+    assert "note: report.png is not written: could not draw the picture: no such glyph" in err
 
 
 @pytest.mark.parametrize("name", ["rich", "diverging_ladder"])
@@ -480,7 +480,7 @@ def test_a_second_half_with_one_evaluation_is_left_out_with_a_sentence() -> None
     short = study.model_copy(update={"arms": arms})
     assert evaluations(short) is not None
     assert last_half(short) is None
-    said = "No curve of the second half: it has fewer than two evaluations."
+    said = "There is no curve of the second half, because it has fewer than two evaluations."
     assert said in words(Page(render(short)).text)
     assert said not in words(Page(render(study)).text)
 

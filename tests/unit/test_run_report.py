@@ -145,7 +145,7 @@ def test_a_line_of_a_picture_is_the_mean_of_parts_in_their_band(charts):
 def test_spikes_are_marked_where_they_were(charts):
     (mark,) = rows_of(charts["loss"], -1)
     assert (mark["arm"], mark["tokens"], mark["mean"]) == ("first", 350 * STEP, 50.0)
-    assert mark["text"] == "a spike, step 350: 7.5 deviations above the usual"
+    assert mark["text"] == "spike, step 350: 7.5 standard deviations above the recent mean"
     assert charts["loss"]["layer"][-1]["mark"]["shape"] == "triangle-down"
     assert "triangle-down" not in json.dumps(charts["lr"])
 
@@ -168,8 +168,8 @@ def test_a_curve_of_one_point_is_not_drawn_and_the_page_says_so(tmp_path):
     assert held_out(runs, second_half=True) is None
     assert list(of_updates(runs)) == []
     page = run_page.render(runs)
-    assert "No curve of the second half: it has fewer than two evaluations." in page
-    assert "No curves of loss and gradient: there are fewer than two updates." in page
+    assert "There is no curve of the second half, because it has fewer than two evaluations." in page
+    assert "There are no curves of loss and gradient, because there are fewer than two updates." in page
 
 
 def test_one_evaluation_beside_a_curve_is_a_visible_point(tmp_path):
@@ -196,7 +196,7 @@ def test_what_diverged_is_a_thin_line_up_to_a_cross(tmp_path):
 @pytest.mark.slow
 def test_the_fields_that_differ_are_named(page):
     assert run_page.differing([{"a": 1, "b": 2}, {"a": 1, "c": None}]) == [("b", "2", "-"), ("c", "-", "null")]
-    section = page[page.index("How they differ") : page.index("Where they were made")]
+    section = page[page.index("How they differ") : page.index("Environment")]
     assert re.findall(r'class="field">(.+?)</th>', section) == ["train.lr"]
 
 
@@ -207,7 +207,7 @@ def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, 
         re.findall(r'(?:src|href)="(?!data:)[^"#]*"|https?://(?!vega)', own.replace("https://vega.github.io", "")) == []
     )
     assert 'http-equiv="refresh"' not in page
-    assert '<meta http-equiv="refresh" content="7">' in run_page.render(pair, again=7)
+    assert '<meta http-equiv="refresh" content="7">' in run_page.render(pair, refresh_seconds=7)
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
@@ -219,7 +219,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
 
 def test_what_is_no_run_is_a_message(tmp_path):
     (tmp_path / "study.yaml").touch()
-    with pytest.raises(UserError, match=r"not a run folder .* of a study: archlab study report"):
+    with pytest.raises(UserError, match=r"not a run folder .* for a study, use `archlab study report`"):
         watch([tmp_path])
 
 

@@ -1,7 +1,7 @@
 """Colors for light and dark, after Okabe & Ito 2008 and viridis 2015.
 
 Every color of a line or a label has a contrast of at least 4.5 with the paper (WCAG AA). The colors of one picture
-differ also for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py computes how far.
+also differ for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py measures how much.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ VERDICTS: tuple[Verdict, ...] = (
     "equivalent",
     "equal",
 )
-"""In the order of Palette.verdicts and SHAPES."""
+"""Verdicts, in the order of `Palette.verdicts` and SHAPES."""
 
 _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
-"""Two bars, as an SVG path: with the line of the interval between them, the sign of equivalence."""
+"""SVG path of two bars. With the line of the interval between them, they are the sign of equivalence."""
 
 SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
-"""Of the marks of verdicts, for Vega-Lite."""
+"""Shapes of the marks of verdicts, for Vega-Lite."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
@@ -45,9 +45,9 @@ class Palette(NamedTuple):
     line: str
     verdicts: tuple[str, ...]
     distinct: tuple[str, ...]
-    """For up to 8 arms without an order: after Okabe & Ito, apart from the blue and the orange of verdicts."""
+    """Colors for up to 8 arms without an order, after Okabe & Ito. They differ from the blue and orange of verdicts."""
     ramp: tuple[str, ...]
-    """For a ladder, or more than 8 arms: a gray for the first one, then colors whose lightness only grows."""
+    """Colors for a ladder, or for more than 8 arms: gray for the first, then colors that become steadily lighter."""
 
 
 PALETTES: dict[Mode, Palette] = {
@@ -82,7 +82,7 @@ def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
 
 
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
-    """The Vega-Lite config of one mode, with these colors for categories."""
+    """Return the Vega-Lite config of a mode, with these colors for categories."""
     palette = PALETTES[mode]
     words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {

@@ -134,7 +134,7 @@ def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
     yield f"A step takes {step} at best; {others}."
     if chosen.as_fast:
         least = seconds(min(other.sending for other in chosen.as_fast))
-        yield f"Of the ways within 1% of that, it sends least: for {seconds(plan.sending)}; the others, {least} or more."
+        yield f"Of the ways within 1% of that, it sends least: {seconds(plan.sending)}, against {least} or more."
     activations = "recomputes layers" if plan.recomputes else "keeps all activations"
     yield f"It {activations} and leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)} free."
 
