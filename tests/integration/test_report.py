@@ -80,7 +80,7 @@ def test_what_was_asked_what_came_out_and_how_to_do_it_again(study: StudySummary
     text = words(page.text)
     for said in (study.question, study.answer, study.command, study.corpus, *study.warnings):
         assert words(said) in text
-    assert text.index(words(study.question)) < text.index(words(study.answer)) < text.index("The numbers")
+    assert text.index(words(study.question)) < text.index(words(study.answer)) < text.index("Results in numbers")
 
 
 def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) -> None:
@@ -125,7 +125,7 @@ def test_divergences_are_said_in_page_and_table() -> None:
     assert "diverged on 1 of 3 seeds" in text
     assert "diverged on 3 of 3 seeds" in text
     assert "reference diverged" in text
-    assert "none finished" in text
+    assert "no run finished" in text
     assert "1 of 3 seeds" in in_terminal(sample_study.diverging_ladder())
 
 
@@ -140,12 +140,12 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
             assert not c or c.difference is None or amount(c.difference, unit) in text
             assert not c or c.low is None or interval(c.low, c.high, unit) in text
     assert text.count("corrected for its own 2 comparisons") == 3, "of gradients, speed and rates"
-    assert "Bytes; lower is better. Counted from the config: exact, without an interval." in text
-    assert "Tokens/s; higher is better. Paired by round of timing" in text
+    assert "Bytes; lower is better. It is counted from the config, so it is exact and has no interval." in text
+    assert "Tokens/s; higher is better. Paired by timing round" in text
     assert "neither direction is better" in text
-    assert "Without values of two arms to compare: training tokens until 2.5 bits per byte." in text
-    assert "about this machine only" in text
-    assert "about this machine only" not in page_of("pair").text
+    assert "Not compared, because fewer than two arms have values: training tokens until 2.5 bits per byte." in text
+    assert "hold for this machine only" in text
+    assert "hold for this machine only" not in page_of("pair").text
 
 
 def test_documents_stand_where_arms_differ_most() -> None:
@@ -156,9 +156,9 @@ def test_documents_stand_where_arms_differ_most() -> None:
 
 
 def test_the_page_says_what_a_seed_chooses() -> None:
-    assert "which part of the text is held out" in words(page_of("pair").text)
+    assert "the part of the text that is held out" in words(page_of("pair").text)
     task = sample_study.pair().model_copy(update={"evaluated": "share"})
-    assert "the initial values and the examples" in words(Page(render(task)).text)
+    assert "the initial weights and the examples" in words(Page(render(task)).text)
 
 
 def test_the_share_of_seeds_that_diverged_has_its_interval() -> None:
@@ -197,7 +197,7 @@ def test_equivalence_is_said_in_page_and_table() -> None:
         f"within ±0.05 bits per byte: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}"
         in text
     )
-    assert "calls differences up to 0.05 bits per byte too small to matter" in text
+    assert "treats differences up to 0.05 bits per byte as too small to matter" in text
     assert "equivalent" in in_terminal(study)
     assert "too small to matter" not in page_of("pair").text
 

@@ -241,7 +241,7 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
         (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp\n"),
         (
             ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
-            "--unfold: mlp; the model has mlp of kind moe, and the inside is drawn of plain and gated MLPs\n",
+            "--unfold mlp: the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
         ),
         (("--out", "x"), "--out: x; allowed: a file that ends in .svg or .png\n"),
     ],

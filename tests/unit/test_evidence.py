@@ -556,7 +556,7 @@ def test_without_runs_the_page_has_no_picture_and_no_script():
     claim = claiming(("low", "better"))
     page = render([entry_of(claim, judge(claim, {}, "cpu"))])
     assert "<script" not in page
-    assert "What was predicted, and what was found" not in page
+    assert "Predictions and results" not in page
 
 
 def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():

@@ -98,11 +98,11 @@ def test_words_on_pages_can_be_read():
     style = (resources.files("archlab.report") / "templates" / "report.css").read_text(encoding="utf-8")
     modes = [dict(re.findall(r"--([\w-]+): (#\w{6})", root)) for root in re.findall(r":root \{(.*?)\}", style, re.S)]
     assert len(modes) == 2
-    for colors in modes:
+    for mode_colors in modes:
         for text in ("text", "soft", "faint", "accent", "better", "worse", "diverged", "differs"):
             for ground in ("paper", "page", "wash"):
-                assert contrast(colors[text], colors[ground]) >= AA, (text, ground)
-        assert contrast(colors["warn"], colors["warn-wash"]) >= AA
+                assert contrast(mode_colors[text], mode_colors[ground]) >= AA, (text, ground)
+        assert contrast(mode_colors["warn"], mode_colors["warn-wash"]) >= AA
 
 
 def test_curves_have_dashes_of_their_own_and_the_key_shows_them():
