@@ -24,9 +24,9 @@ def render_page(
 ) -> str:
     """Return the page of this template as text, with styles, charts and Vega inlined.
 
-    `charts` maps the name of a place on the page to its chart, or to None if there is nothing to draw. Only pages with
-    charts contain Vega. `colors` are those of the categories, by default the palette's distinct ones. `values` are the
-    template's variables. Everything that the template prints is escaped; a missing variable is an error.
+    The mapping `charts` gives each place on the page its chart, or None if there is nothing to draw. Only pages with
+    charts contain Vega. The `colors` are those of the categories, by default the palette's distinct ones. The `values`
+    are the template's variables. Everything that the template prints is escaped; a missing variable is an error.
     """
     colors = colors or {mode: PALETTES[mode].distinct for mode in MODES}
     return (

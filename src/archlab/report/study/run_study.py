@@ -27,11 +27,9 @@ def run_study(
     `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or no run
     finished.
 
-    - `study`: name of a study that comes with archlab, YAML file, study folder, the values of such a file, or a
-      StudyConfig.
-    - `out`: folder of the study. By default, it is `studies/NAME`, or the study folder itself.
-    - `workers`: number of runs at the same time.
-    - `executor`: what trains the runs: `local`, `ray` or `slurm`.
+    The argument `study` is the name of a study that comes with archlab, a YAML file, a study folder, the values of such
+    a file, or a StudyConfig. Its folder is `out`, by default `studies/NAME` or the study folder itself. At most
+    `workers` runs train at the same time. The `executor` that trains them is `local`, `ray` or `slurm`.
     """
     if isinstance(study, str | Path):
         name, config = read_study(str(study))
