@@ -75,13 +75,13 @@ def verdicts(entry: LedgerEntry) -> str:
 
 
 def in_a_line(entry: LedgerEntry) -> str:
-    """Return `4. gates: Gated MLPs beat plain ones. Whole claim, here: undecided; 3 of 5 as claimed. But: ...`.
+    """Return `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But: ...`.
 
     The verdict covers everything that the claim predicts, which may be more than the topic at hand.
     """
     claim, result = entry.claim, found_here(entry.found[0])
     here = f"{verdicts(entry).replace(chr(10), ', ')}{result and f'; {result}'}"
-    return f"{claim.number}. {claim.name}: {claim.statement} Whole claim, here: {here}. But: {claim.caveat_in_short}."
+    return f"{claim.number}. {claim.name}: {claim.statement} Our result for the whole claim: {here}. But: {claim.caveat_in_short}."
 
 
 def found_here(result: ClaimAtScale) -> str:

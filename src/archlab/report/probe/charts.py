@@ -62,7 +62,11 @@ def _over_layers_in_words(name: str) -> str:
     """Return how the layers' numbers become one, or nothing for a measure of the whole model."""
     if name not in OF_LAYERS:
         return ""
-    return " Shown is the largest of all layers." if name in LARGEST else " Shown is the mean over the layers."
+    return (
+        " The chart shows the largest value of all layers."
+        if name in LARGEST
+        else " The chart shows the mean over the layers."
+    )
 
 
 def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -> alt.LayerChart:

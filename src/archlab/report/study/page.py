@@ -185,7 +185,7 @@ def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
     levels = arms.levels(summary, _PANEL, whole=whole)
     charts = [_titled(levels, f"{sentence(title)}{beyond}", arms.levels_show(summary))]
     if differences := arms.differences(summary, _PANEL, legend=True, whole=whole):
-        title = "Step by step" if summary.against == "previous" else f"Against {arms.reference_of(summary)}"
+        title = "Step by step" if summary.against == "previous" else f"Difference from {arms.reference_of(summary)}"
         charts.append(_titled(differences, f"{title}{beyond}", arms.DIFFERENCES_SHOW))
     return _beside(charts)
 
