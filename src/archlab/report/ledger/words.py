@@ -81,7 +81,8 @@ def in_a_line(entry: LedgerEntry) -> str:
     """
     claim, result = entry.claim, found_here(entry.found[0])
     here = f"{verdicts(entry).replace(chr(10), ', ')}{result and f'; {result}'}"
-    return f"{claim.number}. {claim.name}: {claim.statement} Our result for the whole claim: {here}. But: {claim.caveat_in_short}."
+    findings = f"Our result for the whole claim: {here}."
+    return f"{claim.number}. {claim.name}: {claim.statement} {findings} But: {claim.caveat_in_short}."
 
 
 def found_here(result: ClaimAtScale) -> str:
