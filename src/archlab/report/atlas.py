@@ -141,14 +141,14 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
 
     A family counts once, no matter how many sizes it has. If its sizes differ, each counts as a fraction of the family.
     """
-    named, known = list(kinds(rows, choice)), counted(rows, choice)
+    options, known = list(kinds(rows, choice)), counted(rows, choice)
     sizes = Counter((row.about.year, row.family) for row in known)
     totals = Counter(year for year, _ in sizes)
     n_families: defaultdict[tuple[int, str], float] = defaultdict(float)
     for row in known:
         n_families[row.about.year, choice.of(row)] += 1 / sizes[row.about.year, row.family]
     data = [
-        {"year": str(year), "kind": kind, "order": named.index(kind), "share": n / totals[year],
+        {"year": str(year), "kind": kind, "order": options.index(kind), "share": n / totals[year],
          "text": f"{year}: {n:.3g} of {totals[year]}"}
         for (year, kind), n in sorted(n_families.items())
     ]  # fmt: skip
@@ -160,7 +160,7 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
         .encode(
             x=_years(Counter(year for year, _ in {(row.about.year, row.family) for row in rows})),
             y=share.axis(title=None, format="%", values=[0, 0.5, 1], grid=False),
-            color=color(named, "kind"),
+            color=color(options, "kind"),
             order="order:Q",
             tooltip=tooltip("kind", "text"),
         )
@@ -258,9 +258,9 @@ def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
     ]
     sides = list(_named(dots, proportion, domain))
     for direction in (1, -1):
-        here = chart_of([dot for dot, side in sides if side == direction])
+        named = chart_of([dot for dot, side in sides if side == direction])
         align = "left" if direction > 0 else "right"
-        text = here.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
+        text = named.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
         layers.append(text.encode(x=x, y=y, text="model:N"))
     return layered(layers, f"{proportion.title} by size", _SIZES_HEIGHT)
 

@@ -41,8 +41,8 @@ def sentences(finding: Finding) -> Iterator[str]:
     if finding.published:
         yield f"Published: {finding.published}."
     if finding.others:
-        named, more = ", ".join(finding.others[:_MOST_NAMES]), len(finding.others) - _MOST_NAMES
-        yield f"Published models that do it anyway: {named}{f' and {more} more' if more > 0 else ''}."
+        names, more = ", ".join(finding.others[:_MOST_NAMES]), len(finding.others) - _MOST_NAMES
+        yield f"Published models that do it anyway: {names}{f' and {more} more' if more > 0 else ''}."
 
 
 def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
@@ -91,8 +91,8 @@ def _measured(point: PublishedResult) -> str:
 
 def _references(finding: Finding) -> Iterator[str]:
     if finding.sources:
-        named = (", ".join(filter(None, [source.cited, source.where])) for source in cited(finding.sources))
-        yield f"Source: {'; '.join(named)}."
+        citations = (", ".join(filter(None, [source.cited, source.where])) for source in cited(finding.sources))
+        yield f"Source: {'; '.join(citations)}."
     for claim in claims_about(finding):
         yield f"Claim {claim.number}, {claim.name}: {command(claim)}"
 

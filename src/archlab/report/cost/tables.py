@@ -16,9 +16,9 @@ Point = tuple[int, int]
 Unit = Callable[[float], str]
 
 
-def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
+def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
     """Yield the tables of one config: parameters, serving, training, the work of a pass and its best time."""
-    counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
+    counts, flops, memory = cost.parameters, cost.forward_flops, cost.training_memory
     yield Table(
         ("parameters", "count", "share"),
         [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
@@ -27,47 +27,47 @@ def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
     )
     yield Table(
-        (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
+        (f"serving, {cost.context:,} tokens of context", "FLOPs per token", "share"),
         [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
     )
     yield Table(
         ("", "memory"),
         [
-            (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
-            (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
-            *_recurrent(found),
-            (f"weights, {found.dtype}", binary(found.weight_bytes)),
-            ("read per decoded token, one sequence", _read(found)),
+            (f"KV cache per token, {cost.dtype}", binary(cost.kv_bytes_per_token)),
+            (f"KV cache of {cost.batch} x {cost.context:,} tokens, {cost.dtype}", binary(cost.kv_cache_bytes)),
+            *_recurrent(cost),
+            (f"weights, {cost.dtype}", binary(cost.weight_bytes)),
+            ("read per decoded token, one sequence", _read(cost)),
         ],
     )
     yield Table(
-        (f"training, windows of {found.training_window:,} tokens", ""),
+        (f"training, windows of {cost.training_window:,} tokens", ""),
         [
-            *_training_flops(found),
+            *_training_flops(cost),
             ("weights, gradients, averages in float32", binary(memory.total)),
-            *_step_memory(found),
+            *_step_memory(cost),
         ],
     )
-    yield _intensity(found)
-    yield _kinds(found)
+    yield _intensity(cost)
+    yield _kinds(cost)
     if device is not None:
-        yield _room(found, device)
-        yield _times(found, device)
-        yield from _predictions(found, device)
+        yield _room(cost, device)
+        yield _times(cost, device)
+        yield from _predictions(cost, device)
 
 
-def _read(found: Cost) -> str:
-    n_bytes = found.read_bytes_per_decoded_token
+def _read(cost: Cost) -> str:
+    n_bytes = cost.read_bytes_per_decoded_token
     return "nothing is decoded" if n_bytes is None else binary(n_bytes)
 
 
-def _recurrent(found: Cost) -> list[tuple[str, str]]:
-    label = f"recurrent states, batch of {found.batch}, {found.dtype} and float32"
-    return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
+def _recurrent(cost: Cost) -> list[tuple[str, str]]:
+    label = f"recurrent states, batch of {cost.batch}, {cost.dtype} and float32"
+    return [(label, binary(cost.recurrent_bytes))] if cost.recurrent_bytes else []
 
 
-def _step_memory(found: Cost) -> list[tuple[str, str]]:
-    step = found.step_memory
+def _step_memory(cost: Cost) -> list[tuple[str, str]]:
+    step = cost.step_memory
     return [
         ("activations of a micro-batch", binary(step.activations)),
         ("  if layers are recomputed", binary(step.recomputed_activations)),
@@ -77,10 +77,10 @@ def _step_memory(found: Cost) -> list[tuple[str, str]]:
     ]
 
 
-def _training_flops(found: Cost) -> list[tuple[str, str]]:
+def _training_flops(cost: Cost) -> list[tuple[str, str]]:
     """Return the FLOPs that the architecture needs and, if the kernel computes more, those that it computes."""
-    needed, tokens = found.training_flops_per_token, found.training_tokens
-    computed = found.computed_training_flops_per_token
+    needed, tokens = cost.training_flops_per_token, cost.training_tokens
+    computed = cost.computed_training_flops_per_token
     with_hidden = "  including hidden pairs that are computed"
     rows = [("FLOPs per token, forward and backward", si(needed))]
     rows += [(with_hidden, si(computed))] if computed != needed else []
@@ -90,70 +90,70 @@ def _training_flops(found: Cost) -> list[tuple[str, str]]:
     return rows + ([(with_hidden, f"{computed * tokens:.3g}")] if computed != needed else [])
 
 
-def _intensity(found: Cost) -> Table:
+def _intensity(cost: Cost) -> Table:
     rows = [
         (
-            _label(found, name),
+            _label(cost, name),
             si(_flops(work)),
             binary(_bytes(work)),
             _number(matrix_flops_per_byte(work)),
             f"{sum(part.count for part in work):,}",
         )
-        for name, work in found.work.items()
+        for name, work in cost.work.items()
     ]
-    return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte", "operations"), rows)
+    return Table((f"a pass, {cost.dtype}", "FLOPs", "bytes moved", "FLOPs per byte", "operations"), rows)
 
 
-def _label(found: Cost, name: PassName) -> str:
+def _label(cost: Cost, name: PassName) -> str:
     match name:
         case "training":
-            return f"training step of {count(found.tokens[name])} tokens"
+            return f"training step of {count(cost.tokens[name])} tokens"
         case "prefill":
-            return f"prefill of {found.batch} x {found.context:,}"
+            return f"prefill of {cost.batch} x {cost.context:,}"
         case "decoding":
-            return f"decoding step, batch of {found.batch}"
+            return f"decoding step, batch of {cost.batch}"
 
 
-def _times(found: Cost, device: Hardware) -> Table:
+def _times(cost: Cost, device: Hardware) -> Table:
     rows = list[Sequence[str]]()
-    for name, work in found.work.items():
-        best = ideal(work, device, found.dtype, found.tokens[name])
+    for name, work in cost.work.items():
+        best = ideal(work, device, cost.dtype, cost.tokens[name])
         rows.append(
-            (_label(found, name), seconds(best.seconds), si(best.tokens_per_second), best.limit, _share(best.of_peak))
+            (_label(cost, name), seconds(best.seconds), si(best.tokens_per_second), best.limit, _share(best.of_peak))
         )
     return Table((f"at best on one {device.name}", "time", "tokens/s", "limited by", "share of peak"), rows)
 
 
-def _room(found: Cost, device: Hardware) -> Table:
-    serving = room(found, device)
+def _room(cost: Cost, device: Hardware) -> Table:
+    serving = room(cost, device)
     return Table(
         (f"serving on one {device.name}", ""),
         [
             ("weights, cache and states", f"{binary(serving.needed)} of {binary(serving.memory)}"),
             ("fits", "yes" if serving.fits else "no"),
             (
-                f"sequences of {found.context:,} tokens that fit",
+                f"sequences of {cost.context:,} tokens that fit",
                 "any number" if serving.texts is None else f"{serving.texts:,}",
             ),
         ],
     )
 
 
-def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
+def _predictions(cost: Cost, device: Hardware) -> Iterator[Table]:
     """Yield times that are predicted from timed operations of the same kinds, if the device was measured."""
     rows = list[Sequence[str]]()
-    for name, work in found.computed_work.items():
-        if (rates := device.rates(name, found.dtype)) is None:
+    for name, work in cost.computed_work.items():
+        if (rates := device.rates(name, cost.dtype)) is None:
             continue
         if unknown := untimed(work, rates):
-            rows.append((_label(found, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
+            rows.append((_label(cost, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
         else:
-            prediction = predicted(work, rates, found.tokens[name])
+            prediction = predicted(work, rates, cost.tokens[name])
             most, longest = max(prediction.seconds_by_kind.items(), key=lambda item: item[1])
             share = f"{most} {longest / prediction.seconds:.0%}"
             rows.append(
                 (
-                    _label(found, name),
+                    _label(cost, name),
                     seconds(prediction.seconds),
                     si(prediction.tokens_per_second),
                     seconds(prediction.latency),
@@ -164,26 +164,26 @@ def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
         yield Table(("predicted from timings, not compiled", "time", "tokens/s", "latency", "largest part"), rows)
 
 
-def _kinds(found: Cost) -> Table:
+def _kinds(cost: Cost) -> Table:
     """Return a table of the shares of FLOPs and bytes by kind of operation, in a training step and in decoding."""
-    shown: list[PassName] = [name for name in ("training", "decoding") if name in found.work]
-    kinds = dict.fromkeys(work.kind for name in shown for work in found.work[name])
+    passes: list[PassName] = [name for name in ("training", "decoding") if name in cost.work]
+    kinds = dict.fromkeys(work.kind for name in passes for work in cost.work[name])
     rows = list[Sequence[str]]()
     for kind in kinds:
-        of_kind = [next((work for work in found.work[name] if work.kind == kind), None) for name in shown]
-        rows.append(_shares(found, kind, shown, of_kind))
+        parts = [next((work for work in cost.work[name] if work.kind == kind), None) for name in passes]
+        rows.append(_shares(cost, kind, passes, parts))
         if kind == "products":
-            for part in found.products["training"]:
-                rows.append(_shares(found, f"  {part}", shown, [found.products[name].get(part) for name in shown]))
-    headings = [f"{name}: {what}" for name in shown for what in ("FLOPs", "bytes")]
+            for part in cost.products["training"]:
+                rows.append(_shares(cost, f"  {part}", passes, [cost.products[name].get(part) for name in passes]))
+    headings = [f"{name}: {quantity}" for name in passes for quantity in ("FLOPs", "bytes")]
     return Table(("share by kind of operation", *headings), rows)
 
 
-def _shares(found: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
+def _shares(cost: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
     """Return a row with this part's share of the FLOPs and bytes of each pass."""
     cells = [label]
     for name, part in zip(passes, parts, strict=True):
-        whole = found.work[name]
+        whole = cost.work[name]
         cells.append(_share(part.flops / _flops(whole)) if part else "-")
         cells.append(_share(part.n_bytes / _bytes(whole)) if part else "-")
     return cells
@@ -233,28 +233,28 @@ AT_A_POINT = (
 )
 
 
-def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
+def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
     """Yield tables with a column per config and the ratio to the first config.
 
     The first table does not depend on the context or the batch; each of the others is for one context and batch.
     """
-    names = list(found)
-    points = list(found[names[0]])
-    whole = [found[name][points[0]] for name in names]
-    shown = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
-    rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in shown]
+    names = list(costs_at)
+    points = list(costs_at[names[0]])
+    whole = [costs_at[name][points[0]] for name in names]
+    quantities = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
+    rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in quantities]
     trained = [_speed("training", whole, device)] if device else []
     yield Table((whole[0].dtype, *names), [*rows, *trained, *_windows(whole)])
     for context, batch in points:
-        at = [found[name][context, batch] for name in names]
+        at = [costs_at[name][context, batch] for name in names]
         rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
         yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
 
 
-def beyond_limits(found: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
+def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
     """Return a sentence for each config whose requested context is longer than the one it is built for."""
     sentences = list[str]()
-    for name, costs in found.items():
+    for name, costs in costs_at.items():
         limit = next(iter(costs.values())).max_seq_len
         if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
             sentences.append(
@@ -264,9 +264,9 @@ def beyond_limits(found: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
     return sentences
 
 
-def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
+def ratios(cost: Cost, first: Cost) -> dict[str, float | None]:
     """Return each quantity divided by that of the first config at the same context and batch; None if that is zero."""
-    return {q.label: q.of(found) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
+    return {q.label: q.of(cost) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:

@@ -58,8 +58,8 @@ def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, S
     """Return both diagrams. In each, text that the other one does not have is highlighted."""
     pair = draw(a, a_name), draw(b, b_name)
     first, second = (
-        to_svg(mine.shapes, mine.width, mine.height, mine.title, mine.texts - other.texts)
-        for mine, other in (pair, pair[::-1])
+        to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title, drawing.texts - other.texts)
+        for drawing, other in (pair, pair[::-1])
     )
     return first, second
 

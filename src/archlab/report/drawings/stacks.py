@@ -19,12 +19,12 @@ class Part(Protocol):
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         ...
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         ...
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
@@ -48,12 +48,12 @@ class Boxed(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         return self.words.width
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         return self.words.height
 
     def at(self, middle: float, up: float, width: float = 0) -> Box:
@@ -77,13 +77,13 @@ class Joined(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         beside = sum(_width(stack) for stack in self.stacks) + BESIDE * (len(self.stacks) - 1)
         return max(beside, self.box.width if self.box else 0)
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         return self._join + (self.box.height if self.box else Times.radius)
 
     @property
@@ -127,13 +127,13 @@ class Unfolded(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         left_of_the_wire = Label(self.title, 0, 0, TITLE, bold=True).width + GAP
         return max(_width(self.stack) + 2 * GAP, 2 * left_of_the_wire)
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         return sum(GAP + part.height for part in self.stack) + GAP + _HEADING
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:

@@ -231,8 +231,8 @@ _POSITION_PHRASES: Phrases = {
 def _changes(value: Base, phrases: Phrases, drawn_elsewhere: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield a phrase per field that is not at its default, without `drawn_elsewhere` and derived fields."""
     for name, field in type(value).model_fields.items():
-        mine, default = getattr(value, name), field.get_default(call_default_factory=True)
-        if name in (*_NOT_DRAWN, *drawn_elsewhere) or default is PydanticUndefined or mine == default:
+        current, default = getattr(value, name), field.get_default(call_default_factory=True)
+        if name in (*_NOT_DRAWN, *drawn_elsewhere) or default is PydanticUndefined or current == default:
             continue
-        phrase = phrases.get(name, name.replace("_", " ") if mine is True else name.replace("_", " ") + " {}")
-        yield phrase.format(mine) if isinstance(phrase, str) else phrase(mine)
+        phrase = phrases.get(name, name.replace("_", " ") if current is True else name.replace("_", " ") + " {}")
+        yield phrase.format(current) if isinstance(phrase, str) else phrase(current)

@@ -109,8 +109,8 @@ Defined = ast.FunctionDef | ast.ClassDef
 
 def python_api(archlab: ModuleType) -> str:
     """Return the Markdown of the Python API, with a heading per name in the package's `__all__`."""
-    named = ((name, getattr(archlab, name)) for name in archlab.__all__ if not name.startswith("__"))
-    return "\n".join([_INTRO, *(described(f"archlab.{name}", value) for name, value in named)])
+    members = ((name, getattr(archlab, name)) for name in archlab.__all__ if not name.startswith("__"))
+    return "\n".join([_INTRO, *(described(f"archlab.{name}", value) for name, value in members)])
 
 
 def described(name: str, value: Any) -> str:

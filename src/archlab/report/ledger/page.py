@@ -105,13 +105,13 @@ def _row(
         value, low, high, text = None, None, None, comparison.verdict
     else:
         text = f"{(amount if is_relative else difference)(value, unit)} {interval(low, high, unit)}".strip()
-    what = [
+    parts = [
         judged.label,
         *([outcome.name.replace("_", " ")] if is_relative else []),
         *([] if scale == AS_IT_STANDS else [scale]),
     ]
     return {
-        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(what)} (claim: {judged.expected.verdict})",
+        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(parts)} (claim: {judged.expected.verdict})",
         "against": judged.against,
         "value": value,
         "low": low,

@@ -193,8 +193,8 @@ def where(ran: Ran) -> str:
     machine = [environment.get(name) for name in ("processor", "device", "dtype")]
     known = dict.fromkeys(str(part) for part in machine if part)
     commit = str(environment.get("commit") or "?").replace("-dirty", " with uncommitted changes")
-    how = [*known, f"torch {environment.get('torch', '?')}", f"commit {commit}", ran.about.date]
-    return f"{ran.about.command} ({_size([ran])}; {', '.join(how)})"
+    conditions = [*known, f"torch {environment.get('torch', '?')}", f"commit {commit}", ran.about.date]
+    return f"{ran.about.command} ({_size([ran])}; {', '.join(conditions)})"
 
 
 def scale(entries: Sequence[LedgerEntry]) -> str:

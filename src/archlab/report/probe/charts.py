@@ -91,7 +91,7 @@ def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -
         color([*probes], "config"),
         drawn,
         f"{measure.title} over depth",
-        named=[*probes],
+        names=[*probes],
     )
 
 
@@ -127,7 +127,7 @@ def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart
     x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
     x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
     y, drawn = _y(points, measure), ["config:N", "text:N"]
-    return _lines(points, x, y, color([*lines], "config"), drawn, f"{measure.title} over the training", named=[*lines])
+    return _lines(points, x, y, color([*lines], "config"), drawn, f"{measure.title} over the training", names=[*lines])
 
 
 def rope_products(
@@ -154,7 +154,7 @@ def rope_products(
         ["config:N", "text:N"],
         "RoPE over the distance",
         detail="kind:N",
-        named=[*products_by_config],
+        names=[*products_by_config],
     )
 
 
@@ -167,15 +167,15 @@ def _lines(
     description: str,
     *,
     detail: str | None = None,
-    named: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> alt.LayerChart:
-    """Return a chart of lines through dots. `named` lists the configs if each is a line with its own dashes."""
+    """Return a chart of lines through dots. `names` lists the configs if each is a line with its own dashes."""
     base = chart_of(points).encode(x=x, y=y, color=color)
     base = base.encode(detail=detail) if detail else base
     base = base.encode(opacity=opacity(1, 0.12, "config"))
     dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
     line = base.mark_line(strokeWidth=1.8)
-    layers = [line.encode(strokeDash=dashes(named, "config")) if named else line, dots]
+    layers = [line.encode(strokeDash=dashes(names, "config")) if names else line, dots]
     return layered(layers, description, _HEIGHT).add_params(single_out())
 
 

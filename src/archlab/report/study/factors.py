@@ -50,9 +50,9 @@ def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
     worst = y.low if summary.outcome.better == "higher" else y.high
     scale = alt.Scale(domain=levels_of(summary, pair.over), padding=0.15)
     x = alt.X("value:O", scale=scale, axis=alt.Axis(title=pair.over, labelAngle=0, grid=False))
-    named = levels_of(summary, pair.lines)
+    names = levels_of(summary, pair.lines)
     description = f"{summary.outcome.title} over {pair.over}, with a line per {pair.lines}"
-    return over_values(rows, x, y, worst, named, description, seeds).add_params(never_single_out())
+    return over_values(rows, x, y, worst, names, description, seeds).add_params(never_single_out())
 
 
 def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
@@ -84,8 +84,8 @@ def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
 def _cells(summary: StudySummary, pair: Pair) -> dict[tuple[str, str], list[ArmSummary]]:
     cells: dict[tuple[str, str], list[ArmSummary]] = {}
     for arm in summary.arms:
-        here = to_yaml_line(arm.factors[pair.lines]), to_yaml_line(arm.factors[pair.over])
-        cells.setdefault(here, []).append(arm)
+        levels = to_yaml_line(arm.factors[pair.lines]), to_yaml_line(arm.factors[pair.over])
+        cells.setdefault(levels, []).append(arm)
     return cells
 
 
