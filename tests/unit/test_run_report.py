@@ -1,4 +1,4 @@
-"""`archlab report`: how runs stand, what their page draws, and that a run may be read while it is written."""
+"""`archlab report`: the status of runs, the charts of their page, and reading a run while it is written."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ from tiny import config
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
 STEPS = 500
 STEP = 64
-"""Tokens of an update."""
+"""Tokens per update."""
 
 
 def loss(step):
@@ -38,7 +38,7 @@ def evaluation(step):
 
 
 def begun(path, *overrides, steps=300, spikes=(), ended=None):
-    """A run's folder as a training leaves it after so many of 500 steps."""
+    """Return a run folder as a training leaves it after `steps` of 500 steps."""
     folder = RunFolder(path)
     settings = (f"train.tokens={STEPS * STEP}", *overrides)
     folder.claim(config(*settings), ENV, None)
@@ -72,7 +72,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def charts(pair):
-    """As Vega-Lite, which altair validates."""
+    """Charts as Vega-Lite, validated by altair."""
     return {drawn.field: chart.to_dict() for drawn, chart in of_updates(pair)}
 
 
@@ -96,7 +96,7 @@ def test_how_a_run_stands(tmp_path):
 
 
 def test_asking_who_trains_keeps_nobody_from_it(tmp_path):
-    """The lock that a question takes for a moment is waited for; that of a training is not."""
+    """A training waits for the short lock of a status check, but not for the lock of another training."""
     folder = RunFolder(begun(tmp_path / "run"))
     with folder.locked():
         assert folder.is_locked()
@@ -158,7 +158,7 @@ def test_evaluations_are_drawn_as_they_are(pair):
 
 
 def test_a_curve_of_one_point_is_not_drawn_and_the_page_says_so(tmp_path):
-    """A run of one update has two evaluations, one of them in the second half; of its updates there is one alone."""
+    """A run of one update has two evaluations, one of them in the second half, and a single update."""
     folder = RunFolder(begun(tmp_path / "short", f"train.tokens={STEP}", steps=0))
     folder.log(**evaluation(0))
     folder.log(**update(1))
