@@ -229,7 +229,7 @@ _POSITION_PHRASES: Phrases = {
 
 
 def _changes(value: Base, phrases: Phrases, drawn_elsewhere: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield a phrase per field that is not at its default, without `drawn_elsewhere` and derived fields."""
+    """Yield a phrase per field that is not at its default. Derived fields get none; list them in `drawn_elsewhere`."""
     for name, field in type(value).model_fields.items():
         current, default = getattr(value, name), field.get_default(call_default_factory=True)
         if name in (*_NOT_DRAWN, *drawn_elsewhere) or default is PydanticUndefined or current == default:
