@@ -192,7 +192,7 @@ def where(ran: Ran) -> str:
     environment = ran.about.environment
     machine = [environment.get(name) for name in ("processor", "device", "dtype")]
     known = dict.fromkeys(str(part) for part in machine if part)
-    commit = str(environment.get("commit") or "?").replace("-dirty", " with uncommitted changes")
+    commit = str(environment.get("commit") or "?").replace("-dirty", " with changes")
     conditions = [*known, f"torch {environment.get('torch', '?')}", f"commit {commit}", ran.about.date]
     return f"{ran.about.command} ({_size([ran])}; {', '.join(conditions)})"
 
