@@ -1,4 +1,4 @@
-"""The guide: documents, topics and reference as pages, every link leads somewhere, pictures stand where they are named."""
+"""Guide: documents, topics and reference as pages; working links; and pictures at their places."""
 
 import re
 import tomllib
@@ -33,7 +33,7 @@ DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
 
 
 class Page(HTMLParser):
-    """Ids, links and what a page would load."""
+    """Parser of a page's ids, its links and the files that it would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def test_every_document_but_the_notebook_is_a_page():
 
 @pytest.mark.parametrize("name", [*TUTORIALS, *HOW_TO])
 def test_a_page_says_what_its_document_says(site: dict[str, Page], name: str):
-    """Every line of its code, and every word of its headings."""
+    """The page has every line of code and every word of the headings."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     words = site[f"{Path(name).name}.html"].words
     for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -124,7 +124,7 @@ def test_every_link_between_documents_is_one_between_their_pages(site: dict[str,
 
 
 def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted field and docstring, read from the classes themselves."""
+    """Return (dotted field, docstring) pairs, read from the classes themselves."""
     for name, field in schema.model_fields.items():
         yield at + name, field.description or ""
         is_of_outcomes = get_origin(field.annotation) is dict and Outcome in get_args(field.annotation)
@@ -219,7 +219,7 @@ def test_every_command_is_in_the_reference_as_its_help_has_it(
         section = commands.words.partition(f"\narchlab {' '.join(words)} ")[2].partition("\narchlab ")[0]
         assert TRUST_OPTION in options
         assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options} - {TRUST_OPTION}
-    assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named once, for all commands"
+    assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named only once, for all commands"
 
 
 def test_the_wheel_has_the_documents_inside_the_package():
@@ -243,7 +243,7 @@ def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: di
 
 
 def test_no_long_term_squeezes_what_stands_beside_it():
-    """A first column as wide as its longest term left the links of the bibliography no room: 119,042 pixels of height."""
+    """A first column as wide as its longest term left no room for the links of the bibliography, which was 119,042 pixels high."""
     templates = resources.files("archlab.report") / "templates"
     tracks = [
         track
@@ -257,7 +257,7 @@ def test_no_long_term_squeezes_what_stands_beside_it():
 
 def test_sources_stand_above_the_links_to_what_cites_them(site: dict[str, Page]):
     page = (resources.files("archlab.report") / "templates" / "guide_bibliography.html.jinja").read_text("utf-8")
-    assert 'class="made"' not in page, "which has two columns"
+    assert 'class="made"' not in page, "this class has two columns"
     assert len(site["bibliography.html"].links) > len(sources())
 
 

@@ -574,7 +574,7 @@ def test_a_study_names_its_references_in_its_answer(lab):
     assert "c beats b by 0.200 bits per byte" in summary.answer
     assert "d is not distinguishable from a" in summary.answer
     page = render(summary)
-    assert "from the arm that it is compared with" in page
+    assert "from its reference" in page
     assert "b vs d" in page
 
 

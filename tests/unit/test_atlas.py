@@ -508,7 +508,7 @@ def test_names_cover_neither_dots_nor_each_other(page, name):
         assert covered == [(left, right, y)]
 
 
-def test_every_choice_has_colours_enough():
+def test_every_choice_has_enough_colors():
     for choice in CHOICES:
         assert 2 <= len(kinds(list(ROWS.values()), choice)) <= 8
 

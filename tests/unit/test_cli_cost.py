@@ -44,14 +44,14 @@ def test_the_context_served_does_not_move_the_cost_of_training(capsys):
 
 
 def test_no_total_is_made_up(capsys):
-    assert "say train.tokens=N" in printed(capsys)
+    assert "set train.tokens=N" in printed(capsys)
     assert json.loads(printed(capsys, "--json"))["training_flops"] is None
 
 
 @pytest.mark.parametrize("model", ["tiny-llama", "mamba-2-2.7b"])
 def test_memory_of_a_step(model, capsys):
     assert app.main(["cost", model]) == 0
-    assert "most at once in a step" in capsys.readouterr().out
+    assert "peak memory of a step" in capsys.readouterr().out
 
 
 def test_side_by_side_every_config_stands_beside_the_first(capsys):
@@ -102,7 +102,7 @@ def test_a_page_with_pictures(tmp_path, capsys):
     [
         (["gemma-3-1b"], {"heads", "cache", "context", "batch"}, "gemma-3-1b with other key and value heads"),
         (["mamba-2-2.7b", "tiny-llama"], {"heads", "cache", "context", "batch"}, "tiny-llama with other"),
-        (["deepseek-v3"], {"cache", "context", "batch"}, "No picture of kinds of heads"),
+        (["deepseek-v3"], {"cache", "context", "batch"}, "There is no chart of kinds of heads"),
         (["gpt-2", "model.attention.visibility=two_sided"], set(), "Nothing is decoded"),
     ],
 )
@@ -203,7 +203,7 @@ def test_serving_says_whether_it_fits(capsys):
     """Llama 3 8B: 16.06 GB of weights; 128 KiB a token in the cache, so 1 GiB for each text of 8,192 tokens."""
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "fits yes texts of 8,192 tokens that fit 64" in out  # 79.65 GiB less 14.96, a GiB each
+    assert "fits yes sequences of 8,192 tokens that fit 64" in out  # 79.65 GiB less 14.96, a GiB each
     assert app.main(["cost", "llama-3.1-405b", "--hardware", "rtx-4090"]) == 0
     assert "fits no" in " ".join(capsys.readouterr().out.split())
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100x8"]) == 2

@@ -1,4 +1,4 @@
-"""Pictures of topics, each against numbers that are had in another way."""
+"""Pictures of topics, each compared with numbers that are computed in another way."""
 
 import math
 import re
@@ -38,7 +38,7 @@ LENGTH = 16
 
 
 def cells(svg: str) -> dict[str, bool]:
-    """Name of each small square -> whether it is filled."""
+    """Map the name of each small square to whether it is filled."""
     return {rect.part: kind != "blank" for rect, kind in Picture(svg).cells}
 
 
@@ -114,7 +114,7 @@ def test_products_are_mean_cosines():
         theta = float(name.removeprefix("theta ").replace(",", ""))
         for distance, product in line.items():
             cosines = [math.cos(distance * theta ** (-2 * pair / 64)) for pair in range(32)]
-            # The mean over random vectors, of which there are 256.
+            # The mean over 256 random vectors.
             assert abs(product - sum(cosines) / 32) < 0.05
 
 
@@ -148,7 +148,7 @@ def test_query_heads_are_wired_to_the_heads_that_they_read():
 
 
 def test_intensity_grows_with_the_batch_and_less_with_long_texts():
-    """Of a plain decoder: two FLOPs per weight and text, the weights read once, the cache by each text."""
+    """A plain decoder needs two FLOPs per weight and sequence. It reads the weights once, and the cache for each sequence."""
     config = load_config("llama-3-8b")
     found = in_lines(intensity_points(config, (1, 64), (128, 65536)))
     assert 0.9 < found["128 tokens"][1] <= 1.1
@@ -157,7 +157,7 @@ def test_intensity_grows_with_the_batch_and_less_with_long_texts():
 
 
 def test_post_norm_has_its_largest_gradients_last_and_pre_norm_first():
-    """Xiong 2020, at initialisation."""
+    """Xiong 2020, at initialization."""
     found = in_lines(gradient_points())
     pre, post = ([*found[f"{name}-norm"].values()] for name in ("pre", "post"))
     assert len(pre) == len(post) == 12

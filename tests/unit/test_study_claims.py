@@ -1,4 +1,4 @@
-"""What a study's page and the end of its run say of the claims that it is about, or of what explains its arms."""
+"""Claims that a study tests, and topics that explain its arms, on its page and at the end of its run."""
 
 import re
 
@@ -16,7 +16,7 @@ from archlab.study.study_file import library_study
 
 
 def run_of(study: str, scale: str) -> StudySummary:
-    """Made-up values of a study that comes with archlab."""
+    """Return a study that comes with archlab, with made-up values."""
     config = library_study(study, scale)
     arms = {name: (name, 2.0 - 0.1 * i, overrides) for i, (name, overrides) in enumerate(config.arms.items())}
     found = sample_study.study(arms, seeds=[0, 1], against="base")
@@ -29,7 +29,7 @@ def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
     assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
     assert said[1] == "  predicted: glu better, bilinear better, reglu better, geglu better, swiglu better"
-    assert said[2].startswith("  the ledger's run, as the studies stand: ")
+    assert said[2].startswith("  the ledger's run, at the studies' own scale: ")
     assert said[2].endswith(f"verdict on the claim: {verdict(entry.found[0])}")
     assert said[-2] == f"  but: {claims()[4].caveat_in_short}"
     assert said[-1] == "  in full: archlab ledger 4"
@@ -54,7 +54,7 @@ def test_of_a_claim_with_several_studies_the_others_are_left_out():
 
 @pytest.mark.slow
 def test_a_study_of_ones_own_is_about_no_claim():
-    """Not even one that begins as one of ours: its runs are others."""
+    """Not even a study that begins like one of ours, because its runs are different."""
     gates = run_of("gates", "cpu")
     own = gates.model_copy(update={"study": {**gates.study, "seeds": 77}})
     assert claims_of(own) == ("", [])

@@ -45,7 +45,7 @@ def report(
     if live is not None:
         note(f"{page} is written anew every {live} s, until all runs have ended or Ctrl-C")
         while not all(watched.summary for watched in runs):
-            write_runs(runs, page, again=live)
+            write_runs(runs, page, refresh_seconds=live)
             time.sleep(live)
             runs = watch(paths)
     write_runs(runs, page)
