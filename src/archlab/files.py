@@ -22,6 +22,9 @@ from archlab.errors import UserError
 TEMPORARY = ".archlab-tmp-"
 """Temporary names begin with it. A kill may leave such a file behind; it may be deleted."""
 
+STUDY = "study.yaml"
+"""Name of the file that makes a folder a study folder. The runs are in `runs/` beside it."""
+
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE
 """Bytes of a file of settings, or of a small table. A larger file is not what it should be."""

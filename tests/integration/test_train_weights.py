@@ -8,8 +8,9 @@ import pytest
 
 from archlab.cli import app
 from archlab.config.core.yaml_text import to_yaml
+from archlab.files import STUDY
 from archlab.training.callback import Callback
-from archlab.training.run_folder import STUDY, RunFolder
+from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 from tiny import MODEL, TRAIN, config
 

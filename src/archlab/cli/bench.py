@@ -2,24 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from cyclopts import App
-
-from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag, load_with_notes
+from archlab.cli.help import verb_with_subcommands
 from archlab.cli.terminal import print_json, print_table
-from archlab.console import console
 from archlab.pricing.memory import Format
 from archlab.pricing.units import seconds, si
 
 if TYPE_CHECKING:
     from archlab.infer.speed import Speed
 
-app = App(
-    name="bench",
-    help="How fast a config trains or decodes on this machine.",
-    console=console(),
-    default_parameter=NO_NEGATIVES,
-)
+app = verb_with_subcommands("bench")
 
 
 @app.command

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer, load_shape
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
 from archlab.report.check import as_json, lines, stages, write_check
@@ -11,6 +11,7 @@ from archlab.review.findings import findings, summary
 from archlab.review.shape_rule import Case
 
 
+@long_output
 def run(
     config: str,
     /,

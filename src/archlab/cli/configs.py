@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from archlab.cli.arguments import Flag, check_one_answer, load_with_notes
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.describe import layer_table
 from archlab.config.identity import diff as config_diff
@@ -13,6 +13,7 @@ from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
 
 
+@long_output
 def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = False) -> None:
     """Show a config with every default and derived value written out, as YAML.
 
@@ -55,6 +56,7 @@ def schema(kind: Literal["config", "study"] = "config", /) -> None:
     print_json(json_schema(kind))
 
 
+@long_output
 def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None, json: Flag = False) -> None:
     """Show every field in which two configs differ, once defaults and derived values are written out.
 
@@ -92,6 +94,7 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
         print("no difference")
 
 
+@long_output
 def flatten(config: str, /, *overrides: str) -> None:
     """Print a config as one PyTorch file: only what this model uses, dimensions named, under 350 lines.
 

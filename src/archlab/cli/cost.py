@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer, load_several
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -22,6 +22,7 @@ from archlab.report.cost.plan_tables import tables
 from archlab.report.cost.tables import beyond_limits, of_one, ratios, side_by_side
 
 
+@long_output
 def run(
     config: str,
     /,

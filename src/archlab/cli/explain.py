@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from archlab.cli.arguments import Flag
-from archlab.cli.terminal import print_json
+from archlab.cli.terminal import long_output, print_json
 from archlab.config.core import trust
 from archlab.config.core.plugins import loaded
 from archlab.config.core.registry import Registered, file_of, kind_of
@@ -31,6 +31,7 @@ _FEW = 2
 """Fields of one name of which all is told."""
 
 
+@long_output
 def run(*topic: str, plugins: tuple[str, ...] = (), json: Flag = False) -> None:
     """Explain a choice: its formula, what it does and why, who uses it, what it costs, how to type it.
 

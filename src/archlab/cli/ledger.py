@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import Flag, check_one_answer
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
@@ -12,6 +12,7 @@ from archlab.report.ledger import words
 from archlab.report.ledger.words import listed
 
 
+@long_output
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
     """Claims about architecture, what was published, and what runs of archlab found at a small scale.
 

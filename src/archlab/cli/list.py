@@ -12,13 +12,14 @@ from archlab.atlas.select import fields_of, select
 from archlab.atlas.table import evolution
 from archlab.cli import hardware
 from archlab.cli.arguments import Flag, MayBeginWithDash, check_one_answer
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import first_comment, read_yaml
 from archlab.config.io import presets, studies
 from archlab.console import console
 from archlab.errors import UserError
 
 
+@long_output
 def run(
     what: Literal["presets", "hardware", "families", "studies"] | None = None,
     /,

@@ -6,11 +6,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.terminal import print_json, print_table, show_table
+from archlab.cli.help import verb_with_subcommands
+from archlab.cli.terminal import long_output, print_json, print_table, show_table
 from archlab.config.core.text import note
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from archlab.study.arm import Arm
     from archlab.study.schema import StudyConfig
 
-app = App(name="study", help="Run a comparison, or read one.", default_parameter=NO_NEGATIVES)
+app = verb_with_subcommands("study")
 
 
 @app.command
@@ -108,6 +108,7 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 
 
 @app.command(name="list")
+@long_output
 def list_studies(*, json: Flag = False) -> None:
     """The studies that come with archlab: what each asks, what its claim predicts, and what it takes at its scales.
 
@@ -151,6 +152,7 @@ def _this_machine() -> "Hardware | None":
 
 
 @app.command
+@long_output
 def new(study: str | None = None, /, *, out: Path | None = None) -> None:
     """A study's file to change and run, with every field explained.
 
@@ -176,6 +178,7 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
 
 
 @app.command
+@long_output
 def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None:
     """What a study asks and what it would run, before it costs anything.
 
