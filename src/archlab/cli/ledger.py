@@ -14,23 +14,23 @@ from archlab.report.ledger.words import listed
 
 @long_output
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
-    """Claims about architecture, what was published, and what runs of archlab found at a small scale.
+    """Show claims about architecture: what was published, and what runs of archlab found at a small scale.
 
     Parameters
     ----------
     claim
-        The number or the name of one claim, to be told in full. Left out: all of them, and errors in circulation.
+        Number or name of one claim, to show it in full. Without it, all claims and common errors are listed.
     html
-        Write all of it as a page to this file instead, with every prediction drawn beside what was found.
+        Write everything as a page to this file. It shows every prediction beside the result.
     json
-        JSON instead.
+        Print JSON.
     """
     check_one_answer(json, html)
     if html is not None:
         from archlab.report.ledger.page import write_ledger
 
         if claim is not None:
-            raise UserError(f"--html: is for the whole ledger; leave out {claim!r}")
+            raise UserError(f"--html writes the whole ledger; leave out {claim!r}")
         print(write_ledger(ledger(), html))
         return
     entries = ledger() if claim is None else ledger(chosen=[find_claim(claim)])
@@ -43,10 +43,10 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
 
 
 def _as_json(entries: list[LedgerEntry], *, with_mistakes: bool) -> dict[str, object]:
-    found: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
+    values: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
     if with_mistakes:
-        found["mistakes"] = [one.model_dump(mode="json") for one in mistakes()]
-    return found | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
+        values["mistakes"] = [mistake.model_dump(mode="json") for mistake in mistakes()]
+    return values | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
 
 
 def _print_all(entries: list[LedgerEntry]) -> None:
@@ -56,11 +56,11 @@ def _print_all(entries: list[LedgerEntry]) -> None:
     out.print(f"{words.scale(entries)} {words.INTERVALS} One claim in full: archlab ledger {entries[0].claim.number}")
     for note in filter(None, map(words.has_changed, entries)):
         out.print(f"note: {note}")
-    out.print("\nErrors in circulation")
+    out.print("\nCommon errors")
     for mistake in mistakes():
         out.print(f"\nSaid: {mistake.said}")
-        by = ", ".join(source.cited for source in cited(mistake.sources))
-        out.print(f"But:  {mistake.fact}" + (f" ({by})" if by else ""))
+        sources_of_fact = ", ".join(source.cited for source in cited(mistake.sources))
+        out.print(f"But:  {mistake.fact}" + (f" ({sources_of_fact})" if sources_of_fact else ""))
 
 
 def _print_one(entry: LedgerEntry) -> None:
