@@ -273,10 +273,8 @@ def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     if total.seconds is None:
         return f"{runs}; for a time, measure this machine with `archlab hardware --measure`"
     source = "its measured speed" if this else f"{STEPS} steps of {first.label} now, and the FLOPs of the other arms"
-    return (
-        f"{runs}\ntraining time, all runs summed: about {seconds(total.seconds)}, estimated for this machine from {source}; "
-        "starting the runs and evaluation are not included"
-    )
+    time = f"training time, all runs summed: about {seconds(total.seconds)}, estimated for this machine from {source}"
+    return f"{runs}\n{time}; starting the runs and evaluation are not included"
 
 
 def _resources(designed: Sequence["Arm"]) -> str:
