@@ -60,7 +60,7 @@ def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""
         raise UserError(
-            f"{file} is damaged: its content has changed since it was written (its sha256 is not in {DIGESTS}){hint}"
+            f"{file}: damaged: its content is not what was written (its sha256 is not in {DIGESTS}){hint}"
         )
 
 
@@ -86,7 +86,7 @@ def _read(folder: Path) -> _Digests:
     try:
         return _DIGESTS.validate_json(read_bytes(file))
     except ValueError:
-        raise UserError(f"{file} is damaged; restore it from a copy, or delete it to continue without checks") from None
+        raise UserError(f"{file}: damaged; restore it from a copy, or delete it to continue without checks") from None
 
 
 def _write(folder: Path, digests: _Digests) -> None:

@@ -37,4 +37,4 @@ def _line_of_plugin(error: BaseException) -> str:
     return next((f"{f.filename}, line {f.lineno}" for f in reversed(frames) if f.filename in OWN_CODE), "")
 
 
-_TOO_LITTLE_MEMORY = "out of memory; try a smaller train.micro_batch_tokens, and in a study fewer --workers"
+_TOO_LITTLE_MEMORY = "too little memory; try a smaller train.micro_batch_tokens, and in a study fewer --workers"

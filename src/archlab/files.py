@@ -50,14 +50,14 @@ def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"{path} is {_kind_of_file(status.st_mode)}; allowed: a regular file")
+                raise UserError(f"{path}: is {_kind_of_file(status.st_mode)}; allowed: a regular file")
             if status.st_size > limit:
-                raise UserError(f"{path} has {status.st_size:,} bytes; allowed: up to {limit:,}")
+                raise UserError(f"{path}: {status.st_size:,} bytes; allowed: up to {limit:,}")
             return file.read(status.st_size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # a zero byte in the name
-        raise UserError(f"{str(path)!r} is not a valid file name: {error}") from None
+        raise UserError(f"{str(path)!r} not a valid file name: {error}") from None
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -70,7 +70,7 @@ def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a text file in UTF-8 (invalid byte at position {error.start})") from None
+        raise UserError(f"{path}: not a text file in UTF-8 (byte {error.start})") from None
 
 
 def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
@@ -84,13 +84,13 @@ def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise UserError(f"{name} is not valid JSON: too many nested brackets") from None
+        raise UserError(f"{name}: not valid JSON: too many nested brackets") from None
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{name} has the character U+{ord(error.object[error.start]):04X}, half of a surrogate pair"
+            f"{name}: has the character U+{ord(error.object[error.start]):04X}, half of a surrogate pair"
         ) from None
     except ValueError as error:
-        raise UserError(f"{name} is not valid JSON: {error}") from None
+        raise UserError(f"{name}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{name}: expected a JSON object, found {type(value).__name__}")
     return value
@@ -144,7 +144,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.ENOTDIR,
             errno.ELOOP,
         ):
-            raise UserError(f"could not write {path}: {error.strerror}") from error
+            raise UserError(f"{path}: cannot write: {error.strerror}") from error
         raise
 
 
@@ -155,7 +155,7 @@ def open_to_append(path: Path) -> TextIO:
             return open(path, "a", opener=_without_following)
         except OSError:
             if path.is_symlink():
-                raise UserError(f"{path} is a link; delete it") from None
+                raise UserError(f"{path}: is a link; delete it") from None
             raise
 
 
@@ -168,7 +168,7 @@ def refuse_linked_folders(folder: Path) -> None:
     for home, folders, _ in os.walk(folder):
         for path in (Path(home, name) for name in folders if os.path.islink(os.path.join(home, name))):
             hint = f"replace it by a folder, or move all of {folder} to that disk and make {folder} the link"
-            raise UserError(f"{path} is a link to {os.readlink(path)}, so files would be written there; {hint}")
+            raise UserError(f"{path}: is a link to {os.readlink(path)}, so files would be written there; {hint}")
 
 
 def make_folder(path: Path) -> None:
@@ -201,9 +201,9 @@ def file_atomic(path: Path) -> Iterator[Path]:
     Raise UserError if `path` is a folder, a pipe or a device.
     """
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
+        raise UserError(f"{path}: is {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
     if path.parent == _DEVICES:  # /dev/stdout is a link, and root may replace it
-        raise UserError(f"{path} is a device; allowed: a regular file")
+        raise UserError(f"{path}: is a device; allowed: a regular file")
     temporary = _temporary_name(path)
     with disk_errors(path):
         try:

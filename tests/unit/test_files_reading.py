@@ -51,8 +51,8 @@ def test_nothing_else_than_a_file_takes_the_place_of_a_config(kind, tmp_path, ca
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[" * 100_000, "too many brackets inside each other"),
-        ('{"a": ' * 100_000, "too many brackets inside each other"),
+        ("[" * 100_000, "too many nested brackets"),
+        ('{"a": ' * 100_000, "too many nested brackets"),
         (f'{{"a": {"9" * 5000}}}', "Exceeds the limit"),
         ('{"a": 1', "not valid JSON"),
         ("[1]", "expected a JSON object, found list"),

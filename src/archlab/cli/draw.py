@@ -33,7 +33,7 @@ def run(
     overrides
         Fields to change, as in model.norm.placement=post.
     out
-        The file to write. An .svg adapts to light and dark pages; a .png is light.
+        The .svg or .png file to write. An .svg adapts to light and dark pages; a .png is light.
     unfold
         Draw the inside of these branches, with their projections: mlp, attention, or mlp,attention.
     """

@@ -23,11 +23,11 @@ _LONGEST_NAME, _NEAR = 60, 0.7
 """Number of characters of a word that are compared, and the similarity from which a name counts as near."""
 
 _KINDS = {
-    int: "an integer",
+    int: "a whole number",
     float: "a number",
     bool: "no value, only the name",
     Path: "a path",
-    tuple[int, ...]: "integers separated by commas",
+    tuple[int, ...]: "whole numbers separated by commas",
 }
 
 
