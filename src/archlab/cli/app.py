@@ -62,10 +62,9 @@ VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 HELP = """Compare architectures of decoder-only language models.
 
 CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
-(`organization/name@revision`). `key=value` after it changes a field: `model.norm.kind=layernorm`.
+(`owner/name@revision`). `key=value` after it changes a field: `model.norm.kind=layernorm`.
 
-`archlab COMMAND --help` shows arguments, options and examples. Long output goes to the pager in `PAGER`;
-`ARCHLAB_PAGER=cat` turns that off.
+`archlab COMMAND --help` shows examples. `ARCHLAB_PAGER=cat` turns off the pager.
 """
 
 TRUST_OPTION = "--trust"
