@@ -59,9 +59,7 @@ def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
     allowed = _read(file.parent).get(file.name)
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""
-        raise UserError(
-            f"{file}: damaged: its content is not what was written (its sha256 is not in {DIGESTS}){hint}"
-        )
+        raise UserError(f"{file}: damaged: its content is not what was written (its sha256 is not in {DIGESTS}){hint}")
 
 
 def _is_one_of(file: Path, allowed: list[str]) -> bool:

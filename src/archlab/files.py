@@ -41,8 +41,8 @@ An index of the weights of 10^12 parameters has about 20 MB, a large tokenizer 3
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
     """Return the content of a regular file of at most `limit` bytes.
 
-    Raise UserError, with the name of the file, for anything else: a folder, a pipe or a device (which might never end),
-    a loop of links, or a file that is larger, missing or not readable.
+    Raise UserError with the name of the file if it is a folder, a pipe or a device, which might never end. Raise it
+    also for a loop of links, and for a file that is missing, too large or not readable.
     """
     if not isinstance(path, Path):  # the package is installed as an archive
         return path.read_bytes()

@@ -167,7 +167,10 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         ("generate r --stop", "--stop has no value; allowed: text"),
         ("data a --out", "--out has no value; allowed: a path"),
         ("train a", "--out is missing; `archlab train` needs it: the run folder"),
-        ("study rn", "unknown command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show"),
+        (
+            "study rn",
+            "unknown command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show",
+        ),
     ],
 )
 def test_wrong_command_lines(line, message, capsys):

@@ -147,6 +147,7 @@ def test_json_and_pipes_have_no_pager(monkeypatch, tmp_path):
 
 def test_an_error_leaves_what_was_printed_before_it(monkeypatch, tmp_path):
     terminal = on_a_terminal(monkeypatch, tmp_path)
+
     @long_output
     def verb() -> None:
         print("before")
