@@ -29,7 +29,8 @@ def run(
     means that a value is outside the range of published models. Each finding names its sources, and the claims of the
     ledger about it.
 
-    Rules about hardware and vocabulary need a d_model of at least 512. A narrower model never uses a machine fully.
+    Rules about hardware and vocabulary apply from a d_model of 512 on. A narrower model uses no machine fully, whatever
+    its shape.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ def evaluate(
     tokens
         Number of held-out tokens to score. Default: all.
     int8
-        Store the matrices of layers and head as 8-bit numbers, with a scale per row.
+        Use 8-bit numbers for the matrices of layers and head, with a scale per row.
     json
         Print JSON.
     """

@@ -46,7 +46,7 @@ def export_run(
     folder
         A run folder. With --gguf also a Hugging Face folder or a hub id.
     out
-        The Hugging Face folder or the GGUF file to write. It must not exist.
+        The new or empty Hugging Face folder, or the new GGUF file.
     family
         A name of `archlab list families`. Default: the family that the model was imported from, or the first one that
         can express the model.

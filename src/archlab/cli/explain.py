@@ -2,7 +2,9 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import long_output, print_json
@@ -29,7 +31,9 @@ _FEW = 2
 
 
 @long_output
-def run(*topic: str, plugins: tuple[str, ...] = (), json: Flag = False) -> None:
+def run(
+    *topic: str, plugins: Annotated[tuple[str, ...], Parameter(show_default=False)] = (), json: Flag = False
+) -> None:
     """Explain an architecture choice: formula, effect, reasons, users, cost, evidence and how to set it.
 
     Parameters

@@ -53,7 +53,7 @@ def run(
     dtype
         Number format of the weights. Default: as stored.
     int8
-        Store the matrices of layers and head as 8-bit numbers with a scale per row, and the rest in bfloat16. A CPU
+        Use 8-bit numbers with a scale per row for the matrices of layers and head, and bfloat16 for the rest. A CPU
         then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
     compile
         Compile a decoding step into one graph. Compiling takes up to a minute; then a token takes about half the time.

@@ -25,8 +25,8 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
     Parameters
     ----------
     name
-        A device of `archlab list hardware`, several of one kind as in h100x8, or a YAML file with the same fields.
-        Default: this machine, if it has been measured.
+        A device of `archlab list hardware`, several of one kind as in h100x8, a YAML file with the same fields, or
+        `this` for this machine, if it has been measured.
     measure
         Measure this machine first and save the result as `this`. It takes about four minutes. Run nothing else
         meanwhile.

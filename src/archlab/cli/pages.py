@@ -27,7 +27,8 @@ def report(
     out
         The page to write. Default: report.html in the folder of the first run.
     live
-        Write the page again after this number of seconds, until all runs have ended or Ctrl-C. Browsers reload it.
+        Write the page again after this number of seconds, until all runs have ended or you press Ctrl-C. Browsers
+        reload it.
     json
         Print the state of each run as JSON.
     """
