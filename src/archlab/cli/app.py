@@ -71,9 +71,12 @@ TRUST_OPTION = "--trust"
 TRUST_HELP = f"`{TRUST_OPTION}` runs plug-ins that are named in a folder from somebody else."
 
 
-def make_app() -> App:
-    """Return the command with all its verbs. No verb is imported yet."""
-    app = HelpApp(
+def make_app(kind: type[App] = HelpApp) -> App:
+    """Return the command with all its verbs. No verb is imported yet.
+
+    Cyclopts writes its reference only for an App whose verbs are of the same class, which is the plain App.
+    """
+    app = kind(
         name="archlab",
         help=HELP,
         help_epilogue=TRUST_HELP,

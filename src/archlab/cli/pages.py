@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+from cyclopts import App
+
 import archlab
 from archlab.cli.app import TRUST_HELP, VERBS, make_app
 from archlab.cli.arguments import AtLeastOne, Flag
@@ -73,7 +75,7 @@ def guide(*, out: Path) -> None:
 
 def commands() -> str:
     """Return the help pages of all commands as Markdown, without a table of contents, which the site makes."""
-    app = make_app()
+    app = make_app(App)
     for verb, *_ in VERBS:
         show_docstring(app[verb])
     text = app.generate_docs(output_format="markdown")

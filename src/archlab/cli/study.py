@@ -43,8 +43,8 @@ def run(
 ) -> None:
     """Train every arm with every seed, compare the arms, and write the report. Finished runs are never repeated.
 
-    At the end it shows the claim of the ledger that the study tests. For a study of your own, it names the topics of
-    `archlab explain` about its arms.
+    At the end it shows the claim of the ledger that the study tests. For a study of your own, it prints
+    the `archlab explain` commands about its arms.
 
     Parameters
     ----------
