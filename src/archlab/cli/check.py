@@ -55,21 +55,21 @@ def run(
     check_one_answer(json, html)
     shape, part = load_shape(config, overrides)
     case = Case(shape, tensor, languages, pipeline)
-    found = findings(case)
+    results = findings(case)
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        print(write_check(f"{config} ({part})" if part else config, found, html))
+        print(write_check(f"{config} ({part})" if part else config, results, html))
     elif json:
-        print_json([as_json(finding) for finding in found])
+        print_json([as_json(finding) for finding in results])
     else:
         out = console()
         if part:
             out.print(f"{config}: {part}\n", soft_wrap=True)
-        for line in lines(found, out.width):
+        for line in lines(results, out.width):
             out.print(line, soft_wrap=True)
         if case.cut:
             columns, *rows = stages(case, case.cut)
             print_table(columns, rows, right=columns[1:])
-        out.print(f"{config}: {summary(found)}", soft_wrap=True)
-    return int(strict and any(finding.level == "warning" for finding in found))
+        out.print(f"{config}: {summary(results)}", soft_wrap=True)
+    return int(strict and any(finding.level == "warning" for finding in results))

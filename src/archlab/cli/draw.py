@@ -37,8 +37,8 @@ def run(
     unfold
         Draw the inside of these branches, with their projections: mlp, attention, or mlp,attention.
     """
-    if others := [text for text in overrides if "=" not in text]:
-        pair = f"{config} {others[0]}"
+    if more_configs := [text for text in overrides if "=" not in text]:
+        pair = f"{config} {more_configs[0]}"
         raise UserError(f"draw takes one config; for two side by side, type: archlab diff {pair} --html pair.html")
     if out.suffix.lower() not in (".svg", ".png"):
         raise UserError(f"--out is {out}; allowed: a file name that ends in .svg or .png")

@@ -75,16 +75,16 @@ def _print_one(entry: LedgerEntry) -> None:
     if entry.claim.published:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
-    for found in entry.found:
-        out.print(f"\nFound here, {words.at_scale(found)}: {words.verdict(found)}")
-        if found.judged:
-            print_table(words.EXPECTED, map(words.expected, found.judged))
-        for reason in words.untested(found):
+    for result in entry.found:
+        out.print(f"\nFound here, {words.at_scale(result)}: {words.verdict(result)}")
+        if result.judged:
+            print_table(words.EXPECTED, map(words.expected, result.judged))
+        for reason in words.untested(result):
             out.print(reason)
-        if found.unpredicted:
+        if result.unpredicted:
             out.print(f"\n{words.UNPREDICTED_HEADING}")
-            print_table(words.UNPREDICTED, map(words.not_predicted, found.unpredicted))
-        for ranking in found.rankings:
+            print_table(words.UNPREDICTED, map(words.not_predicted, result.unpredicted))
+        for ranking in result.rankings:
             out.print(words.ranked(ranking))
     if note := words.has_changed(entry):
         out.print(f"note: {note}")
