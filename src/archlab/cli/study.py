@@ -261,7 +261,7 @@ def _predicted(study: str) -> Iterator[str]:
 
 
 def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
-    """Return a sentence about the training time of all runs, summed, and the source of the estimate."""
+    """Return sentences about the runs, their training time and the source of that estimate."""
     from archlab.pricing.units import seconds
     from archlab.study.forecast import STEPS, as_rehearsed, as_timed, forecast
     from archlab.study.schema import most_seeds
@@ -273,8 +273,8 @@ def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     if total.seconds is None:
         return f"{runs}; for a time, measure this machine with `archlab hardware --measure`"
     source = "its measured speed" if this else f"{STEPS} steps of {first.label} now, and the FLOPs of the other arms"
-    time = f"training time, all runs summed: about {seconds(total.seconds)}, estimated for this machine from {source}"
-    return f"{runs}\n{time}; starting the runs and evaluation are not included"
+    time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
+    return f"{runs}\n{time}, estimated for this machine from {source}; start-up and evaluation are not included"
 
 
 def _resources(designed: Sequence["Arm"]) -> str:
