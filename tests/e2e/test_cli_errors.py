@@ -67,7 +67,7 @@ def test_five_mistakes_are_five_lines(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("trian tiny.yaml --out new", "no command 'trian'; did you mean train?"),
+        ("trian tiny.yaml --out new", "unknown command 'trian'; did you mean train?"),
         ("train tiny.yml --out new", "no config 'tiny.yml': neither a preset nor a file"),
         ("train tiny-lama --out new", "did you mean tiny-llama?"),
         ("train tiny.yaml modl.d_model=3 --out new", "modl  unknown; did you mean model?"),
@@ -97,8 +97,8 @@ def test_five_mistakes_are_five_lines(here):
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
         ("study run laddr", "no study 'laddr'"),
         ("study show laddr", "did you mean ladder?"),
-        ("study report full", "full: no study folder (no study.yaml)"),
-        ("study report ladder", "ladder: no study folder (no study.yaml)"),
+        ("study report full", "full: not a study folder, because it has no study.yaml"),
+        ("study report ladder", "ladder: not a study folder, because it has no study.yaml"),
         ("study run tiny.yaml", "question  missing; it has no default"),
         ("study run ladder --out full", "full: holds something else (thesis.tex) and no study.yaml"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),

@@ -216,7 +216,7 @@ def test_every_command_is_in_the_reference_as_its_help_has_it(
     for words in (["cost"], ["study", "run"], ["bench", "train"]):
         assert main([*words, "--help"]) == 0
         options = re.findall(r"(?<!\S)--[\w-]+", capsys.readouterr().out)
-        section = commands.words.partition(f"\narchlab {' '.join(words)} ")[2].partition("\narchlab ")[0]
+        section = commands.words.partition(f"\narchlab {' '.join(words)} [OPTIONS] ")[2].partition("\narchlab ")[0]
         assert TRUST_OPTION in options
         assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options} - {TRUST_OPTION}
     assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named only once, for all commands"

@@ -707,7 +707,7 @@ def test_files_of_plug_ins_that_lead_nowhere(tmp_path: Path) -> None:
     Path("loop.py").symlink_to("loop.py")
     with pytest.raises(UserError, match=r"plugins: .*loop\.py: no such file"):
         config("plugins=[loop.py]")
-    with pytest.raises(UserError, match="no user 'nobody-of-that-name'"):
+    with pytest.raises(UserError, match="unknown user 'nobody-of-that-name'"):
         config("plugins=[~nobody-of-that-name/x.py]")
 
 

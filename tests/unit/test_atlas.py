@@ -239,7 +239,7 @@ def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
         (["--sort", "-siz"], "--sort: 'siz' is no field of the atlas; did you mean size? allowed: "),
         (["--filter", "year=>3"], "--filter: 'year=>3'; allowed: a field, = != < <= > >=, and a value"),
         (["--filter", "year=new"], "--filter: 'year=new': year is a number, or true or false; found 'new'"),
-        (["--filter"], "--filter: no value after it; allowed: conditions"),
+        (["--filter"], "--filter has no value; allowed: conditions"),
         (["--filter", "year"], "--filter: 'year'; allowed: a field, = != < <= > >=, and a value, as in 'year>=2024'"),
         (["--filter", "norm<RMSNorm"], "--filter: 'norm<RMSNorm': < is not for the words of norm; allowed: = and !="),
         (["--filter", "year>null"], "--filter: 'year>null': > is not for null; allowed: = and !="),

@@ -76,7 +76,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cots", "gpt-2"], "no command 'cots'; did you mean cost? allowed: "),
+        (["cots", "gpt-2"], "unknown command 'cots'; did you mean cost? allowed: "),
         (["show", "gpt2x"], "did you mean"),
         (["show", "tiny-llama", "model.norm.knd=x"], "model.norm.knd  unknown; did you mean kind?"),
         (["cost", "gpt-2", "--context", "4096"], "learned positions end"),
@@ -92,11 +92,11 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 
 TAKES = {
-    "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
+    "demo": "no arguments", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
     "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
-    "study list": "none", "study show": "STUDY", "ledger": "CLAIM", "guide": "none",
+    "study list": "no arguments", "study show": "STUDY", "ledger": "CLAIM", "guide": "no arguments",
 }  # fmt: skip
-"""What a command takes, where that is not any number of arguments."""
+"""Arguments of the commands that do not take any number of them."""
 
 NEEDS = {
     "show": "CONFIG", "draw": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
@@ -105,10 +105,10 @@ NEEDS = {
     "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out", "report": "RUN",
     "lm-eval": "PATH",
 }  # fmt: skip
-"""What a command asks for first."""
+"""First argument that a command needs."""
 
 WRITES = {"demo", "draw", "guide", "size", "data", "train", "import", "export", "convert", "study run", "report"}
-"""Those that take --out."""
+"""Commands with --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})
 
@@ -126,16 +126,16 @@ def refusal(capsys, *arguments):
 def test_what_every_command_says_of_wrong_arguments(command, capsys):
     words = command.split()
     said = refusal(capsys, *words, "--nowhere=3")
-    assert said.startswith(f"--nowhere: no option of `archlab {command}`; ")
+    assert said.startswith(f"--nowhere: unknown option of `archlab {command}`; ")
     assert ("--out" in said) == (command in WRITES)
     if command in NEEDS:
         name = NEEDS[command]
-        assert refusal(capsys, *words).startswith(f"{name}: missing; `archlab {command}` needs it: ")
+        assert refusal(capsys, *words).startswith(f"{name} is missing; `archlab {command}` needs it: ")
     if command in TAKES:
         needed = {"diff": ["a", "b"], "convert": ["a", "--n-kv-heads", "1", "--out", "o"]}.get(command, [])
-        needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "none"]
+        needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "no arguments"]
         needed += ["--out", "o"] if command in ("import", "export", "guide") else []
-        message = f"'more': one argument too many; `archlab {command}` takes {TAKES[command]}"
+        message = f"'more' is one argument too many; `archlab {command}` takes {TAKES[command]}"
         assert refusal(capsys, *words, *needed, "more", "most") == message
 
 
@@ -144,30 +144,33 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
     [
         (
             "cost gpt-2 --contxt 3",
-            "--contxt: no option of `archlab cost`; did you mean --context? allowed: --batch, --c",
+            "--contxt: unknown option of `archlab cost`; did you mean --context? allowed: --batch, --c",
         ),
-        ("cost gpt-2 -x", "-x: no option of `archlab cost`; allowed: --batch, "),
+        ("cost gpt-2 -x", "-x: unknown option of `archlab cost`; allowed: --batch, "),
         (
             "cost gpt-2 --train.lr=3",
-            "--train.lr: no option of `archlab cost`; a field is changed without dashes: train.lr=3",
+            "--train.lr: unknown option of `archlab cost`; to change a field, leave out the dashes: train.lr=3",
         ),
-        ("train a --ot b", "--ot: no option of `archlab train`; did you mean --out?"),
-        ("cost gpt-2 --batch 0", "--batch: '0'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch -3", "--batch: '-3'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch two", "--batch: 'two'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch 1.5", "--batch: '1.5'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch", "--batch: no value after it; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch 1 --batch 2", "--batch: given twice; allowed: once"),
-        ("cost gpt-2 --dtype float3", "--dtype: 'float3'; did you mean float32? allowed: bfloat16, float32"),
-        ("cost gpt-2 --json=maybe", "--json: 'maybe'; allowed: nothing, the name alone says it"),
-        ("list preset", "WHAT: 'preset'; did you mean presets? allowed: presets, hardware, families, "),
-        ("generate r --top-k 1.5", "--top-k: '1.5'; allowed: a whole number"),
-        ("generate r --seed x", "--seed: 'x'; allowed: a whole number"),
-        ("generate r --temperature hot", "--temperature: 'hot'; allowed: a number"),
-        ("generate r --stop", "--stop: no value after it; allowed: text"),
-        ("data a --out", "--out: no value after it; allowed: a path"),
-        ("train a", "--out: missing; `archlab train` needs it: the run's folder"),
-        ("study rn", "no command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show"),
+        ("train a --ot b", "--ot: unknown option of `archlab train`; did you mean --out?"),
+        ("cost gpt-2 --batch 0", "--batch is '0'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch -3", "--batch is '-3'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch two", "--batch is 'two'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch 1.5", "--batch is '1.5'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch", "--batch has no value; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch 1 --batch 2", "--batch occurs twice; allowed: once"),
+        ("cost gpt-2 --dtype float3", "--dtype is 'float3'; did you mean float32? allowed: bfloat16, float32"),
+        ("cost gpt-2 --json=maybe", "--json is 'maybe'; allowed: no value, only the name"),
+        ("list preset", "WHAT is 'preset'; did you mean presets? allowed: presets, hardware, families, "),
+        ("generate r --top-k 1.5", "--top-k is '1.5'; allowed: a whole number"),
+        ("generate r --seed x", "--seed is 'x'; allowed: a whole number"),
+        ("generate r --temperature hot", "--temperature is 'hot'; allowed: a number"),
+        ("generate r --stop", "--stop has no value; allowed: text"),
+        ("data a --out", "--out has no value; allowed: a path"),
+        ("train a", "--out is missing; `archlab train` needs it: the run folder"),
+        (
+            "study rn",
+            "unknown command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show",
+        ),
     ],
 )
 def test_wrong_command_lines(line, message, capsys):
@@ -182,7 +185,7 @@ def test_numbers_are_written_as_in_a_config(capsys):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; run the same command again: what is finished is kept"),
+        (KeyboardInterrupt(), 130, "interrupted; to continue, repeat the command: finished work is kept"),
         (UserError("field: wrong"), 2, "field: wrong"),
         (OSError(28, "No space left on device", "/out/file"), 2, "/out/file: No space left on device"),
         (MemoryError(), 2, "too little memory; try a smaller train.micro_batch_tokens, and in a study fewer --workers"),

@@ -139,7 +139,7 @@ def test_a_model_too_large_for_the_memory_is_refused(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tiny-llama", "--html", "a", "--json"], "--json and --html: allowed: one of them"),
+        (["tiny-llama", "--html", "a", "--json"], "--json and --html cannot be combined"),
         (["gpt-2", *SMALL[:3], "model.attention.n_heads=4", "--context", "4096"], "learned positions end"),
         (["tiny-llama", "model.attention={n_heads: 4, visibility: two_sided}"], "allowed: causal"),
     ],

@@ -231,19 +231,19 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
     [
         (
             (),
-            "--out: missing; `archlab draw` needs it: the file to write: an .svg, for light and dark, or a .png, light\n",
+            "--out is missing; `archlab draw` needs it: the .svg or .png file to write\n",
         ),
-        (("--out", "x.pdf"), "--out: x.pdf; allowed: a file that ends in .svg or .png\n"),
+        (("--out", "x.pdf"), "--out is x.pdf; allowed: a file name that ends in .svg or .png\n"),
         (
             ("gpt-2-xl", "--out", "x.svg"),
-            "draw: draws one config; two side by side: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
+            "draw takes one config; for two side by side, type: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
         ),
         (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp\n"),
         (
             ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
             "--unfold mlp: the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
         ),
-        (("--out", "x"), "--out: x; allowed: a file that ends in .svg or .png\n"),
+        (("--out", "x"), "--out is x; allowed: a file name that ends in .svg or .png\n"),
     ],
 )
 def test_draw_says_where_to_write(more, said, capsys):
