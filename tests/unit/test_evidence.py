@@ -629,7 +629,7 @@ def test_a_study_that_was_changed_is_named(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):
     assert main(["ledger", "gate"]) == 2
-    assert "no claim 'gate'; did you mean gates?" in capsys.readouterr().err
+    assert "unknown claim 'gate'; did you mean gates?" in capsys.readouterr().err
     assert main(["ledger", "99"]) == 2
     assert "allowed: 1 to 20, or a claim's name" in capsys.readouterr().err
 
