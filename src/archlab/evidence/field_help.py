@@ -53,13 +53,13 @@ def _field_help(schema: type[BaseModel], _changes: int) -> dict[str, FieldHelp]:
     for path, owner, name in _walk(schema, ""):
         field, kind = owner.model_fields[name], _kind(owner)
         new = _variant(owner, name, kind)
-        known = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
-        same = [r for r in known.readings if (r.text, r.allowed, r.default) == (new.text, new.allowed, new.default)]
+        help_ = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
+        same = [r for r in help_.readings if (r.text, r.allowed, r.default) == (new.text, new.allowed, new.default)]
         if same:
             same[0].kinds.extend(k for k in new.kinds if k not in same[0].kinds)
         else:
-            known.readings.append(new)
-        known.values.update(_values(owner, field, name))
+            help_.readings.append(new)
+        help_.values.update(_values(owner, field, name))
     for help_ in found.values():
         if help_.path.endswith(".kind"):
             help_.readings[:] = [_of_kinds(help_)]
@@ -94,8 +94,8 @@ def _walk(schema: type[BaseModel], at: str) -> Iterator[tuple[str, type[BaseMode
         yield at + name, schema, name
         for section in section_classes(field):
             yield from _walk(section, f"{at}{name}.")
-        if named := value_of_mapping(field):
-            for section in section_classes(named):
+        if value_field := value_of_mapping(field):
+            for section in section_classes(value_field):
                 yield from _walk(section, f"{at}{name}.NAME.")
 
 
@@ -128,8 +128,8 @@ def _values(owner: type[BaseModel], field: FieldInfo, name: str) -> dict[str, st
     """Return the words that are allowed as a value, and the docstrings of those that are kinds."""
     if name == "kind":
         return {str(field.default): one_line(owner.__doc__)}
-    named = [mark for mark in field.metadata if isinstance(mark, KindName)]
-    return {kind: one_line(found.__doc__) for mark in named for kind, found in kinds(mark.root).items()} or (
+    marks = [mark for mark in field.metadata if isinstance(mark, KindName)]
+    return {kind: one_line(found.__doc__) for mark in marks for kind, found in kinds(mark.root).items()} or (
         dict.fromkeys(_words(field.annotation), "")
     )
 
@@ -160,8 +160,8 @@ def allowed(owner: type[BaseModel], name: str) -> str:
 
 def _section(field: FieldInfo) -> str:
     """Return the description of a section by its kinds or its fields, or "" for a plain value."""
-    if named := kind_names(field):
-        return f"{_SECTION} of kind {', '.join(named)}"
+    if names := kind_names(field):
+        return f"{_SECTION} of kind {', '.join(names)}"
     return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))
 
 

@@ -93,16 +93,16 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
     They are those that the topic names, and those of arms that change to the topic. Outcomes that follow from the
     config, like the size of a cache, are left out. Named comparisons come first, and primary outcomes before others.
     """
-    named = dict(topics())[name].measured
-    about_topic = [one for one in _compared(entries) if _key(one) in named or name in _topics_of(one)]
-    yield from sorted(about_topic, key=lambda one: (_key(one) not in named, not _is_answer(one)))
+    keys = dict(topics())[name].measured
+    about_topic = [found for found in _compared(entries) if _key(found) in keys or name in _topics_of(found)]
+    yield from sorted(about_topic, key=lambda found: (_key(found) not in keys, not _is_answer(found)))
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
     """Yield all predicted comparisons, and others by the primary outcome only."""
     for entry in entries:
-        yield from (one for one in entry.found[0].judged if one.comparison and not one.is_counted)
-        yield from (one for one in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(one))
+        yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
+        yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
 
 
 def _key(comparison: Compared) -> str:

@@ -88,8 +88,8 @@ def _fields_with(value: str) -> list[FieldHelp]:
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
     """Return the topic named after the value, if its settings include this one. Otherwise see `_of_settings`."""
-    named = by_name().get(plain(setting.partition("=")[2]))
-    return named if named and setting in named[1].settings else _of_settings([setting])
+    found = by_name().get(plain(setting.partition("=")[2]))
+    return found if found and setting in found[1].settings else _of_settings([setting])
 
 
 def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
@@ -105,7 +105,7 @@ def _unknown(text: str) -> list[FieldHelp]:
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
     raise UserError(
-        f"unknown topic {text!r}{hint or ';'} `archlab explain` lists all, and any field of a config is one"
+        f"unknown topic {text!r}{hint or ';'} `archlab explain` lists all topics; any field of a config is a topic, too"
     )
 
 
@@ -132,7 +132,7 @@ def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
         if topic.fields.keys() & changed.keys()
         and all(path in config and config[path] == value for path, value in topic.fields.items())
     ]
-    return sorted(found, key=lambda one: (-len(one[1].fields.keys() & changed.keys()), len(one[1].fields)))
+    return sorted(found, key=lambda named: (-len(named[1].fields.keys() & changed.keys()), len(named[1].fields)))
 
 
 def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
@@ -140,8 +140,8 @@ def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named
 
     GELU, for instance, is not returned for a gated MLP, because there it is GEGLU.
     """
-    named = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
-    return [found for path, found in named if found and path in found[1].fields and _has_words(found[1], config)]
+    by_value = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
+    return [found for path, found in by_value if found and path in found[1].fields and _has_words(found[1], config)]
 
 
 def _has_words(topic: Topic, config: Mapping[str, Any]) -> bool:

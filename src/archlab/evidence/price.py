@@ -46,12 +46,12 @@ def prices(topic: Topic) -> dict[str, Price]:
 
 def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
     """Return the rows of a table of costs. It is empty if no row shows a difference."""
-    every = found.values()
-    rows = [("parameters", *(units.count(one.parameters) for one in every))]
-    if any(one.parameters != one.active for one in every):
-        rows.append(("of them used by a token", *(units.count(one.active) for one in every)))
-    rows.append(("FLOPs per token", *(units.si(one.flops) for one in every)))
-    rows.append(("kept for decoding", *(units.binary(one.state_bytes) for one in every)))
+    models = found.values()
+    rows = [("parameters", *(units.count(price.parameters) for price in models))]
+    if any(price.parameters != price.active for price in models):
+        rows.append(("used per token", *(units.count(price.active) for price in models)))
+    rows.append(("FLOPs per token", *(units.si(price.flops) for price in models)))
+    rows.append(("kept for decoding", *(units.binary(price.state_bytes) for price in models)))
     return rows if any(len(set(counted)) > 1 for _, *counted in rows) else []
 
 

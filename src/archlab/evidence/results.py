@@ -195,18 +195,18 @@ def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator
     if summary.sizes:
         raise UserError(f"{summary.name}: the study has several sizes; only results of one size can be recorded")
     yield _line(_about(summary, config, study, scale, date).model_dump(mode="json"))
-    every = [_Outcome(summary.outcome, {arm.name: arm.values for arm in summary.arms})]
-    every += [_Outcome(other.outcome, {arm: one.values for arm, one in other.arms.items()}) for other in summary.others]
+    outcomes = [_Outcome(summary.outcome, {arm.name: arm.values for arm in summary.arms})]
+    outcomes += [_Outcome(o.outcome, {name: arm.values for name, arm in o.arms.items()}) for o in summary.others]
     for arm in summary.arms:
         for seed in arm.seeds:
-            where = {"arm": arm.name, "seed": seed, "fold": seed % _n_folds(config)}
-            yield _line({**where, "values": _of_index(every, ("log", "weights", "sweep"), arm.name, seed)})
+            labels = {"arm": arm.name, "seed": seed, "fold": seed % _n_folds(config)}
+            yield _line({**labels, "values": _at_index(outcomes, ("log", "weights", "sweep"), arm.name, seed)})
     for source, index in (("timing", "round"), ("config", None)):
         for arm in summary.arms:
-            rounds = {n for outcome in every if outcome.heading.source == source for n in outcome.values[arm.name]}
+            rounds = {n for outcome in outcomes if outcome.heading.source == source for n in outcome.values[arm.name]}
             for n in sorted(rounds):
-                where = {"arm": arm.name, **({index: n} if index else {})}
-                yield _line({**where, "values": _of_index(every, (source,), arm.name, n)})
+                labels = {"arm": arm.name, **({index: n} if index else {})}
+                yield _line({**labels, "values": _at_index(outcomes, (source,), arm.name, n)})
 
 
 def read_results(lines: str) -> Results:
@@ -262,8 +262,8 @@ def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, d
     )
 
 
-def _of_index(every: Sequence[_Outcome], sources: tuple[str, ...], arm: str, index: int) -> dict[str, float | None]:
-    chosen = {one.heading.name: one.values[arm] for one in every if one.heading.source in sources}
+def _at_index(outcomes: Sequence[_Outcome], sources: tuple[str, ...], arm: str, index: int) -> dict[str, float | None]:
+    chosen = {outcome.heading.name: outcome.values[arm] for outcome in outcomes if outcome.heading.source in sources}
     return {name: values[index] for name, values in chosen.items() if index in values}
 
 
