@@ -62,7 +62,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_mask_is_drawn_as_its_rule_is_said(rule):
+def test_a_mask_is_drawn_by_its_rule(rule):
     sees, kept = RULES[rule]
     attention = f"{{n_heads: 4, {rule}}}" if rule != "{}" else "{n_heads: 4}"
     raw = {"model": {"vocab_size": 8, "d_model": 32, "n_layers": 1, "attention": {"n_heads": 4}}}
@@ -77,7 +77,7 @@ def test_a_recurrent_layer_sees_no_keys_and_keeps_a_state():
     svg = pictures()["mask-hybrid"]()
     filled = [name for name, is_filled in cells(str(svg)).items() if is_filled]
     assert not [name for name in filled if name.startswith("recurrent")]
-    # One head: keys 128 and values 256 wide, and three tokens of the convolution of q, k and v.
+    # One head with keys of 128 and values of 256, and three tokens of the convolution of q, k and v.
     d_model_64 = 128 * 256 + 3 * (128 + 128 + 256)
     assert f"keeps a state of {d_model_64:,} numbers" in str(svg)
 

@@ -23,7 +23,7 @@ def run_of(study: str, scale: str) -> StudySummary:
     return found.model_copy(update={"study": config.model_dump(mode="json")})
 
 
-def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
+def test_the_terminal_shows_the_claim_and_the_findings_of_the_ledger():
     said = list(lines(run_of("gates", "smoke")))
     (entry,) = ledger(chosen=[find_claim("gates")])
     assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
@@ -36,7 +36,7 @@ def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
 
 
 @pytest.mark.slow
-def test_the_page_tells_it_with_links_to_its_sources():
+def test_the_page_shows_the_claim_with_links_to_its_sources():
     page = render(run_of("gates", "cpu"))
     assert "Claim 4 of the ledger: gates" in page
     assert claims()[4].statement in page
@@ -45,7 +45,7 @@ def test_the_page_tells_it_with_links_to_its_sources():
     assert "archlab explain" not in page
 
 
-def test_of_a_claim_with_several_studies_the_others_are_left_out():
+def test_other_studies_of_a_claim_are_left_out():
     (entry,) = about_study("hybrid-recall")
     assert {judged.expected.study for found in entry.found for judged in found.judged} == {"hybrid-recall"}
     (whole,) = ledger(chosen=[entry.claim])
