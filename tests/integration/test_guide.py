@@ -20,7 +20,7 @@ from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.documents import HOW_TO, TUTORIALS, line
+from archlab.report.guide.documents import documents, line, text_of
 from archlab.report.guide.reference import ReferencePage, described, groups
 from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
@@ -99,10 +99,16 @@ def test_every_page_can_be_reached_from_the_index(site: dict[str, Page]):
 
 def test_every_document_but_the_notebook_is_a_page():
     found = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
-    assert {*TUTORIALS, *HOW_TO} == found - {"notebook"}
+    assert {*documents()} == found - {"notebook", "README"}
 
 
-@pytest.mark.parametrize("name", [*TUTORIALS, *HOW_TO])
+def test_the_list_of_documents_has_their_titles():
+    listed = re.findall(r"^- \[(.*)\]\((.*)\.md\)", text_of("README"), re.MULTILINE)
+    assert listed == [(text_of(name).partition("\n")[0].removeprefix("# "), name) for _, name in listed]
+    assert [name for _, name in listed] == [*documents(), "notebook"]
+
+
+@pytest.mark.parametrize("name", documents())
 def test_a_page_says_what_its_document_says(site: dict[str, Page], name: str):
     """The page has every line of code and every word of the headings."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
@@ -116,10 +122,10 @@ def test_a_page_says_what_its_document_says(site: dict[str, Page], name: str):
 
 
 def test_every_link_between_documents_is_one_between_their_pages(site: dict[str, Page]):
-    for name in (*TUTORIALS, *HOW_TO):
+    for name in documents():
         text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
         for linked in re.findall(r"\]\((?:\.\./)*([a-z_/]+)\.md\)", text):
-            if linked in (*TUTORIALS, *HOW_TO):
+            if linked in documents():
                 assert f"{Path(linked).name}.html" in site[f"{Path(name).name}.html"].links, f"{name}: {linked}"
 
 
@@ -227,7 +233,7 @@ def test_the_wheel_has_the_documents_inside_the_package():
     assert {*wheel["only-include"]} == {*wheel["sources"]} == {"src/archlab", "docs"}
     assert wheel["sources"]["docs"] == "archlab/docs"
     assert not any(
-        Path(f"docs/{name}.md").match(left_out) for name in (*TUTORIALS, *HOW_TO) for left_out in wheel["exclude"]
+        Path(f"docs/{name}.md").match(left_out) for name in documents() for left_out in wheel["exclude"]
     )
 
 

@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain, count, pairwise
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -16,28 +17,18 @@ from markupsafe import Markup
 from archlab.code import HOME
 from archlab.report.guide.reference import address_of_code
 
-TUTORIALS = ("tutorials/student", "tutorials/researcher", "tutorials/engineer")
+_NO_PAGE = "notebook"
+"""Document without a page: dated findings for contributors."""
 
-HOW_TO = (
-    "studies",
-    "probes",
-    "watching",
-    "optimizers",
-    "cost",
-    "drawing",
-    "run_folder",
-    "data",
-    "scaling",
-    "executors",
-    "claims",
-    "plugins",
-    "conventions",
-    "architecture",
-    "adding_a_choice",
-    "adding_a_component",
-    "adding_a_family",
-    "topics",
-)
+
+class DocumentGroup(NamedTuple):
+    """Documents that docs/README.md lists under one heading."""
+
+    title: str
+    about: str
+    """Its first paragraph."""
+    names: tuple[str, ...]
+    """Paths in docs/ without their ending, in order."""
 
 
 class Rendered(NamedTuple):
@@ -71,13 +62,32 @@ def documents_folder() -> Path:
     return inside if inside.is_dir() else HOME.parent.parent / "docs"
 
 
+@cache
+def document_groups() -> tuple[DocumentGroup, ...]:
+    """Return the groups of docs/README.md, in order."""
+    sections = (section.partition("\n") for section in text_of("README").split("\n## ")[1:])
+    return tuple(
+        DocumentGroup(
+            title,
+            text.strip().partition("\n\n")[0],
+            tuple(name for name in re.findall(r"\]\(([\w/]+)\.md\)", text) if name != _NO_PAGE),
+        )
+        for title, _, text in sections
+    )
+
+
+def documents() -> tuple[str, ...]:
+    """Return the names of all documents that have a page."""
+    return tuple(name for group in document_groups() for name in group.names)
+
+
 def address(name: str) -> str:
     """Return the address of a document's page."""
     return f"{PurePosixPath(name).name}.html"
 
 
 def document(name: str) -> Rendered:
-    """Return a document of TUTORIALS or HOW_TO as its page shows it."""
+    """Return one of `documents()` as its page shows it."""
     return render(text_of(name), links_from(PurePosixPath(name).parent))
 
 
@@ -94,11 +104,11 @@ def links_from(here: PurePosixPath) -> Links:
         if not path or urlsplit(href).scheme:
             return href
         linked = normpath(here / path).removesuffix(".md")
-        return f"{address(linked)}{hash_}{place}" if linked in (*TUTORIALS, *HOW_TO) else None
+        return f"{address(linked)}{hash_}{place}" if linked in documents() else None
 
     def title(text: str) -> str:
         linked = normpath(here / text).removesuffix(".md")
-        return text_of(linked).partition("\n")[0].removeprefix("# ") if linked in (*TUTORIALS, *HOW_TO) else text
+        return text_of(linked).partition("\n")[0].removeprefix("# ") if linked in documents() else text
 
     def image(source: str) -> str:
         drawn = (documents_folder() / here / source).read_bytes()

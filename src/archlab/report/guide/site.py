@@ -10,11 +10,12 @@ from archlab.evidence.ledger import ledger
 from archlab.evidence.topics import chapters, topics, topics_that_set
 from archlab.files import make_folder, write_atomic
 from archlab.report.guide.documents import (
-    HOW_TO,
-    TUTORIALS,
+    DocumentGroup,
     Rendered,
     address,
     document,
+    document_groups,
+    documents,
     line,
     links_from,
     render,
@@ -60,7 +61,7 @@ def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -
     `commands` (help of the commands) and `python_api` are Markdown.
     """
     make_folder(folder)
-    rendered = {address(name): document(name) for name in (*TUTORIALS, *HOW_TO)}
+    rendered = {address(name): document(name) for name in documents()}
     links = links_from(PurePosixPath())
     rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api, links)}
     common = {
@@ -104,9 +105,9 @@ def _reference(studies: Rendered) -> Iterator[Page]:
 
 def parts(titles: Mapping[str, str]) -> list[SitePart]:
     """Return the parts of the site. `titles` maps the address of each Markdown page to its title."""
+    *for_users, for_contributors = (_part(group, titles) for group in document_groups())
     return [
-        SitePart("tutorials", "Tutorials", "Each tutorial answers one question, step by step.", _of(TUTORIALS, titles)),
-        SitePart("how-to", "How-to", "Each page covers one subject, with examples.", _of(HOW_TO, titles)),
+        *for_users,
         SitePart(
             "lecture",
             "Lecture",
@@ -116,11 +117,12 @@ def parts(titles: Mapping[str, str]) -> list[SitePart]:
         ),
         SitePart("ledger", "Ledger", "Claims about architectures, and what was found.", {LEDGER: "The ledger"}),
         SitePart(
-            "reference",
-            "Reference",
+            "fields",
+            "Fields, commands and functions",
             "Every field of a file, every command and every function, as the code itself describes them.",
             {page.address: page.title for page in reference_pages()} | {at: titles[at] for at in (COMMANDS, PYTHON)},
         ),
+        for_contributors,
         SitePart(
             "bibliography",
             "Bibliography",
@@ -130,8 +132,9 @@ def parts(titles: Mapping[str, str]) -> list[SitePart]:
     ]
 
 
-def _of(names: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    return {address(name): titles[address(name)] for name in names}
+def _part(group: DocumentGroup, titles: Mapping[str, str]) -> SitePart:
+    pages = {address(name): titles[address(name)] for name in group.names}
+    return SitePart(slug(group.title), group.title, group.about, pages)
 
 
 _NUMBER = re.compile(r"arXiv (\d{4}\.\d{5})")
@@ -159,7 +162,7 @@ def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
         cites = [*rule.sources, *(point.source for point in rule.measured)]
         yield cites, (f"archlab check: {rule.name}", COMMANDS)
     numbers = {key: _NUMBER.search(source.where or "") for key, source in sources().items()}
-    for name in HOW_TO:
+    for name in documents():
         text = text_of(name)
         keys_cited = [key for key, number in numbers.items() if number and number[1] in text]
         yield keys_cited, (text.partition("\n")[0].removeprefix("# "), address(name))
