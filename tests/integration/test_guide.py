@@ -232,9 +232,7 @@ def test_the_wheel_has_the_documents_inside_the_package():
     wheel = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {*wheel["only-include"]} == {*wheel["sources"]} == {"src/archlab", "docs"}
     assert wheel["sources"]["docs"] == "archlab/docs"
-    assert not any(
-        Path(f"docs/{name}.md").match(left_out) for name in documents() for left_out in wheel["exclude"]
-    )
+    assert not any(Path(f"docs/{name}.md").match(left_out) for name in documents() for left_out in wheel["exclude"])
 
 
 def test_the_ledger_in_the_guide_has_its_pictures(site: dict[str, Page]):

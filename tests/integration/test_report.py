@@ -23,10 +23,11 @@ from archlab.errors import UserError
 from archlab.report.charts.axes import axis, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
+from archlab.report.pictures import pictures
 from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colors, differences, labels, levels, levels_show
 from archlab.report.study.curves import GRADIENT, LINES_SHOW, CurveQuantity, evaluations, last_half, mean_rows, updates
 from archlab.report.study.grids import tuned_fields, tuning_rows
-from archlab.report.study.page import drawn, picture, render, write_page, write_picture
+from archlab.report.study.page import drawn, render, write_page, write_picture
 from archlab.report.study.tables import terminal_table
 from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
@@ -260,11 +261,11 @@ def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: Stud
         assert words(caption) in said
 
 
-def test_the_picture_in_the_documents_is_what_the_code_draws_of_the_record() -> None:
-    """After a change of charts, run `make pictures`."""
+@pytest.mark.parametrize("name", pictures())
+def test_a_picture_of_the_readme_is_what_the_code_draws(name: str) -> None:
+    """After a change of charts, drawings or results, run `make pictures`."""
     docs = Path(__file__).parents[2] / "docs"
-    summary = StudySummary.model_validate_json((docs / "ladder.json").read_text(encoding="utf-8"))
-    assert picture(summary) == (docs / "ladder.png").read_bytes()
+    assert pictures()[name] == (docs / name).read_bytes()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from archlab.report.charts.marks import ChartRow, Width, color, layered, tooltip
 from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colors
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
-from archlab.study.record import ArmSummary, Comparison, StudySummary
+from archlab.study.record import ArmSummary, Comparison, Heading, StudySummary
 from archlab.study.stats import estimate, independent
 
 DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval at the level that decided the verdict."
@@ -107,9 +107,16 @@ def differences(
     if not any(arm.comparison for arm in summary.arms):
         return None
     rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
+    return forest(rows, summary.outcome, width, legend=legend, whole=whole)
+
+
+def forest(
+    rows: Sequence[ChartRow], outcome: Heading, width: Width = "container", *, legend: bool = False, whole: bool = False
+) -> alt.LayerChart:
+    """Return a chart of differences with their intervals. `rows` are those of `comparison_row`."""
     near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
-    x = _x_axis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit, of_differences=True)
+    x = _x_axis(shown, axis_title(outcome, "difference"), outcome.unit, of_differences=True)
     place_on_axis(rows, x)
     verdicts_shown = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     verdict_legend = (
@@ -219,23 +226,22 @@ def _difference(arm: ArmSummary, label: str, unit: Unit) -> ChartRow:
             "text": verdict(arm),
             "detectable": "",
         }
+    row = comparison_row(label, c, unit)
+    return row | {"text": diverged(arm)} if c.verdict == "diverged" else row
+
+
+def comparison_row(label: str, comparison: Comparison, unit: Unit) -> ChartRow:
+    """Return the row of a comparison: its difference, interval and verdict."""
+    value, low, high = comparison.difference, comparison.low, comparison.high
     return {
         "arm": label,
-        "value": c.difference,
-        "low": c.low,
-        "high": c.high,
-        "verdict": c.verdict,
-        "text": _difference_text(arm, c, unit),
-        "detectable": _detectable(c, unit),
+        "value": value,
+        "low": low,
+        "high": high,
+        "verdict": comparison.verdict,
+        "text": comparison.verdict if value is None else with_interval(value, low, high, unit),
+        "detectable": _detectable(comparison, unit),
     }
-
-
-def _difference_text(arm: ArmSummary, comparison: Comparison, unit: Unit) -> str:
-    if comparison.verdict == "diverged":
-        return diverged(arm)
-    if comparison.difference is None:
-        return comparison.verdict
-    return with_interval(comparison.difference, comparison.low, comparison.high, unit)
 
 
 def _detectable(comparison: Comparison, unit: Unit) -> str:

@@ -12,6 +12,7 @@ import vl_convert
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
 from archlab.evidence.claims import cited
+from archlab.evidence.results import Results
 from archlab.files import write_atomic
 from archlab.pricing.units import binary, count, seconds
 from archlab.report.charts.palette import MODES, PALETTES, vega_theme
@@ -154,9 +155,29 @@ def picture(summary: StudySummary) -> bytes:
 
     Under the study's question are the levels beside the differences, and the learning curves below them.
     """
-    whole, config = drawn(summary)
+    return _png(*drawn(summary))
+
+
+def forest_picture(results: Results, title: str) -> bytes:
+    """Return a PNG in light colors: the differences of committed results, one row per comparison, under a title."""
+    labels_by_name = {arm.name: arm.label for arm in results.about.arms}
+    outcome = results.heading(None)
+    comparisons = {name: found.comparison for name, found in results.compared().items()}
+    rows = [
+        arms.comparison_row(f"{labels_by_name[name]} vs {labels_by_name[found.reference]}", found, outcome.unit)
+        for name, found in comparisons.items()
+        if found
+    ]
+    first = results.about.arms[0]
+    scale = f"{count(first.parameters)} parameters, {count(first.tokens)} training tokens, {len(results.folds)} seeds."
+    text = alt.TitleParams(title, subtitle=[scale, arms.DIFFERENCES_SHOW], fontSize=18, offset=18)
+    chart = arms.forest(rows, outcome, 2 * _HALF, legend=True, whole=True).properties(title=text, padding=24)
+    return _png(chart.to_dict(validate=False), _picture_theme([]))
+
+
+def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
     try:
-        return vl_convert.vegalite_to_png(whole, config=config, scale=_SCALE)
+        return vl_convert.vegalite_to_png(spec, config=config, scale=_SCALE)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in vl-convert is not an Exception
@@ -172,11 +193,11 @@ def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     chart = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    config = vega_theme("light", arm_colors(summary, "light")) | {
-        "background": PALETTES["light"].paper,
-        "font": _FONT,
-    }
-    return chart.to_dict(validate=False), config
+    return chart.to_dict(validate=False), _picture_theme(arm_colors(summary, "light"))
+
+
+def _picture_theme(category: Sequence[str]) -> dict[str, Any]:
+    return vega_theme("light", category) | {"background": PALETTES["light"].paper, "font": _FONT}
 
 
 def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
