@@ -11,7 +11,7 @@ import torch
 import archlab
 from archlab.cli.app import main
 from archlab.config.core import trust
-from archlab.config.core.plugins import loaded
+from archlab.config.core.plugins import resolve_and_import
 from archlab.config.core.registry import kinds, make
 from archlab.errors import UserError, user_message
 from archlab.study.outcome_schema import Outcome
@@ -167,7 +167,7 @@ def test_a_field_that_no_file_can_hold(what: str) -> None:
 def test_an_outcome_that_gives_no_number(given: str) -> None:
     write(FILES["guesses.py"].replace("    tokens =", f"    return {given}\n    tokens ="), "guesses.py")
     trust.accept("guesses.py")
-    loaded((str(Path("guesses.py").resolve()),))
+    resolve_and_import((str(Path("guesses.py").resolve()),))
     outcome = kinds(Outcome)["guesses"]()
     run: Any = SimpleNamespace(tokens=torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(

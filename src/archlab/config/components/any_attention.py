@@ -64,16 +64,14 @@ class AnyAttention(Visibility, QueryHeads):
         key_width: int,
         value_width: int,
         made: int,
-        *,
         sinks: int = 0,
-        lies_by_head: bool = False,
     ) -> Iterator[Operation]:
         """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
 
         One product with the key and one with the value per pair and head. Shaw's vectors ask for one more; it is
         computed with the vector of every distance, of which each pair takes one. `made`: numbers per token that keys
         and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
-        every pair. `lies_by_head`: whether queries lie in memory head by head, and not token by token.
+        every pair.
         """
         needs = self._needs_in_pass(site, this)
         heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
@@ -92,7 +90,7 @@ class AnyAttention(Visibility, QueryHeads):
             weights=learned * this.bytes_each,
             kept=self.kept_bytes(site, this),
             moved=(queries + this.rows * made + biases) * this.bytes_each,
-            saved=self._saved(site, this, key_width, value_width, made, has_sinks=sinks > 0, lies_by_head=lies_by_head),
+            saved=self._saved(site, this, key_width, value_width, made, has_sinks=sinks > 0),
             times=2 if is_written else 1,
         )
         scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
@@ -107,6 +105,10 @@ class AnyAttention(Visibility, QueryHeads):
         saved = (1 + needs.softcap + 2 * needs.dropout) * made
         yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=saved, made=made)
 
+    def _lies_by_head(self, site: Site, this: Pass) -> bool:
+        """Return whether queries lie in memory head by head, and not token by token."""
+        return False
+
     def _saved(
         self,
         site: Site,
@@ -116,7 +118,6 @@ class AnyAttention(Visibility, QueryHeads):
         made: int,
         *,
         has_sinks: bool,
-        lies_by_head: bool,
     ) -> float:
         """Bytes that training keeps of queries, keys, values, masks and biases.
 
@@ -131,7 +132,7 @@ class AnyAttention(Visibility, QueryHeads):
         given = 0
         if this.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
-            is_copied = lies_by_head or bool(self._blocks(needs, this)) or key_width != value_width
+            is_copied = self._lies_by_head(site, this) or bool(self._blocks(needs, this)) or key_width != value_width
             is_copied |= bytes_each != this.bytes_each
             key_width = value_width = max(key_width, value_width)
             given = value_width * is_copied

@@ -107,7 +107,7 @@ class Latent(AnyAttention):
         make none of them and multiply more per pair instead: a key is kept_width wide in every head, a value kv_rank.
         """
         d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
-        is_absorbed = this.is_cached and self.absorbing_is_less(this.tokens)
+        is_absorbed = self._is_absorbed(this)
         if rank:
             yield this.product("projections", d, rank, bias=rank * self.qkv_bias)
             yield from this.norm(self.narrow_norm, rank)
@@ -130,8 +130,15 @@ class Latent(AnyAttention):
             yield from self.mixing(site, this, self.kept_width, value, self.kept_width)
         else:
             made = H * (self.query_width + self.v_dim)
-            yield from self.mixing(site, this, self.query_width, self.v_dim, made, lies_by_head=True)
+            yield from self.mixing(site, this, self.query_width, self.v_dim, made)
         yield this.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
+
+    def _is_absorbed(self, this: Pass) -> bool:
+        return this.is_cached and self.absorbing_is_less(this.tokens)
+
+    def _lies_by_head(self, site: Site, this: Pass) -> bool:
+        """Return whether keys and values of all heads are made."""
+        return not self._is_absorbed(this)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The narrow vector and the rotated part of the key, of the tokens that may still be seen."""

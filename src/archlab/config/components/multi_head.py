@@ -169,15 +169,7 @@ class MultiHead(AnyAttention, _Shape):
         if self.temperature is not None:
             yield this.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
         made = self.n_kv_heads * (self.head_dim + self.v_dim)
-        yield from self.mixing(
-            site,
-            this,
-            self.head_dim,
-            self.v_dim,
-            made,
-            sinks=self.n_heads * self.sinks,
-            lies_by_head=self._lies_by_head(site),
-        )
+        yield from self.mixing(site, this, self.head_dim, self.v_dim, made, self.n_heads * self.sinks)
         yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
         if self.gate is not None:
             yield this.product(
@@ -189,8 +181,8 @@ class MultiHead(AnyAttention, _Shape):
             yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield this.product("projections", self.out_width, d, bias=d * self.out_bias)
 
-    def _lies_by_head(self, site: Site) -> bool:
-        """Whether queries are laid out head by head: torch's norms and a rotation of some dimensions copy them."""
+    def _lies_by_head(self, site: Site, this: Pass) -> bool:
+        """Return whether torch's norms or a rotation of some dimensions copy the queries head by head."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
         if isinstance(norm, NoNorm) or norm.scope != "head":
