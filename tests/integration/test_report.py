@@ -481,7 +481,7 @@ def test_a_second_half_with_one_evaluation_is_left_out_with_a_sentence() -> None
     short = study.model_copy(update={"arms": arms})
     assert evaluations(short) is not None
     assert last_half(short) is None
-    said = "There is no curve of the second half, because it has fewer than two evaluations."
+    said = "The second half is not drawn, because it has fewer than two evaluations."
     assert said in words(Page(render(short)).text)
     assert said not in words(Page(render(study)).text)
 
@@ -531,7 +531,7 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     assert "diverged" in rows["GELU", "0.016"]["text"]
     assert rows["ReLU", "0.008"]["mean"] == pytest.approx((3 - 0.8 + 2.9) / 2), "the better schedule's"
     kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
-    assert kinds == {"cosine": "optimum", "constant": None}, "what is no number has no edge"
+    assert kinds == {"cosine": "optimum", "constant": None}, "a value that is not a number has no edge"
     assert {"tuning-0", "tuning-1"} <= json.loads(page_of("rich").data["specs"]).keys()
 
 

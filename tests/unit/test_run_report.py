@@ -168,8 +168,8 @@ def test_a_curve_of_one_point_is_not_drawn_and_the_page_says_so(tmp_path):
     assert held_out(runs, second_half=True) is None
     assert list(of_updates(runs)) == []
     page = run_page.render(runs)
-    assert "There is no curve of the second half, because it has fewer than two evaluations." in page
-    assert "There are no curves of loss and gradient, because there are fewer than two updates." in page
+    assert "The second half is not drawn, because it has fewer than two evaluations." in page
+    assert "Loss and gradient are not drawn, because there are fewer than two updates." in page
 
 
 def test_one_evaluation_beside_a_curve_is_a_visible_point(tmp_path):

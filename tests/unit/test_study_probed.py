@@ -47,7 +47,7 @@ def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
         assert [x is None for x in found.over_time[name]] == [x is None for x in expected]
         assert found.over_time[name][1:] == pytest.approx(expected[1:], rel=5e-4)
     assert found.over_time["log_z"] == pytest.approx([row["log_z"] for row in rows], rel=5e-4)
-    assert found.over_time["update_ratio"][0] is None, "there is no update before the first probe"
+    assert found.over_time["update_ratio"][0] is None, "no update precedes the first probe"
     digits = [re.sub(r"e.*|[-.]", "", repr(x)).strip("0") for x in found.at_end["gradient"]]
     assert max(map(len, digits)) <= 4
 
