@@ -18,14 +18,14 @@ _BLOCK = re.compile(r"^```(sh|yaml|python)\n(.*?)^```", re.MULTILINE | re.DOTALL
 
 
 def file_of(block: str) -> tuple[str, str] | None:
-    """(name, text) of a block whose first line is a comment that names a file."""
+    """Return (name, text) of a block whose first line is a comment with a file name."""
     named = re.match(r"# ([\w-]+\.(?:yaml|py))\n", block)
     return (named[1], block) if named else None
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With the plug-ins of the document that the tutorials point to, and a few texts."""
+    """The folder has the plug-ins of the page that the tutorials refer to, and a few texts."""
     plugins = (DOCS / "plugins.md").read_text(encoding="utf-8")
     for _, block in _BLOCK.findall(plugins):
         if (named := file_of(block)) and named[0] in ("squared.py", "guesses.py"):

@@ -23,7 +23,7 @@ LONGER: dict[str, str] = {}
 
 OPENINGS = re.compile(r"(Of|Where|What|So many|By|That|As)\b")
 OLD_WORDS = re.compile(r"\banew\b|\b(is|are) not there\b|\bso many\b", re.IGNORECASE)
-NOT_A_MESSAGE = re.compile(r"(?<!There )\b(is|are) no (?!longer|more\b|less\b|better|worse)\w+")
+NOT_A_MESSAGE = re.compile(r"(?<![Tt]here )\b(is|are) no (?!longer|more\b|less\b|better|worse)\w+")
 BRITISH = re.compile(
     r"\b(optimis|normalis|regularis|initialis|quantis|tokenis|summaris|generalis|specialis|factoris|parametris|"
     r"randomis|serialis|organis|recognis|synchronis|minimis|maximis|equalis|modernis|linearis|vectoris|penalis|"
@@ -34,8 +34,8 @@ SENTENCE = re.compile(r"(?<=[.!?:])[)\"'”`*]*\s+(?=[A-Z`\"'“(\[*\d]|archlab|
 PARAMETER = re.compile(r"(?m)^ *(?:[A-Z]\w+\n *-{4,}|[a-z_0-9]+)$")
 """A heading or a name in a section of a docstring, such as Parameters."""
 SHORTENED = re.compile(r"\b(e\.g|i\.e|et al|cf|vs|Fig|Eq|Sec|no|St|approx)\.")
-NAMES = re.compile(r"\brouter\.normalise\b|^normalise$|\bregularisation\b|\bmodernisation-ladder\b|aria-labelledby")
-"""A field and studies whose names stay, because configs and results hold them; and an attribute of HTML."""
+NAMES = re.compile(r"\brouter\.normalise\b|^normalise$|\bregularisation\b|\bmodernisation-ladder\b|aria-labelledby|^optimiser$|`optimiser`")
+"""Names that stay: a field, studies, a kind of operation in JSON output, and an attribute of HTML."""
 NOT_OURS = {"aliases", "name", "sources", "title", "try", "measured"}  # keys of YAML files
 
 
