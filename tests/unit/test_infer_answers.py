@@ -1,5 +1,8 @@
-"""What evaluations ask: likelihoods against a full pass of each text alone, in float64 by hand, and texts against those
-that are written one at a time. The interface of lm_eval itself is compared with its own by benchmarks/harness.py."""
+"""Answers to evaluation tasks: log-likelihoods and generated texts.
+
+Log-likelihoods are compared with a full pass of each text alone in float64. Generated texts are compared with texts
+that are generated one at a time. benchmarks/harness.py compares the whole interface with lm_eval's own models.
+"""
 
 import random
 import sys
@@ -38,7 +41,7 @@ def tokenizer() -> Tokenizer:
 
 
 def answers(tokenizer: Tokenizer, *choices: str, **more) -> Answers:
-    """Of weights large enough that no two tokens are nearly alike."""
+    """Return a model whose weights are so large that no two tokens have nearly the same probability."""
     model = Decoder(config(*choices).model, seed=1).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -69,7 +72,7 @@ def alone(model: Decoder, pair: Pair) -> tuple[float, bool]:
 
 @pytest.mark.parametrize("batch_tokens", [8192, 24])
 @pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
-def test_a_likelihood_is_that_of_the_text_alone(tokenizer, choices, batch_tokens):
+def test_a_likelihood_equals_that_of_the_text_alone(tokenizer, choices, batch_tokens):
     asked = answers(tokenizer, *choices, batch_tokens=batch_tokens)
     found = dict(asked.likelihoods(pairs()))
     assert sorted(found) == list(range(len(pairs())))
@@ -78,7 +81,7 @@ def test_a_likelihood_is_that_of_the_text_alone(tokenizer, choices, batch_tokens
         assert found[i] == (pytest.approx(likely, abs=2e-4), is_likeliest)
 
 
-def test_the_likeliest_continuation_is_known_as_such(tokenizer):
+def test_the_most_likely_continuation_is_recognized(tokenizer):
     asked = answers(tokenizer)
     context = (5, 6, 7)
     written = tuple(generate(asked.model, torch.tensor([context]), 4)[0, 3:].tolist())
@@ -102,10 +105,10 @@ def test_a_context_of_several_continuations_is_read_once(tokenizer, monkeypatch)
 
 
 @pytest.mark.parametrize("stop", [(), ("a",), ("ab", "t")])
-def test_texts_side_by_side_are_each_what_they_are_alone(tokenizer, stop):
+def test_texts_in_a_batch_equal_those_generated_alone(tokenizer, stop):
     asked = answers(tokenizer)
     prompts = [pair.context for pair in pairs()[:12]]
-    found = dict(asked.written(prompts, 10, Sampling(), stop))
+    found = dict(asked.generated(prompts, 10, Sampling(), stop))
     for i, prompt in enumerate(prompts):
         new = generate(asked.model, torch.tensor([prompt]), 10, end_of_text=asked.ends)[0, len(prompt) :].tolist()
         new = new[: new.index(asked.ends[0])] if asked.ends[0] in new else new
@@ -116,7 +119,7 @@ def test_texts_side_by_side_are_each_what_they_are_alone(tokenizer, stop):
 def test_writing_ends_where_all_texts_have_stopped(tokenizer, monkeypatch):
     asked, steps = answers(tokenizer), []
     monkeypatch.setattr(Answers, "_text", lambda self, tokens: steps.append(len(tokens)) or "x" * len(tokens))
-    assert dict(asked.written([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}
+    assert dict(asked.generated([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}
     assert max(steps) == 3
 
 

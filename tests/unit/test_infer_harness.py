@@ -1,4 +1,4 @@
-"""The plug-in of lm_eval on requests whose continuation has no tokens of its own. Needs the extra `lm-eval`."""
+"""The model for lm_eval, with continuations that have no tokens of their own. Needs the extra `lm-eval`."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ TEXT = "the quick brown fox jumps over the lazy dog "
 
 
 def folder(path: Path, tokenizer: Tokenizer) -> tuple[ArchlabLM, Any]:
-    """A tiny model with this tokenizer, and the model of transformers in float64."""
+    """Return a tiny model with this tokenizer, and the same model of transformers in float64."""
     torch.manual_seed(0)
     shape = transformers.LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -64,7 +64,7 @@ def test_a_continuation_within_a_token_is_encoded_alone(context: str, continuati
 
 
 def test_a_continuation_alone_has_no_space_before_it(tmp_path: Path) -> None:
-    """Llama 2's tokenizer would put one there, which makes another text."""
+    """Llama 2's tokenizer would add a space, which changes the text."""
     harness, model = folder(tmp_path, llama_2())
     number = harness.answers.tokenizer.token_to_id
     context, whole = (harness.answers.tokenizer.encode(text).ids for text in ("qui", "quick"))
@@ -106,7 +106,7 @@ def test_a_text_that_names_its_first_token_has_it_once(tmp_path: Path) -> None:
     assert harness.tok_encode("<s>the").count(1) == harness.tok_encode("the").count(1) == 1
 
 
-def test_arguments_that_change_nothing_are_taken(made: Any) -> None:
+def test_arguments_without_effect_are_accepted(made: Any) -> None:
     harness, _ = made
     plain = {"until": ["\n"], "max_gen_toks": 6, "do_sample": False}
 
