@@ -38,9 +38,9 @@ Other modules (norms, routers, decays, sinks) compute in at least float32 and ma
 def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig | None = None) -> Decoder:
     """Load the model of a Hugging Face folder for inference.
 
-    `dtype`: None keeps the dtype of the file. If the file has several, the matrices get the one that config.json names,
-    otherwise the most common one.
-    `config`: a different model config that has the same weights.
+    - `dtype`: None keeps the dtype of the file. If the file has several, the matrices get the one that config.json
+      names, otherwise the most common one.
+    - `config`: a different model config that has the same weights.
 
     One tensor is read at a time, so the peak memory is little more than the model itself. Raise UserError, which lists
     all missing, surplus and wrongly shaped tensors.

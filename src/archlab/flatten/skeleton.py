@@ -38,10 +38,10 @@ class Decoder(nn.Module):
     def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
         """Return the context of the forward pass for one kind of layer."""
         lengths_BT = positions_BT[:, -1:] + 1
-        this_pass = ForwardPass(
+        forward_pass = ForwardPass(
             positions_BT, lengths_BT, starts_BT=None, is_plain=True, prefix_B11=None, cache=None, dtype=torch.float32
         )
-        return this_pass.context(layer, NO_STATES, self.position_bias, None)
+        return forward_pass.context(layer, NO_STATES, self.position_bias, None)
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]."""

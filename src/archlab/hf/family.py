@@ -70,7 +70,7 @@ EVERYWHERE: Sequence[Field] = (
 
 @dataclass(frozen=True)
 class Family:
-    """The description of one family: how its config.json translates, and which tensors hold its weights.
+    """A family of published models: how its config.json translates, and which tensors hold its weights.
 
     Here and in the families, `hf` is the published config.json and `ours` holds archlab's dotted config fields.
     """

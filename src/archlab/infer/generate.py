@@ -49,14 +49,14 @@ def generate(
 ) -> Tensor:
     """Continue texts. Takes [B, T] int64 and returns [B, T + max_new_tokens] on the model's device.
 
-    `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. Temperature 0 is greedy.
-    `padding`: [B], number of padding tokens before each text (see `left_pad`).
-    `prefix`: [B], number of first tokens of each text that attend to each other in both directions, in a model with
-    such layers (see `Decoder.forward`).
-    `end_of_text`: a token, or several, that end a text. The rest of its row is filled with the (first) such token.
-    `prefill_chunk`: number of prompt tokens to read at a time, which limits memory and changes nothing else. None: all
-    at once. It is ignored with a prefix, and if RoPE's angles depend on the length.
-    `compile`: see `Session`.
+    - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. Temperature 0 is greedy.
+    - `padding`: [B], number of padding tokens before each text (see `left_pad`).
+    - `prefix`: [B], number of first tokens of each text that attend to each other in both directions, in a model with
+      such layers (see `Decoder.forward`).
+    - `end_of_text`: a token, or several, that end a text. The rest of its row is filled with the (first) such token.
+    - `prefill_chunk`: number of prompt tokens to read at a time, which limits memory and changes nothing else. None:
+      all at once. It is ignored with a prefix, and if RoPE's angles depend on the length.
+    - `compile`: see `Session`.
 
     Raise UserError for an invalid argument, and if the model's output is NaN or infinite.
     """
@@ -128,12 +128,15 @@ class Session:
         prefill_chunk: int | None = None,
         compile: bool = False,
     ) -> None:
-        """`tokens_BT`: the prompts, [B, T] int64.
+        """Start with prompts, `tokens_BT`: [B, T] int64.
 
-        `capacity`: maximum number of tokens in the cache, including padding. The last written token is not in it.
-        `compile`: compile a decoding step to one graph. The first step then takes up to a minute, later ones about
-        half the usual time. A later session reuses the graph if its rounded capacity is the same (see COMPILED_SLOTS).
-        `padding`, `prefix`, `prefill_chunk`: see `generate`. Raise UserError for an invalid argument.
+        - `capacity`: maximum number of tokens in the cache, including padding. The last written token is not in it.
+        - `compile`: compile a decoding step to one graph. The first step then takes up to a minute, later ones about
+          half the usual time. A later session reuses the graph if its capacity, rounded up to a multiple of
+          `COMPILED_SLOTS`, is the same.
+        - `padding`, `prefix`, `prefill_chunk`: see `generate`.
+
+        Raise UserError for an invalid argument.
         """
         self.model, self.prefill_chunk = model, prefill_chunk
         self._step = _compiled_step() if compile else None

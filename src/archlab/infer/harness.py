@@ -49,11 +49,11 @@ class ArchlabLM(TemplateLM):
     ) -> None:
         """Load a model. Arguments have the same names and meanings as in lm_eval's `hf` model.
 
-        `tokenizer`: a folder with a tokenizer.json. It is needed for a preset or a YAML file, whose weights are random.
-        `batch_size`: number of texts of `max_length` tokens per forward pass. "auto": 8192 tokens.
-        `max_batch_size`: not used.
-        `max_length`: maximum number of tokens per text (default: model.max_seq_len).
-        `add_bos_token`: whether to put the beginning-of-text token before each text (default: as the tokenizer does).
+        - `tokenizer`: folder with a tokenizer.json, needed for a preset or a YAML file, whose weights are random.
+        - `batch_size`: number of texts of `max_length` tokens per forward pass. "auto": 8192 tokens.
+        - `max_batch_size`: not used.
+        - `max_length`: maximum number of tokens per text (default: model.max_seq_len).
+        - `add_bos_token`: whether to put the beginning-of-text token before each text (default: as the tokenizer does).
 
         Raise UserError if no file names the tokens that begin and end a text.
         """

@@ -36,10 +36,10 @@ def from_pretrained(
 ) -> Decoder:
     """Load a trained model for inference.
 
-    `folder_or_hub_id`: a run folder (its last checkpoint is loaded), a Hugging Face folder, or a hub id
-    (`organization/name` or `organization/name@revision`). A hub id needs a network connection and the extra `hub`.
-    `dtype`: `torch.bfloat16` or its name. None or "auto": the dtype in which the model is stored.
-    `device`: such as "cuda:1". None: the CPU.
+    - `folder_or_hub_id`: a run folder (its last checkpoint is loaded), a Hugging Face folder, or a hub id
+      (`organization/name` or `organization/name@revision`). A hub id needs a network connection and the extra `hub`.
+    - `dtype`: `torch.bfloat16` or its name. None or "auto": the dtype in which the model is stored.
+    - `device`: such as "cuda:1". None: the CPU.
 
     Raise UserError if the model cannot be loaded.
     """

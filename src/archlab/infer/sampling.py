@@ -31,7 +31,7 @@ class Sampling:
     min_p: float | None = None
     """Draw only from tokens at least p times as likely as the most likely one (Nguyen 2024). None: from all."""
     repetition_penalty: float = 1.0
-    """Divisor of positive logits, and factor of negative ones, for tokens in the text so far (Keskar 2019)."""
+    """Divides positive logits and multiplies negative ones of tokens in the prompt and text so far (Keskar 2019)."""
     seed: int | None = None
     """Seed of the random numbers. The same seed gives the same text. None: a new seed from torch's global generator."""
 
