@@ -108,8 +108,8 @@ def changed(base: Raw, change: tuple[tuple[str, Any], ...]) -> Config | None:
 def outcome(settings: list[Setting]) -> str:
     """Return what a setting does in flattened files.
 
-    works: the file changes and computes the same as the model. refused: a message names the setting. silent: neither,
-    for all bases. not valid: no config has the setting.
+    "works": the file changes and computes the same as the model. "refused": a message names the setting. "silent":
+    neither, for all bases. "not valid": no config has the setting.
     """
     seen = "same"
     differing = (setting for setting in settings if setting.after not in setting.before)

@@ -19,7 +19,7 @@ from archlab.hf.folder import CONFIG, companions, read_json
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
 from archlab.hf.tensors import FORMATS, Dequantized, Tensors, format_name
-from archlab.hf.weights import Placed, fixed, is_mtp_tensor, placed
+from archlab.hf.weights import Placed, constant_values, is_mtp_tensor, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.moe import Experts
@@ -121,7 +121,7 @@ def _fill_all(
         used.update(row.parts)
         missing = [f"{name}  missing" for name in row.parts if name not in tensors]
         problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
-    for name, value in fixed(family.constants, config).items():
+    for name, value in constant_values(family.constants, config).items():
         used.add(name)
         if name in tensors and not tensors[name].is_number(value):
             problems.append(f"{name}  is not {value}, the only value that archlab supports")

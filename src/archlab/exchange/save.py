@@ -20,7 +20,7 @@ from archlab.files import folder_atomic
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, INDEX, WEIGHTS
 from archlab.hf.tensors import format_name
-from archlab.hf.weights import fixed, written
+from archlab.hf.weights import constant_values, published_tensors
 from archlab.model.decoder import Decoder
 
 SHARD_BYTES = 5 * 10**9
@@ -40,7 +40,7 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)
-    chosen, config = expressed(model.config, family, model.origin.family, wide)
+    chosen, config = choose_family(model.config, family, model.origin.family, wide)
     config["dtype"] = format_name(dtype)
     # Without these nulls, a class's default would end texts at an arbitrary token.
     config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
@@ -48,7 +48,7 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     return chosen.model_type
 
 
-def expressed(
+def choose_family(
     config: ModelConfig, family: str | None, origin: str | None, wide: bool, candidates: Container[str] = FAMILIES
 ) -> tuple[Family, Raw]:
     """Return the family to save a model as, and its config.json. See `save_pretrained`.
@@ -75,8 +75,8 @@ def expressed(
 
 
 def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
-    yield from written(family.weights, model.config, model.state_dict(), family.architecture)
-    for name, value in fixed(family.constants, model.config).items():
+    yield from published_tensors(family.weights, model.config, model.state_dict(), family.architecture)
+    for name, value in constant_values(family.constants, model.config).items():
         yield name, torch.tensor(value, dtype=next(model.parameters()).dtype)
 
 

@@ -144,7 +144,7 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
                 yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.conversion, layer, stack)
 
 
-def written(
+def published_tensors(
     rows: Sequence[Row], model: ModelConfig, ours: "Mapping[str, Tensor]", what: str
 ) -> "Iterator[tuple[str, Tensor]]":
     """Yield published tensors by name, made from the parameters `ours`.
@@ -178,7 +178,7 @@ class Constant:
     """Whether a layer has the number."""
 
 
-def fixed(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
+def constant_values(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
     """Return tensor name -> number for all constants of a model."""
     layers = list(enumerate(layer_configs(model)))
     return {row.theirs.format(i=i): row.value for row in constants for i, layer in layers if row.when(layer)}

@@ -47,7 +47,7 @@ class ArchlabLM(TemplateLM):
         max_gen_toks: int = 256,
         add_bos_token: bool | None = None,
     ) -> None:
-        """Load a model. Arguments have the same names and meanings as in lm_eval's `hf` model.
+        """Load a model. Arguments mean the same as in lm_eval's `hf` model.
 
         - `tokenizer`: folder with a tokenizer.json, needed for a preset or a YAML file, whose weights are random.
         - `batch_size`: number of texts of `max_length` tokens per forward pass. "auto": 8192 tokens.

@@ -17,9 +17,9 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, find_architecture
 from archlab.exchange.gguf.vocabulary import add_vocabulary
-from archlab.exchange.save import expressed
+from archlab.exchange.save import choose_family
 from archlab.files import file_atomic, make_folder
-from archlab.hf.weights import written
+from archlab.hf.weights import published_tensors
 from archlab.model.decoder import Decoder
 from archlab.model.rope_scaling import Frequencies, frequencies
 
@@ -44,7 +44,7 @@ def save_gguf(
     if file.exists():
         raise UserError(f"{file}: already exists; name a new file")
     # llama.cpp's activations are float32, so it does not matter where narrower models round them.
-    chosen, _ = expressed(model.config, family, model.origin.family, wide=True, candidates=ARCHITECTURES)
+    chosen, _ = choose_family(model.config, family, model.origin.family, wide=True, candidates=ARCHITECTURES)
     architecture = find_architecture(chosen.model_type)
     notes = architecture.check(model.config)
     make_folder(file.parent)
@@ -97,7 +97,7 @@ def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.
 def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor), one at a time to save memory. On the device `meta` tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
-    yield from written(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
+    yield from published_tensors(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and model.config.head.tied:
         yield "output.weight", ours["embedding.weight"]
     if (factors := _rope_factors(model.config)) is not None:
