@@ -278,9 +278,9 @@ def test_learned_positions_end() -> None:
     [
         ({"max_new_tokens": -3}, "max_new_tokens: -3; allowed: 0 or more"),
         ({"temperature": -1}, "temperature: -1; allowed"),
-        ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: from 1"),
-        ({"padding": [1]}, r"padding: \[1\]; allowed: for each of 2 texts a number from 0 to 4"),
-        ({"end_of_text": 99}, "token 99: allowed: 0 to 18"),
+        ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: at least 1"),
+        ({"padding": [1]}, r"padding: \[1\]; allowed: for each of the 2 texts, a number from 0 to 4"),
+        ({"end_of_text": 99}, "token 99: not in the model's vocabulary; allowed: 0 to 18"),
         ({"padding": [0.5, 0]}, r"padding: \[0.5, 0.0\]; allowed"),
         ({"padding": [0, 5]}, r"padding: \[0, 5\]; allowed"),
         ({"padding": [-1, 0]}, r"padding: \[-1, 0\]; allowed"),
@@ -313,8 +313,8 @@ def test_a_full_cache_says_so() -> None:
         (torch.tensor([1, 2]), r"prompt: \[2\] of torch.int64; allowed: \[batch, seq\]"),
         (torch.zeros(1, 2), r"prompt: \[1, 2\] of torch.float32"),
         (torch.zeros(1, 0, dtype=torch.int64), r"prompt: \[1, 0\] of"),
-        (torch.tensor([[1, 10_000]]), "token 10000: allowed: 0 to "),
-        (torch.tensor([[-1]]), "token -1: allowed"),
+        (torch.tensor([[1, 10_000]]), "token 10000: not in the model's vocabulary; allowed: 0 to "),
+        (torch.tensor([[-1]]), "token -1: not in the model's vocabulary; allowed"),
     ],
 )
 def test_a_prompt_that_is_none_is_refused(prompt: torch.Tensor, message: str) -> None:
@@ -359,7 +359,7 @@ def test_a_refusal_leaves_a_session_as_it_was() -> None:
 
 @pytest.mark.parametrize("padding", [[True, False], [0.0, 1.0]])
 def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
-    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a number from 0 to 4"):
+    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of the 2 texts, a number from 0 to 4"):
         archlab.generate(tiny(), text(5, batch=2), 2, padding=padding)
 
 

@@ -34,12 +34,12 @@ def read(
     assert how is not None
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     found = Dequantized(Tensors(folder), how, dtype)
-    seen = Dequantized(Tensors(folder, shapes_only=True), how, dtype)
-    assert list(found) == list(seen)
+    headers = Dequantized(Tensors(folder, shapes_only=True), how, dtype)
+    assert list(found) == list(headers)
     for name in found:
-        assert (found[name].shape, found[name].dtype) == (seen[name].shape, seen[name].dtype)
-        assert seen[name].is_meta
-        assert torch.equal(seen.content(name), found[name])
+        assert (found[name].shape, found[name].dtype) == (headers[name].shape, headers[name].dtype)
+        assert headers[name].is_meta
+        assert torch.equal(headers.content(name), found[name])
     return found
 
 
@@ -106,19 +106,19 @@ def quantized(folder: Path, **how: Any) -> dict[str, Tensor]:
     """Save a tiny Qwen 3 whose layer matrices are stored as FP8 in blocks. Return the dequantized tensors."""
     model = tiny_model(next(case for case in CASES if case.model_type == "qwen3"))
     model.bfloat16().save_pretrained(folder)
-    stored, meant = load_file(folder / "model.safetensors"), dict[str, Tensor]()
+    stored, dequantized = load_file(folder / "model.safetensors"), dict[str, Tensor]()
     for name, tensor in list(stored.items()):
         if name.endswith("proj.weight"):
             grid = [-(-n // size) for n, size in zip(tensor.shape, FP8["weight_block_size"], strict=True)]
             scales = 0.5 + torch.rand(grid, generator=torch.Generator().manual_seed(len(name)))
             stored[name], stored[f"{name}_scale_inv"] = tensor.to(torch.float8_e4m3fn), scales
             whole = scales.repeat_interleave(7, 0).repeat_interleave(10, 1)[: tensor.shape[0], : tensor.shape[1]]
-            meant[name] = (stored[name].float() * whole).bfloat16()
+            dequantized[name] = (stored[name].float() * whole).bfloat16()
         else:
-            meant[name] = tensor
+            dequantized[name] = tensor
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     change(folder, quantization_config={**FP8, **how})
-    return meant
+    return dequantized
 
 
 def change(folder: Path, **values: Any) -> None:

@@ -469,10 +469,10 @@ def test_every_config_may_be_a_folder_or_a_hub_id(
 ) -> None:
     import huggingface_hub
 
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
     def downloads(hub_id: str, allow_patterns: list[str], revision: str | None) -> str:
-        asked.append(allow_patterns)
+        requested.append(allow_patterns)
         return str(hf)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
@@ -486,7 +486,7 @@ def test_every_config_may_be_a_folder_or_a_hub_id(
     assert app.main(["show", config, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["model"]["mlp"]["d_ff"] == 24
-    assert asked == ([["config.json"]] * 5 if kind == "hub id" else [])
+    assert requested == ([["config.json"]] * 5 if kind == "hub id" else [])
 
 
 def test_an_unknown_name_is_reported_in_one_message(
@@ -527,16 +527,16 @@ def test_a_hub_id_downloads_no_more_than_is_read(hf: Path, monkeypatch: pytest.M
 
     import huggingface_hub
 
-    asked: list[str] = []
+    requested: list[str] = []
 
     def downloads(hub_id: str, allow_patterns: list[str], revision: str | None) -> str:
         assert hub_id == "some/model"
-        asked.extend(allow_patterns)
+        requested.extend(allow_patterns)
         return str(hf)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
     assert isinstance(archlab.from_pretrained("some/model"), Decoder)
     assert app.main(["inspect", "some/model"]) == 0
     refused = ("pytorch_model.bin", "modeling.py", "a.pt", "consolidated.00.pth", "x.gguf")
-    assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in asked)]
+    assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in requested)]
     assert not any(is_hub_id(name) for name in ("a", "/a/b", "a/b/c", "../b", "./a", "a/", "a/../b"))

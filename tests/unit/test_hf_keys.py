@@ -60,14 +60,14 @@ def test_a_key_of_a_published_file(row: dict[str, Any], tmp_path: Path, capsys: 
     (tmp_path / "config.json").write_text(json.dumps(values))
     note_once.cache_clear()
     code = app.main(["cost", str(tmp_path), "--json"])
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     if row["does"] == "refused":
         assert code == 2
-        assert row["key"] in said.err
+        assert row["key"] in printed.err
         return
     assert code == 0
     notes = f"note: {tmp_path}/config.json: ignored keys that do not change the model: {row['key']}\n"
-    assert said.err == (notes if row["does"] == "note" else "")
+    assert printed.err == (notes if row["does"] == "note" else "")
     torch.testing.assert_close(logits(values), logits(plain), rtol=0, atol=0)
 
 

@@ -151,10 +151,10 @@ class Hub:
     """A fake hub with one model of two commits. Requested files appear in its cache."""
 
     def __init__(self, cache: Path, commits: dict[str | None, Path]) -> None:
-        self.cache, self.commits, self.asked = cache, commits, list[tuple[str, str | None]]()
+        self.cache, self.commits, self.requested = cache, commits, list[tuple[str, str | None]]()
 
     def snapshot_download(self, repo_id: str, revision: str | None, allow_patterns: list[str]) -> str:
-        self.asked.append((repo_id, revision))
+        self.requested.append((repo_id, revision))
         commit = revision if revision in (known := {f.name: f for f in self.commits.values()}) else None
         published = known[commit] if commit else self.commits[revision]
         snapshot = self.cache / "models--some--model" / "snapshots" / published.name
@@ -189,7 +189,7 @@ def test_a_revision_is_read_and_recorded(published: Hub, hf: Path, tmp_path: Pat
         begun = imported(out)
         assert begun
         assert begun.source == "some/model@c0ffee", "a tag may move, a commit does not"
-    assert {name for name, _ in published.asked} == {"some/model"}
+    assert {name for name, _ in published.requested} == {"some/model"}
 
 
 def test_an_import_of_a_folder_records_it(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +210,7 @@ def test_pickles_are_downloaded_only_if_there_is_nothing_else(published: Hub, bo
         save_file(tensors, newest / WEIGHTS, {"format": "pt"})
     found = download("some/model")
     assert (found / PICKLED).exists() is not both
-    assert published.asked == [("some/model", None)] + ([] if both else [("some/model", "decade")])
+    assert published.requested == [("some/model", None)] + ([] if both else [("some/model", "decade")])
 
 
 def test_names_that_could_be_hub_ids() -> None:

@@ -152,15 +152,15 @@ def test_the_peak_is_measured_with_random_numbers_from_its_own_generator() -> No
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ({"dtype": "int8"}, "dtype: 'int8'; allowed: auto, float32, bfloat16"),
         ({"dtype": "half-precision"}, "dtype: 'half-precision'; allowed"),
         ({"device": "nope"}, "device: 'nope'; allowed: cpu, cuda"),
     ],
 )
-def test_an_invalid_dtype_or_device_is_refused(how: dict[str, str], said: str, run_folder: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_an_invalid_dtype_or_device_is_refused(how: dict[str, str], message: str, run_folder: Path) -> None:
+    with pytest.raises(UserError, match=message):
         archlab.from_pretrained(run_folder, **how)  # pyright: ignore[reportArgumentType]
     assert archlab.from_pretrained(run_folder, dtype="bfloat16").embedding.weight.dtype == torch.bfloat16
 

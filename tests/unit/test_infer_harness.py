@@ -43,7 +43,7 @@ def likely(model: Any, context: list[int], continuation: list[int]) -> float:
     return logits.gather(-1, torch.tensor(continuation)[:, None]).sum().item()
 
 
-def asked(harness: ArchlabLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
+def loglikelihoods(harness: ArchlabLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
     instances = [Instance("loglikelihood", {}, pair, n) for n, pair in enumerate(pairs)]
     return harness.loglikelihood(instances, disable_tqdm=True)
 
@@ -59,8 +59,8 @@ def test_a_continuation_within_a_token_is_encoded_alone(context: str, continuati
     encode = harness.answers.tokenizer.encode
     ids, rest = encode(context.rstrip()).ids, encode(alone).ids
     expected = pytest.approx(likely(model, ids, rest), abs=1e-4)
-    assert asked(harness, (context, continuation))[0][0] == expected
-    assert asked(harness, ("the", " fox"), (context, continuation), (context, " dog"))[1][0] == expected
+    assert loglikelihoods(harness, (context, continuation))[0][0] == expected
+    assert loglikelihoods(harness, ("the", " fox"), (context, continuation), (context, " dog"))[1][0] == expected
 
 
 def test_a_continuation_alone_has_no_space_before_it(tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_a_continuation_alone_has_no_space_before_it(tmp_path: Path) -> None:
     context, whole = (harness.answers.tokenizer.encode(text).ids for text in ("qui", "quick"))
     assert context == [number("▁"), number("qu"), number("i")]
     assert whole == [number("▁"), number("qu"), number("ick")]
-    [(found, _)] = asked(harness, ("qui", "ck"))
+    [(found, _)] = loglikelihoods(harness, ("qui", "ck"))
     assert found == pytest.approx(likely(model, context, [number("ck")]), abs=1e-4)
 
 
 def test_a_blank_context_is_the_token_that_begins_a_text(made: Any) -> None:
     harness, model = made
     ids = harness.answers.tokenizer.encode(" the fox").ids
-    assert asked(harness, (" ", "the fox"))[0][0] == pytest.approx(likely(model, [1], ids), abs=1e-4)
+    assert loglikelihoods(harness, (" ", "the fox"))[0][0] == pytest.approx(likely(model, [1], ids), abs=1e-4)
 
 
 @pytest.mark.parametrize("pair", [("the", ""), ("", ""), ("", "<|endoftext|>")])
@@ -85,7 +85,7 @@ def test_a_continuation_without_tokens_is_refused_by_name(pair: tuple[str, str],
     harness, _ = made
     harness._first = harness.answers.tokenizer.encode("<|endoftext|>").ids[0]
     with pytest.raises(UserError, match=r"^request \(.*: the continuation has 0 tokens; allowed: 1 to max_length"):
-        asked(harness, ("the", " fox"), pair)
+        loglikelihoods(harness, ("the", " fox"), pair)
     harness._first = 1
 
 

@@ -74,8 +74,8 @@ def test_a_converted_model_is_close_and_decodes_as_in_a_full_pass(overrides: tup
     small = to_int8(model)
     found = small(TOKENS)
     assert 0 < (found - expected).square().mean().sqrt() < 0.05 * expected.std()  # 0.01 to 0.03 seen
-    held = [*small.layers.parameters(), *small.layers.buffers()]
-    assert sum(t.nbytes for t in held) < n_bytes
+    tensors = [*small.layers.parameters(), *small.layers.buffers()]
+    assert sum(t.nbytes for t in tensors) < n_bytes
     assert sum(t.nbytes for t in [*small.head.parameters(), *small.head.buffers()]) < head_bytes / 3
     written = archlab.generate(small, TOKENS, 4)
     assert torch.equal(

@@ -49,7 +49,7 @@ class ArchlabLM(TemplateLM):
     ) -> None:
         """Load a model. Arguments mean the same as in lm_eval's `hf` model.
 
-        - `tokenizer`: folder with a tokenizer.json, needed for a preset or a YAML file, whose weights are random.
+        - `tokenizer`: folder with a tokenizer.json. It is needed for a preset or a YAML file, whose weights are random.
         - `batch_size`: number of texts of `max_length` tokens per forward pass. "auto": 8192 tokens.
         - `max_batch_size`: not used.
         - `max_length`: maximum number of tokens per text (default: model.max_seq_len).
