@@ -41,7 +41,7 @@ def test_top_k(k: int) -> None:
     assert torch.equal(got, TopKLogitsWarper(k)(NO_TOKENS, LOGITS))
 
 
-def test_top_k_keeps_tokens_as_likely_as_the_last() -> None:
+def test_top_k_keeps_what_is_as_likely_as_the_last() -> None:
     assert kept(steps.keep_top_k(torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]]), 2)).tolist() == [
         [False, True, True, True, False]
     ]
@@ -94,7 +94,7 @@ def test_repetition_penalty(penalty: float) -> None:
     assert torch.equal(got, RepetitionPenaltyLogitsProcessor(penalty)(tokens, LOGITS))
 
 
-def test_padding_is_not_a_token_of_the_text() -> None:
+def test_padding_is_no_token_of_the_text() -> None:
     tokens = torch.tensor([[0, 0, 3], [0, 5, 5], [0, 4, 0]])
     found = steps.occurring(tokens, torch.tensor([2, 1, 0]), 7)
     assert [row.nonzero().flatten().tolist() for row in found] == [[3], [5], [0, 4]]
