@@ -1,4 +1,4 @@
-"""docs/adding_a_family.md, followed to the letter in a copy of the repository."""
+"""The steps of docs/adding_a_family.md, followed literally in a copy of the repository."""
 
 import re
 import shutil

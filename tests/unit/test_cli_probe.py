@@ -132,8 +132,8 @@ def test_a_model_too_large_for_the_memory_is_refused(capsys, monkeypatch):
     assert app.main(["probe", "tiny-llama", "llama-3-8b"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.search(r"llama-3-8b: 8\.03B parameters, for which a probe needs [67]\d\.?\d* GiB of float32 weights", err)
-    assert "has 16 GiB; probe fewer layers, as with model.n_layers=" in err
+    assert re.search(r"llama-3-8b: with 8\.03B parameters, a probe needs [67]\d\.?\d* GiB for float32 weights", err)
+    assert "has 16 GiB; probe fewer layers, such as model.n_layers=" in err
 
 
 @pytest.mark.parametrize(
