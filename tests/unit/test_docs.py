@@ -96,6 +96,12 @@ def test_the_readme_shows_the_real_output(block, tmp_path, monkeypatch, capsys):
     assert [line for line in shown if line != "…" and line not in printed] == []
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("README.md", "notebook.md")], ids=str)
+def test_a_page_says_first_for_whom_it_is(page):
+    _, first, *_ = page.read_text("utf-8").split("\n\n")
+    assert re.match(r"This (page|tutorial) is (a reference )?for [\w ]+", first), first
+
+
 def test_the_readme_is_a_landing_page():
     assert len(README.split()) <= 1200
 
