@@ -9,7 +9,7 @@ TORCH  ?=
 # One thread per process: the tests' models are too small for more, and the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-# make pictures: draws docs/ladder.png again from its record, after a change of the charts.
+# make pictures: draws the pictures of README.md again, after a change of the charts, drawings or results.
 
 .PHONY: demo pictures test check lint unit install install-dev clean
 
@@ -17,9 +17,7 @@ demo: install
 	$(BIN)/archlab demo
 
 pictures: install
-	$(BIN)/python -c 'from pathlib import Path; from archlab.report.study.page import picture; \
-	from archlab.study.record import StudySummary; record = Path("docs/ladder.json").read_text(encoding="utf-8"); \
-	Path("docs/ladder.png").write_bytes(picture(StudySummary.model_validate_json(record)))'
+	$(BIN)/python -m archlab.report.pictures docs
 
 test: lint
 	$(PYTEST) tests/unit tests/integration tests/parity tests/invariants -n auto --dist worksteal

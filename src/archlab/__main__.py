@@ -1,4 +1,4 @@
-"""`archlab` and `python -m archlab`: the command, with Ctrl-C handled from the first import on."""
+"""The command `archlab` or `python -m archlab`, with Ctrl-C handled from the first import on."""
 
 import io
 import sys
@@ -8,20 +8,20 @@ from archlab.interrupt import INTERRUPTED, exit_now, exit_on_interrupt, install_
 
 
 def main() -> int:
-    """Run the command of sys.argv; its exit code."""
+    """Run the command in sys.argv and return its exit code."""
     install_handler()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? in its place
+            stream.reconfigure(errors="replace")  # if the terminal cannot show a character, show ? instead
     try:
         from archlab.cli.app import main as run
 
         code = run()
-    except KeyboardInterrupt:  # in that import
+    except KeyboardInterrupt:  # during that import
         print(INTERRUPTED, file=sys.stderr)
         code = 130
     if code == 130:
-        with suppress(OSError, ValueError, AttributeError):  # stdout is full, closed, or not there
+        with suppress(OSError, ValueError, AttributeError):  # stdout is full, closed or None
             sys.stdout.flush()
         exit_now()
     exit_on_interrupt()

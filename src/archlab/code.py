@@ -1,4 +1,4 @@
-"""Which code made a number."""
+"""Identification of the code that computed a number."""
 
 import ast
 import hashlib
@@ -9,15 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HOME = Path(__file__).parent
-"""The folder of the package archlab."""
+"""Folder of the package archlab."""
 
 _DECIDING = ("config", "data", "model", "pricing", "training")
-"""The packages whose code decides a run's result."""
+"""Packages whose code decides the result of a run."""
 
 
 @cache
 def code_digest() -> str:
-    """12 hex digits that change with the code that decides a run's result, and not with what is said about it."""
+    """Return 12 hex digits that change with the code that decides the result of a run.
+
+    Comments, docstrings and layout do not change them.
+    """
     digest = hashlib.sha256()
     for package in _DECIDING:
         folder = HOME / package
@@ -27,7 +30,10 @@ def code_digest() -> str:
 
 
 def commit() -> str | None:
-    """Commit of the checkout that archlab runs from, `-dirty` if it has changes; None if archlab is installed."""
+    """Return the commit of the checkout that archlab runs from, with `-dirty` if there are changes.
+
+    None if archlab is installed as a package.
+    """
     command = ("git", "-C", str(HOME), "describe", "--always", "--dirty", "--exclude=*")
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -36,7 +42,7 @@ def commit() -> str | None:
 
 
 def meaning(source: str) -> str:
-    """The code without comments, docstrings and the way in which it is laid out."""
+    """Return the code without comments, docstrings and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -45,9 +51,10 @@ def meaning(source: str) -> str:
 
 
 def imported_from_beside(file: Path) -> list[str]:
-    """The modules that a file of Python imports and that lie in its folder, as it names them."""
-    found = (_imported(node) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-    return sorted({name for names in found for name in names if name.startswith(".") or _is_beside(name, file.parent)})
+    """Return the modules that a Python file imports from its own folder, by the names in the file."""
+    imports = (_imported(node) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    names = {name for imported in imports for name in imported}
+    return sorted(name for name in names if name.startswith(".") or _is_beside(name, file.parent))
 
 
 def _imported(node: ast.AST) -> list[str]:
@@ -63,7 +70,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _is_beside(name: str, folder: Path) -> bool:
-    """Whether it is there, and Python finds no other of that name."""
+    """Return whether the module is in the folder and Python finds no other module of that name."""
     if name == "archlab" or name in sys.stdlib_module_names:
         return False
     if not ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):

@@ -1,5 +1,6 @@
-"""Streams and consoles on which names and texts from files cannot command the terminal."""
+"""Streams and consoles that show control characters as text, so that names from files cannot control the terminal."""
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -12,14 +13,14 @@ from archlab.config.core.text import visible
 
 
 class _VisibleStream:
-    """A stream on which names and texts from files cannot command the terminal."""
+    """A stream that shows control characters as text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.exact = stream
-        """It writes text as it is."""
+        """The stream that writes text unchanged."""
 
     def write(self, text: str) -> int:
-        """Write it as `visible` shows it."""
+        """Write the text as `visible` returns it."""
         return self.exact.write(visible(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -28,13 +29,33 @@ class _VisibleStream:
 
 @contextmanager
 def visible_stdout() -> Iterator[None]:
-    """Within the block, whatever is printed on stdout is written as `visible` shows it, but for `print_exact`."""
+    """Within the block, everything printed to stdout passes through `visible`, except by `print_exact`."""
     with redirect_stdout(cast(TextIO, _VisibleStream(sys.stdout))):
         yield
 
 
+class _TerminalText(io.StringIO):
+    """A buffer that says it is a terminal, so that Rich writes its styles into it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def collected_stdout() -> Iterator[io.StringIO]:
+    """Within the block, collect what is printed to stdout as it would be written to a terminal."""
+    text = _TerminalText()
+    with redirect_stdout(cast(TextIO, _VisibleStream(text))):
+        yield text
+
+
+def write_exact(text: str) -> None:
+    """Write text to stdout unchanged. It has passed through `visible` before."""
+    _exact(sys.stdout).write(text)
+
+
 def print_exact(text: str) -> None:
-    """Print a model's own text without a line's end: byte for byte into a file or pipe, visible on a terminal."""
+    """Print the text of a model without adding a newline: unchanged into a file or pipe, visible on a terminal."""
     stream = sys.stdout if sys.stdout.isatty() else _exact(sys.stdout)
     stream.write(text)
     stream.flush()
@@ -45,24 +66,23 @@ def _exact(stream: IO[str]) -> IO[str]:
 
 
 class _Console(Console):
-    """Rich's console, whose own escape sequences are no part of a text. We decide what happens when the reader of a
-    pipe leaves."""
+    """Rich's console. Texts pass through `visible`, and Rich's own escape sequences do not."""
 
     @Console.file.getter
     def file(self) -> IO[str]:
-        """The stream that writes text as it is."""
+        """The stream that writes text unchanged."""
         return _exact(super().file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Render as Rich does, with the text as `visible` shows it."""
+        """Render as Rich does, and pass the text through `visible`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raise the error, as without Rich; Rich would end the command with exit code 1."""
+        """Raise the error, as Python does. Rich would end the command with exit code 1."""
         raise
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints text unchanged: it reads no markup and adds no colours."""
+    """Return a console that prints text unchanged: it reads no markup and adds no colors."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)

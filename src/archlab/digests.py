@@ -1,4 +1,4 @@
-"""Digests of what archlab wrote into a folder, so that damage to it is noticed when it is read."""
+"""Digests of the files that archlab has written into a folder. They show damage when the files are read."""
 
 import errno
 import hashlib
@@ -13,31 +13,35 @@ from archlab.errors import UserError
 from archlab.files import read_bytes, write_atomic
 
 DIGESTS = "digests.json"
-"""File name -> the sha256 that its content may have. A file that is being replaced has two: the old and the new."""
+"""Name of the file that maps file names to allowed digests (sha256).
 
-REMAKE = "delete the folder and make it anew"
-RESTORE_OR_REMAKE = f"put it back from a copy, or {REMAKE}"
-"""What an error tells a user to do about a folder that cannot be used, and about a damaged file."""
+A file that is being replaced has two: the old and the new one.
+"""
+
+REMAKE = "delete the folder and make it again"
+"""Advice in an error about a folder that cannot be used."""
+RESTORE_OR_REMAKE = f"restore it from a copy, or {REMAKE}"
+"""Advice in an error about a damaged file."""
 
 _Digests: TypeAlias = dict[str, list[str]]
 _DIGESTS = TypeAdapter(_Digests)
 
 
 def write_digests(folder: Path) -> None:
-    """List every file of a folder that is just being made."""
+    """Write the digests of every file in a folder that is being made."""
     _write(folder, {file.name: [sha256(file)] for file in sorted(folder.iterdir()) if file.is_file()})
 
 
 def write_with_digests(folder: Path, contents: Mapping[str, str | bytes]) -> None:
     """Write these files one after the other, each atomically.
 
-    Their digests are written first, so that a kill leaves no file without one.
+    The digests are written first, so that a killed process leaves no file without a digest.
     """
     encoded = {name: text.encode() if isinstance(text, str) else text for name, text in contents.items()}
     digests = _read(folder)
     for name, content in encoded.items():
         before = {sha256(folder / name)} if (folder / name).is_file() else set()
-        if name in digests:  # a file that was damaged before must not pass when a kill leaves it
+        if name in digests:  # after a kill, a file that was damaged before must not count as valid
             before &= set(digests[name])
         digests[name] = sorted({hashlib.sha256(content).hexdigest(), *before})
     _write(folder, digests)
@@ -46,12 +50,12 @@ def write_with_digests(folder: Path, contents: Mapping[str, str | bytes]) -> Non
 
 
 def names_with_digest(folder: Path) -> list[str]:
-    """Names of the files whose damage would be noticed; UserError when the list itself is damaged."""
+    """Return the names of the files that have a digest. Raise UserError if the list itself is damaged."""
     return list(_read(folder))
 
 
 def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
-    """UserError if the file's content is not what archlab wrote. A file without a digest, or not there, passes."""
+    """Raise UserError if archlab has not written this content. A missing file or one without a digest is accepted."""
     allowed = _read(file.parent).get(file.name)
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""
@@ -62,13 +66,13 @@ def _is_one_of(file: Path, allowed: list[str]) -> bool:
     try:
         return sha256(file) in allowed
     except OSError as error:
-        if error.errno == errno.EIO:  # the disk itself cannot read it
+        if error.errno == errno.EIO:  # the disk cannot read it
             return False
         raise
 
 
 def sha256(file: Path) -> str:
-    """Of a file's content, as hex."""
+    """Return the sha256 of the content of a file, as hex."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -80,7 +84,7 @@ def _read(folder: Path) -> _Digests:
     try:
         return _DIGESTS.validate_json(read_bytes(file))
     except ValueError:
-        raise UserError(f"{file}: damaged; put it back from a copy, or delete it to go on unchecked") from None
+        raise UserError(f"{file}: damaged; restore it from a copy, or delete it to continue without checks") from None
 
 
 def _write(folder: Path, digests: _Digests) -> None:

@@ -1,25 +1,24 @@
-"""The one error that a user is meant to read, and what a user is told of other errors."""
+"""The error for users, and messages for other errors that are not bugs."""
 
 import traceback
 
 OWN_CODE: set[str] = set()
-"""Files of plug-ins: an error in one is told by its line."""
+"""Files of plug-ins. The message of an error in a plug-in names the line."""
 
 
 class UserError(Exception):
-    """Bad input: the message names the field or file, what was found and what is allowed. Exit code 2."""
+    """Error in the input. The message names the field or file, the value found and the allowed values. Exit code 2."""
 
 
 def user_message(error: BaseException) -> str | None:
-    """What to tell a user of an error that is no bug: of input, of the system, of memory, or of a plug-in. None for a
-    bug."""
+    """Return the message for an error in input, the system, memory or a plug-in. None: it is a bug."""
     match error:
         case UserError():
             return str(error)
         case _ if is_out_of_memory(error):
             return _TOO_LITTLE_MEMORY
-        case _ if where := _in_own_code(error):
-            return f"plug-in {where}: {type(error).__name__}: {error}"
+        case _ if place := _line_of_plugin(error):
+            return f"plug-in {place}: {type(error).__name__}: {error}"
         case OSError():
             return f"{error.filename}: {error.strerror or error}" if error.filename else str(error.strerror or error)
         case _:
@@ -27,13 +26,13 @@ def user_message(error: BaseException) -> str | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Python's error, or torch's: on a GPU it is known by its class, on a CPU by its text."""
-    torchs = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and torchs)
+    """Return whether Python or torch has run out of memory. torch's error has a class for GPUs and a text for CPUs."""
+    is_torchs = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_torchs)
 
 
-def _in_own_code(error: BaseException) -> str:
-    """The last file and line of a plug-in on the way to the error; empty where there is none."""
+def _line_of_plugin(error: BaseException) -> str:
+    """Return the innermost file and line of a plug-in in the traceback; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((f"{f.filename}, line {f.lineno}" for f in reversed(frames) if f.filename in OWN_CODE), "")
 

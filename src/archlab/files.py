@@ -1,5 +1,8 @@
-"""Reading regular files of a limited size only, and writing so that nothing is ever half-written, also after a power
-cut: under a temporary name, synced to the disk, then renamed."""
+"""Safe reading and writing of files.
+
+Only regular files of a limited size are read. A file is written under a temporary name, synced to the disk and then
+renamed, so that it is never half-written, even after a power cut.
+"""
 
 import errno
 import fcntl
@@ -20,44 +23,50 @@ import platformdirs
 from archlab.errors import UserError
 
 TEMPORARY = ".archlab-tmp-"
-"""Temporary names begin with it. A kill may leave such a file behind; it may be deleted."""
+"""Prefix of temporary names. A killed process may leave such files behind; you may delete them."""
+
+STUDY = "study.yaml"
+"""Name of the file that makes a folder a study folder. The runs are in `runs/` beside it."""
 
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE
-"""Bytes of a file of settings, or of a small table. A larger file is not what it should be."""
+"""Maximum number of bytes of a settings file or a small table."""
 LARGE_TEXT_LIMIT = 64 * MEBIBYTE
-"""Bytes of a large table: an index of the weights of 10^12 parameters has about 20 MB, a large tokenizer 35 MB."""
+"""Maximum number of bytes of a large table.
+
+An index of the weights of 10^12 parameters has about 20 MB, a large tokenizer 35 MB.
+"""
 
 
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
-    """The content of a regular file of at most `limit` bytes.
+    """Return the content of a regular file of at most `limit` bytes.
 
-    UserError that names the file for anything else: a folder, a pipe or a device (which might never end), a loop of
-    links, a file that is larger, missing or not allowed to be read.
+    Raise UserError with the name of the file if it is a folder, a pipe or a device, which might never end. Raise it
+    also for a loop of links, and for a file that is missing, too large or not readable.
     """
-    if not isinstance(path, Path):  # in a package that is installed as an archive
+    if not isinstance(path, Path):  # the package is installed as an archive
         return path.read_bytes()
     try:
         with open(path, "rb", opener=_without_waiting) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise UserError(f"{path}: {_kind_of_file(found.st_mode)}; allowed: a regular file")
-            if found.st_size > limit:
-                raise UserError(f"{path}: {found.st_size:,} bytes; allowed: up to {limit:,}")
-            return file.read(found.st_size)
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{path}: is {_kind_of_file(status.st_mode)}; allowed: a regular file")
+            if status.st_size > limit:
+                raise UserError(f"{path}: {status.st_size:,} bytes; allowed: up to {limit:,}")
+            return file.read(status.st_size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # a zero byte in the name
-        raise UserError(f"{str(path)!r}: no file name: {error}") from None
+        raise UserError(f"{str(path)!r} not a valid file name: {error}") from None
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """An opener that does not wait for the writer of a pipe."""
+    """Open a file without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
-    """As `read_bytes`, and the content must be UTF-8."""
+    """Return the content of a file in UTF-8. Raise UserError as `read_bytes` does, or if it is not UTF-8."""
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -65,19 +74,21 @@ def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
 
 
 def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
-    """The object in a JSON file; UserError that names the file, whatever is wrong with it."""
+    """Return the object in a JSON file. Raise UserError with the name of the file if there is none."""
     return parse_object(read_text(path, limit), str(path))
 
 
 def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
-    """Return the object of a JSON text. UserError that begins with `name` if it is none."""
+    """Return the object in a JSON text. Raise UserError, which begins with `name`, if there is none."""
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise UserError(f"{name}: not valid JSON: too many brackets inside each other") from None
+        raise UserError(f"{name}: not valid JSON: too many nested brackets") from None
     except UnicodeEncodeError as error:
-        raise UserError(f"{name}: has the character U+{ord(error.object[error.start]):04X}, half of a pair") from None
+        raise UserError(
+            f"{name}: has the character U+{ord(error.object[error.start]):04X}, half of a surrogate pair"
+        ) from None
     except ValueError as error:
         raise UserError(f"{name}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -86,27 +97,27 @@ def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
 
 
 def expand_user(path: str | Path) -> Path:
-    """`~/x` and `~name/x` as a full path; UserError where there is no such user."""
+    """Return `~/x` or `~name/x` as a full path. Raise UserError if that user does not exist."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         raise UserError(
-            f"{path}: no user {Path(path).parts[0].removeprefix('~')!r} whose folder it could be in"
+            f"{path}: unknown user {Path(path).parts[0].removeprefix('~')!r}; write the full path of the folder"
         ) from None
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the full path with links followed. A loop of links stays as it is; reading it then fails with a reason."""
+    """Return the full path with links resolved. A loop of links stays; reading it then raises an error."""
     return Path(os.path.realpath(path))
 
 
 def cache_folder() -> Path:
-    """$ARCHLAB_CACHE, or the user's cache folder."""
+    """Return $ARCHLAB_CACHE, or the user's cache folder."""
     return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab"))
 
 
 def state_folder() -> Path:
-    """Return $ARCHLAB_STATE, or the user's state folder. Nothing in it can be made again, unlike in the cache."""
+    """Return $ARCHLAB_STATE, or the user's state folder. Unlike the cache, its files cannot be made again."""
     return Path(os.environ.get("ARCHLAB_STATE") or platformdirs.user_state_dir("archlab"))
 
 
@@ -119,7 +130,7 @@ def _kind_of_file(mode: int) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """A full or read-only disk, or a missing permission, as a UserError that names the path."""
+    """Turn errors of a full or read-only disk or a missing permission into a UserError with the path."""
     try:
         yield
     except OSError as error:
@@ -138,7 +149,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def open_to_append(path: Path) -> TextIO:
-    """Open a text file to append to it, without waiting for the reader of a pipe. Raise UserError if it is a link."""
+    """Open a text file for appending, without waiting for the reader of a pipe. Raise UserError if it is a link."""
     with disk_errors(path):
         try:
             return open(path, "a", opener=_without_following)
@@ -153,15 +164,15 @@ def _without_following(path: str, flags: int) -> int:
 
 
 def refuse_linked_folders(folder: Path) -> None:
-    """Raise UserError if a link anywhere in the folder leads to a folder, where files would be written unseen."""
+    """Raise UserError if a link in the folder leads to another folder, into which files would be written unseen."""
     for home, folders, _ in os.walk(folder):
         for path in (Path(home, name) for name in folders if os.path.islink(os.path.join(home, name))):
-            hint = f"put a folder in its place, or move all of {folder} to that disk and make it the link"
+            hint = f"replace it by a folder, or move all of {folder} to that disk and make {folder} the link"
             raise UserError(f"{path}: is a link to {os.readlink(path)}, so files would be written there; {hint}")
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it, if they are missing; they are on the disk when it returns."""
+    """Make the folder and its parents if they are missing, and sync them to the disk."""
     with disk_errors(path):
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
@@ -170,13 +181,13 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """The file is either as before or wholly new, also after a power cut."""
+    """Write a file so that it has either the old or the new content, even after a power cut."""
     with file_atomic(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_page(path: Path, content: str) -> Path:
-    """As `write_atomic`, with the folders above it; its path."""
+    """Make the parent folders, write the file as `write_atomic` does, and return its path."""
     make_folder(path.parent)
     write_atomic(path, content)
     return path
@@ -184,15 +195,15 @@ def write_page(path: Path, content: str) -> Path:
 
 @contextmanager
 def file_atomic(path: Path) -> Iterator[Path]:
-    """Yield the name of a temporary file, renamed to `path` at the end of the block, or removed if the block fails.
+    """Yield the name of a temporary file. It is renamed to `path` at the end of the block, or removed on an error.
 
-    A link is replaced and never followed, because a folder from somebody else may hold one that leads to a file of the
-    user's. Raise UserError if `path` is a folder, a pipe or a device.
+    A link is replaced and never followed, because a link in a folder from somebody else may lead to a file of the user.
+    Raise UserError if `path` is a folder, a pipe or a device.
     """
     if path.exists() and not path.is_file():
-        raise UserError(f"{path}: {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
+        raise UserError(f"{path}: is {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
     if path.parent == _DEVICES:  # /dev/stdout is a link, and root may replace it
-        raise UserError(f"{path}: a device; allowed: a regular file")
+        raise UserError(f"{path}: is a device; allowed: a regular file")
     temporary = _temporary_name(path)
     with disk_errors(path):
         try:
@@ -206,9 +217,9 @@ def file_atomic(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_atomic(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, renamed to `path` at the end of the block, or removed if it fails.
+    """Yield a temporary folder. It is renamed to `path` at the end of the block, or removed on an error.
 
-    Removed as well: what kills left of earlier attempts at the same path.
+    Temporary folders that killed processes have left for the same path are removed, too.
     """
     make_folder(path.parent)
     for other in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
@@ -217,11 +228,11 @@ def folder_atomic(path: Path) -> Iterator[Path]:
         temporary, lock = _locked_temporary(path)
         try:
             yield temporary
-            # As the umask has it; safetensors writes for the owner only.
-            everyone = temporary.stat().st_mode & 0o666
+            # Permissions follow the umask; safetensors writes for the owner only.
+            mode = temporary.stat().st_mode & 0o666
             for inside in temporary.rglob("*"):
                 if inside.is_file():
-                    inside.chmod(everyone)
+                    inside.chmod(mode)
                 _sync(inside)
             _sync(temporary)
             os.rename(temporary, path)
@@ -232,7 +243,7 @@ def folder_atomic(path: Path) -> Iterator[Path]:
 
 
 def _locked_temporary(path: Path) -> tuple[Path, int]:
-    """A new temporary folder, and an open lock on it that tells others that this process is alive."""
+    """Return a new temporary folder, and an open lock on it that shows that this process is alive."""
     while True:
         temporary = _temporary_name(path)
         temporary.mkdir()
@@ -242,7 +253,7 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if temporary.exists():
                 return temporary, lock
-            os.close(lock)  # another process removed it as abandoned before it was locked
+            os.close(lock)  # another process removed it before it was locked
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -266,23 +277,23 @@ def _temporary_name(path: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that readers see it vanish at once, not file by file."""
+    """Remove a folder so that readers see it disappear at once, not file by file."""
     temporary = _temporary_name(path)
     os.rename(path, temporary)
     shutil.rmtree(temporary)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a kill left half-written, in a folder to which nobody else is writing."""
+    """Remove half-written files of killed processes from a folder to which no other process is writing."""
     for path in folder.glob(f"{TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)  # Another process may have given it its name, as `report --live` does.
+            path.unlink(missing_ok=True)  # another process may have renamed it, as `report --live` does
 
 
 def _sync(path: Path) -> None:
-    """Bring it to the disk. Folders that may not be read, and file systems that cannot sync folders, are skipped."""
+    """Sync a file or folder to the disk. Unreadable folders and file systems without folder sync are skipped."""
     try:
         with _opened(path) as descriptor:
             os.fsync(descriptor)

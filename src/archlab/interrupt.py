@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP, whenever they come: a training stops after its current step, with a checkpoint."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP: a training stops after its current step and writes a checkpoint."""
 
 import os
 import signal
@@ -11,19 +11,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-INTERRUPTED = "interrupted; run the same command again: what is finished is kept"
+INTERRUPTED = "interrupted; to continue, repeat the command: finished work is kept"
 
 _interrupted = False
 _exit_hooks: list[Callable[[], None]] = []
-"""What `exit_now` calls before it ends the process."""
+"""Functions that `exit_now` calls before it ends the process."""
 
 
 def install_handler() -> None:
     """Remember every Ctrl-C from here on, because the import of a compiled module can swallow its KeyboardInterrupt.
 
-    A job that must leave (SIGTERM) and a terminal that is gone (SIGHUP) are taken alike. A second Ctrl-C ends the
-    process at once. Raised a second time, KeyboardInterrupt would break the clean-up after the first one, and end in a
-    traceback.
+    SIGTERM (a job must end) and SIGHUP (a terminal has closed) have the same effect. A second Ctrl-C ends the process
+    at once. A second KeyboardInterrupt would break the clean-up after the first one, and show a traceback.
     """
     global _interrupted
     _interrupted = False
@@ -33,9 +32,9 @@ def install_handler() -> None:
 
 
 def _wishes_to_end() -> list[signal.Signals]:
-    """Without those that are ignored, as by nohup."""
-    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [number for number in every if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
+    """Return the signals that end a process, except those that are ignored, as under nohup."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in signals if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
@@ -48,11 +47,11 @@ def _handle(_number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
-    """Within it, a second Ctrl-C calls `hook` before the process ends, to stop processes that would outlive it."""
+    """Within the block, a second Ctrl-C calls `hook` before the process ends, to stop its child processes."""
     _exit_hooks.append(hook)
     try:
         yield
-    except KeyboardInterrupt:  # where another program calls archlab, it decides how it ends
+    except KeyboardInterrupt:  # a program that calls archlab decides how it ends
         hook()
         raise
     finally:
@@ -60,7 +59,7 @@ def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
 
 
 def exit_now(*_: object) -> None:
-    """Leave with exit code 130. Half-written files have a temporary name, and the next command removes them."""
+    """End the process with exit code 130. The next command removes half-written files by their temporary names."""
     for hook in _exit_hooks:
         with suppress(Exception):
             hook()
@@ -70,31 +69,31 @@ def exit_now(*_: object) -> None:
 
 
 def exit_on_interrupt() -> None:
-    """The command is over: from here on, while Python shuts down, a Ctrl-C ends the process without a message."""
+    """Let Ctrl-C end the process without a message from here on. The command is over and Python shuts down."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, exit_now)
 
 
 def was_interrupted() -> bool:
-    """Whether a Ctrl-C came since `install_handler`."""
+    """Return whether Ctrl-C was pressed since `install_handler`."""
     return _interrupted
 
 
 def raise_if_interrupted() -> None:
-    """Raise the KeyboardInterrupt that was swallowed, if one was; called before long work begins."""
+    """Raise KeyboardInterrupt if one was swallowed. Call it before long work begins."""
     if _interrupted:
         raise KeyboardInterrupt
 
 
 class StopRequest:
-    """Whether the run was asked to end."""
+    """A request to end a run; `requested` is True after a signal."""
 
     requested = False
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turn what asks the process to end into `stop.requested`; a second Ctrl-C acts at once."""
+    """Within the block, a signal sets `requested` of the yielded object. A second Ctrl-C takes effect at once."""
     raise_if_interrupted()
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -119,19 +118,19 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
 
 def run_in_thread(work: Callable[[], T]) -> T:
-    """The result of `work`, called in a thread, so that a Ctrl-C is noticed while compiled code runs for long.
+    """Call `work` in a thread and return its result, so that Ctrl-C works during long compiled code.
 
-    Python notices it only between two lines of Python. The thread goes on after a Ctrl-C, and ends with the process at
-    the latest.
+    Python handles Ctrl-C only between two lines of Python. The thread continues after Ctrl-C, and ends with the process
+    at the latest.
     """
-    from concurrent.futures import Future  # importing it takes as long as importing all else here
+    from concurrent.futures import Future  # this import takes as long as all others here
 
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # whatever it is, it belongs to the caller
+        except BaseException as error:  # the caller handles any error
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -140,9 +139,10 @@ def run_in_thread(work: Callable[[], T]) -> T:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Processes started within it ignore Ctrl-C: a terminal sends it to all of them, but only the parent handles it.
+    """Let processes that start within the block ignore Ctrl-C.
 
-    It works because a signal mask is inherited. A Ctrl-C that comes meanwhile is delivered at the end.
+    A terminal sends Ctrl-C to all processes, but only the parent should handle it. Child processes inherit the signal
+    mask. A Ctrl-C within the block is delivered at its end.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

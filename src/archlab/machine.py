@@ -1,4 +1,4 @@
-"""The machine that this process runs on: its processors, and its memory."""
+"""Processors and memory of the machine that this process runs on."""
 
 import ctypes
 import os
@@ -7,14 +7,14 @@ from contextlib import suppress
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""mallopt's numbers, from glibc's malloc.h."""
+"""Numbers of mallopt parameters, from malloc.h of glibc."""
 
 LARGEST_KEPT = 2**25
-"""Bytes; the largest that glibc allows."""
+"""Size in bytes up to which freed memory is kept. glibc allows no larger value."""
 
 
 def cores() -> int:
-    """Number of processors that this process may run on, if the system tells; otherwise of all."""
+    """Return the number of processors that this process may use, or of all processors if that is unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -22,10 +22,10 @@ def cores() -> int:
 def keep_freed_memory() -> None:
     """Keep freed memory in this process from here on, except for very large tensors.
 
-    Otherwise glibc gives every large tensor back to the system and takes the next one page by page, which costs a
-    training on a CPU a tenth of its time. Keeping tensors of any size would cost memory instead. glibc seldom fits an
-    aligned block into the hole that one of its size has left, so the logits of a large vocabulary took up to four times
-    what they need. Nothing happens if the C library has no `mallopt`.
+    Otherwise glibc returns every large tensor to the system and requests the next one page by page. That takes a tenth
+    of the time of a training on a CPU. Very large tensors are not kept, because that would need more memory: glibc
+    seldom reuses the space of an aligned block for a new one of the same size. The logits of a large vocabulary then
+    took up to four times their size. Nothing happens if the C library has no `mallopt`.
     """
     if sys.platform != "linux":
         return

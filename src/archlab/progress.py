@@ -1,4 +1,4 @@
-"""Progress of a long job, on stderr: one bar in a terminal, plain lines elsewhere."""
+"""Progress of a long job on stderr: a bar in a terminal, otherwise plain lines."""
 
 import sys
 import time
@@ -13,17 +13,17 @@ from archlab.console import console
 from archlab.pricing.units import seconds
 
 _NARROWEST, _WIDEST = 6, 20
-"""Columns of the bar itself."""
+"""Minimum and maximum width of the bar, in columns."""
 
 _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
-"""Seconds, or share of the job, after which the time left can be computed: what begins a job takes time, too."""
+"""Seconds, or share of the job, after which the time left is shown. The start of a job would distort it."""
 
 
 class Bar:
-    """A line that stays in place and says what is being done, how far it is and how long the rest takes.
+    """A line that stays in place and shows the job, its progress and the time left.
 
-    It is never wider than the terminal. Outside a terminal it is a plain line every `seconds_between_lines`, or none if
-    that is None. If nobody reads any more (a closed pipe or terminal), nothing happens.
+    It is never wider than the terminal. Outside a terminal it prints a plain line every `seconds_between_lines`, or
+    nothing if that is None. A closed pipe or terminal raises no error.
     """
 
     def __init__(self, seconds_between_lines: float | None = 10.0) -> None:
@@ -40,16 +40,16 @@ class Bar:
         self.begin("")
 
     def begin(self, what: str) -> None:
-        """Name the job that begins now, from which on the time left is computed."""
+        """Start a job with the name `what`. The time left is computed from here."""
         self._what = what
         self._start: tuple[float, float] | None = None
         self._progress.update(self._task, visible=False)
 
     def update(self, share: float | None, how_far: str = "", *details: str, line: bool = False) -> None:
-        """Show that `share` of the job is done, `how_far` in words; None if nobody knows how much there is.
+        """Show that `share` of the job is done, and `how_far` in words. If `share` is None, the total is unknown.
 
-        `details` follow, and the last ones are left out where the terminal is too narrow. `line`: print a plain line in
-        any case, outside a terminal.
+        The last of the `details` are left out if the terminal is too narrow. With `line`, a plain line is printed
+        outside a terminal even if the last one was less than `seconds_between_lines` ago.
         """
         now = time.monotonic()
         left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())
@@ -60,7 +60,7 @@ class Bar:
             self.print("  ".join(text for text in (head, *details, left) if text))
 
     def time_left(self, share: float) -> str:
-        """`4.5 min left`, if the rest goes on as before; empty if that is unknown, or less than a second."""
+        """Return `4.5 min left`, estimated from the speed so far; empty if it is unknown or less than a second."""
         return self._left(share, time.monotonic())
 
     def _is_due(self, now: float) -> bool:
@@ -68,8 +68,8 @@ class Bar:
         return pause is not None and now - self._last_line >= pause
 
     def print(self, text: str) -> None:
-        """Print a line to stderr, above the bar; in a terminal it is broken between words."""
-        print_to_stderr(text)  # Rich redraws the bar below it
+        """Print a line to stderr above the bar. In a terminal it is wrapped between words."""
+        print_to_stderr(text)  # Rich draws the bar again below it
 
     def __enter__(self) -> Self:
         with suppress(OSError):
@@ -102,7 +102,7 @@ class Bar:
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Show in a terminal that something of unknown length is going on."""
+    """Show in a terminal that a job of unknown length is running."""
     with Bar(seconds_between_lines=None) as bar:
         bar.begin(what)
         bar.update(None)

@@ -1,3 +1,3 @@
-"""The version of archlab."""
+"""Version of archlab."""
 
 __version__ = "0.1.0"

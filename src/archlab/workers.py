@@ -1,4 +1,4 @@
-"""Starting processes that work for this one, whatever script or command this one runs."""
+"""Starting worker processes from any script or command."""
 
 import sys
 import threading
@@ -14,13 +14,13 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Processes that multiprocessing starts within it ignore Ctrl-C, and do not import the caller's script.
+    """Let processes that multiprocessing starts within the block ignore Ctrl-C and not import the caller's script.
 
     Multiprocessing imports the script of `__main__` in each new process, so that functions of the script can be called
-    there. A script without `if __name__ == "__main__"` would run again. Workers call functions of archlab alone, so
-    they see an empty `__main__`.
+    there. A script without `if __name__ == "__main__"` would run again. Workers call only functions of archlab, so they
+    get an empty `__main__`.
     """
-    resource_tracker.ensure_running()  # otherwise the first process would start it, which unblocks Ctrl-C
+    resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks Ctrl-C
     with _one_at_a_time, interrupts_blocked():
         script = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")

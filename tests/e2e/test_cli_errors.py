@@ -1,4 +1,4 @@
-"""What a user may get wrong, through the real command line: one clear message, and nothing half-written."""
+"""Mistakes of users on the real command line: each gives one clear message and writes nothing half."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from archlab.cli.app import main
 
 @pytest.fixture
 def here(lab, monkeypatch, capsys):
-    """The command in this process, which spares the start of another, and what it left on the disk."""
+    """The command in this process, which saves the start of another one, and the files that it leaves."""
     monkeypatch.chdir(lab.folder)
     monkeypatch.setenv("ARCHLAB_CACHE", lab.env["ARCHLAB_CACHE"])
     torch.set_num_threads(1)
@@ -36,7 +36,7 @@ def everything(folder):
 
 @pytest.fixture(scope="module")
 def trained(shared_lab):
-    """A short run, for the commands that need one."""
+    """Return a short run for the commands that need one."""
     shared_lab.run("train", "tiny.yaml", "train.tokens=640", "--out", "run")
     return shared_lab.folder / "run"
 
@@ -67,7 +67,7 @@ def test_five_mistakes_are_five_lines(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("trian tiny.yaml --out new", "no command 'trian'; did you mean train?"),
+        ("trian tiny.yaml --out new", "unknown command 'trian'; did you mean train?"),
         ("train tiny.yml --out new", "no config 'tiny.yml': neither a preset nor a file"),
         ("train tiny-lama --out new", "did you mean tiny-llama?"),
         ("train tiny.yaml modl.d_model=3 --out new", "modl  unknown; did you mean model?"),
@@ -97,8 +97,8 @@ def test_five_mistakes_are_five_lines(here):
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
         ("study run laddr", "no study 'laddr'"),
         ("study show laddr", "did you mean ladder?"),
-        ("study report full", "full: no study folder (no study.yaml)"),
-        ("study report ladder", "ladder: no study folder (no study.yaml)"),
+        ("study report full", "full: not a study folder, because it has no study.yaml"),
+        ("study report ladder", "ladder: not a study folder, because it has no study.yaml"),
         ("study run tiny.yaml", "question  missing; it has no default"),
         ("study run ladder --out full", "full: holds something else (thesis.tex) and no study.yaml"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
@@ -133,7 +133,7 @@ def test_sampling_that_makes_no_sense(here, trained, options, message):
 
 
 def test_prompts(here, trained):
-    """An empty one is a text that begins with whatever comes first; a byte that is no UTF-8 is refused."""
+    """An empty prompt starts a new text. A byte that is not UTF-8 is refused."""
     options = ("--max-new-tokens", 5, "--seed", 1)
     assert here("generate", trained, "--prompt", "", *options, code=0).endswith("\n")
     text = here("generate", trained, "--prompt", "the cat", *options, code=0)
@@ -203,7 +203,7 @@ def test_what_is_no_number_is_not_sampled_or_scored(here, trained, monkeypatch):
 
 
 def no_file_beyond(n_bytes):
-    """As a full disk, for one process: the write fails half-way."""
+    """A write fails half-way, as on a full disk, but only for one process."""
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))}
 
 

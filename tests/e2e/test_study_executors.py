@@ -1,4 +1,4 @@
-"""A study on a Ray cluster of two nodes, by submitit and on this machine, in turns: killed, stopped, moved, and the same."""
+"""A study on a Ray cluster of two nodes, with submitit and on this machine, in turn: killed, stopped and moved, it gives the same result."""
 
 import os
 import signal
@@ -33,9 +33,9 @@ arms: {first: {}}
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes of one core each, as two machines would be."""
+    """Start two nodes with one core each, like two machines."""
     with pytest.MonkeyPatch.context() as patch:
-        # Workers of Ray let others go first (nice 15), and on a busy machine they would not go at all.
+        # Ray gives its workers a low priority (nice 15); on a busy machine they would never run.
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         sizes = {"num_cpus": 1, "memory": 4 * 2**30, "object_store_memory": 80 * 2**20}
@@ -60,7 +60,7 @@ def folder(shared_lab):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder):
-    """What comes of it in one process, run after run."""
+    """Return the results of one process that trains run after run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Local, "run_all", run_here)
         run(folder / "undisturbed", Local())
@@ -73,13 +73,13 @@ def run(out, executor, on_progress=silent):
 
 
 def holder(run):
-    """The process that trains it: the one that has its lock open."""
+    """Return the process that trains the run. It is the one that has its lock open."""
     lock = str(run / ".lock")
     for opened in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if os.readlink(opened) == lock:
                 return int(opened.parts[2])
-        except OSError:  # it ended meanwhile, or is another user's
+        except OSError:  # it has ended meanwhile, or belongs to another user
             continue
     return None
 
@@ -101,13 +101,13 @@ def wait_for(true, seconds=120):
 
 
 def both_at_work(out):
-    """The two runs, once each has made 25 steps and so has a checkpoint of step 20."""
+    """Return the two runs when each has made 25 steps and so has a checkpoint of step 20."""
     found = list(runs(out).values()) if (out / "runs").is_dir() else []
     return found if len(found) == 2 and all(len(updates(run)) > 25 for run in found) else None
 
 
 def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
-    """Its worker is killed, it is stopped there by Ctrl-C and here again, and it ends on the cluster."""
+    """A worker is killed, Ctrl-C stops the study on the cluster and then on this machine, and it ends on the cluster."""
     out = folder / "moved"
     shared_lab.env["RAY_ADDRESS"] = cluster.address
     process = shared_lab.start("study", "run", "study.yaml", "--out", out, "--executor", "ray")
@@ -133,7 +133,7 @@ def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
 
 
 def stopped_here(out):
-    """It goes on for a few steps on this machine."""
+    """The study continues for a few steps on this machine."""
     before = {folder: len(updates(folder)) for folder in runs(out).values()}
 
     def stop(progress):
@@ -147,14 +147,14 @@ def stopped_here(out):
 
 
 def saved(run):
-    """Nothing is lost of a run that was stopped, and nobody holds it."""
+    """A stopped run loses nothing, and no process locks it."""
     assert holder(run) is None
     if not (run / "summary.json").exists():
         assert (run / "checkpoints" / f"step-{updates(run)[-1]['step']:08d}").is_dir()
 
 
 def test_a_job_that_has_to_leave_is_queued_again(folder, undisturbed):
-    """By submitit on this machine, which sends SIGUSR2 as Slurm does when a job's time is over."""
+    """submitit runs on this machine and sends SIGUSR2, as Slurm does at the end of the time limit."""
     out = folder / "jobs"
     seen = {}
 

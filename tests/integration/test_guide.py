@@ -1,4 +1,4 @@
-"""The guide: documents, topics and reference as pages, every link leads somewhere, pictures stand where they are named."""
+"""Guide: documents, topics and reference as pages; working links; and pictures at their places."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.documents import HOW_TO, TUTORIALS, line
+from archlab.report.guide.documents import documents, line, text_of
 from archlab.report.guide.reference import ReferencePage, described, groups
 from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
@@ -33,7 +33,7 @@ DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
 
 
 class Page(HTMLParser):
-    """Ids, links and what a page would load."""
+    """Parser of a page's ids, its links and the files that it would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -99,12 +99,18 @@ def test_every_page_can_be_reached_from_the_index(site: dict[str, Page]):
 
 def test_every_document_but_the_notebook_is_a_page():
     found = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
-    assert {*TUTORIALS, *HOW_TO} == found - {"notebook"}
+    assert {*documents()} == found - {"notebook", "README"}
 
 
-@pytest.mark.parametrize("name", [*TUTORIALS, *HOW_TO])
+def test_the_list_of_documents_has_their_titles():
+    listed = re.findall(r"^- \[(.*)\]\((.*)\.md\)", text_of("README"), re.MULTILINE)
+    assert listed == [(text_of(name).partition("\n")[0].removeprefix("# "), name) for _, name in listed]
+    assert [name for _, name in listed] == [*documents(), "notebook"]
+
+
+@pytest.mark.parametrize("name", documents())
 def test_a_page_says_what_its_document_says(site: dict[str, Page], name: str):
-    """Every line of its code, and every word of its headings."""
+    """The page has every line of code and every word of the headings."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     words = site[f"{Path(name).name}.html"].words
     for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -116,15 +122,15 @@ def test_a_page_says_what_its_document_says(site: dict[str, Page], name: str):
 
 
 def test_every_link_between_documents_is_one_between_their_pages(site: dict[str, Page]):
-    for name in (*TUTORIALS, *HOW_TO):
+    for name in documents():
         text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
         for linked in re.findall(r"\]\((?:\.\./)*([a-z_/]+)\.md\)", text):
-            if linked in (*TUTORIALS, *HOW_TO):
+            if linked in documents():
                 assert f"{Path(linked).name}.html" in site[f"{Path(name).name}.html"].links, f"{name}: {linked}"
 
 
 def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted field and docstring, read from the classes themselves."""
+    """Return (dotted field, docstring) pairs, read from the classes themselves."""
     for name, field in schema.model_fields.items():
         yield at + name, field.description or ""
         is_of_outcomes = get_origin(field.annotation) is dict and Outcome in get_args(field.annotation)
@@ -216,19 +222,17 @@ def test_every_command_is_in_the_reference_as_its_help_has_it(
     for words in (["cost"], ["study", "run"], ["bench", "train"]):
         assert main([*words, "--help"]) == 0
         options = re.findall(r"(?<!\S)--[\w-]+", capsys.readouterr().out)
-        section = commands.words.partition(f"\narchlab {' '.join(words)} ")[2].partition("\narchlab ")[0]
+        section = commands.words.partition(f"\narchlab {' '.join(words)} [OPTIONS] ")[2].partition("\narchlab ")[0]
         assert TRUST_OPTION in options
         assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options} - {TRUST_OPTION}
-    assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named once, for all commands"
+    assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named only once, for all commands"
 
 
 def test_the_wheel_has_the_documents_inside_the_package():
     wheel = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {*wheel["only-include"]} == {*wheel["sources"]} == {"src/archlab", "docs"}
     assert wheel["sources"]["docs"] == "archlab/docs"
-    assert not any(
-        Path(f"docs/{name}.md").match(left_out) for name in (*TUTORIALS, *HOW_TO) for left_out in wheel["exclude"]
-    )
+    assert not any(Path(f"docs/{name}.md").match(left_out) for name in documents() for left_out in wheel["exclude"])
 
 
 def test_the_ledger_in_the_guide_has_its_pictures(site: dict[str, Page]):
@@ -243,7 +247,7 @@ def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: di
 
 
 def test_no_long_term_squeezes_what_stands_beside_it():
-    """A first column as wide as its longest term left the links of the bibliography no room: 119,042 pixels of height."""
+    """A first column as wide as its longest term left no room for the links of the bibliography, which was 119,042 pixels high."""
     templates = resources.files("archlab.report") / "templates"
     tracks = [
         track
@@ -257,7 +261,7 @@ def test_no_long_term_squeezes_what_stands_beside_it():
 
 def test_sources_stand_above_the_links_to_what_cites_them(site: dict[str, Page]):
     page = (resources.files("archlab.report") / "templates" / "guide_bibliography.html.jinja").read_text("utf-8")
-    assert 'class="made"' not in page, "which has two columns"
+    assert 'class="made"' not in page, "this class has two columns"
     assert len(site["bibliography.html"].links) > len(sources())
 
 

@@ -49,11 +49,11 @@ BREACHES = {
     "parameters: text": ("squared.py", "2 * site.d_model * self.d_ff", "'many'", "Squared.parameters returned 'many' at mlp; allowed: a valid integer"),
     "parameters: below 0": ("squared.py", "2 * site.d_model * self.d_ff", "-1", "Squared.parameters returned -1 at mlp; allowed: greater than or equal to 0"),
     "parameters: a part": ("squared.py", '{"mlp": 2', '{"mpl": 2', "Squared.parameters returned 'mpl' at mpl.[key]; allowed: norms, positions, attention, mixer, mlp"),
-    "work: None": ("squared.py", "yield this", "this", "Squared.work returned None; allowed: Iterator[Operation]"),
-    "work: a number": ("squared.py", "yield this.product", "yield 3; this.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
+    "work: None": ("squared.py", "yield model_pass", "model_pass", "Squared.work returned None; allowed: Iterator[Operation]"),
+    "work: a number": ("squared.py", "yield model_pass.product", "yield 3; model_pass.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
     "work: a kind": ("squared.py", '"activations"', '"wobbles"', "Squared.work returned 'wobbles' at [1].kind; allowed: 'products', 'attention'"),
     "work: a part": ("squared.py", '("mlp", site', '("head", site', "at [0]; allowed: any part except embedding, head, stream"),
-    "work: arguments": ("squared.py", "work(self, site, this)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
+    "work: arguments": ("squared.py", "work(self, site, model_pass)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
     "state: a number": ("average.py", 'return (archlab.StateTensor("last", (site.d_model,)),)', "return 3", "Average.state returned 3; allowed: tuple[StateTensor, ...]"),
     "state: a shape": ("average.py", "(site.d_model,)),)", "site.d_model),)", "Average.state returned 32 at [0].shape; allowed: a valid tuple"),
     "roles: text": ("average.py", 'return ("output",)', 'return ("outward",)', "Average.roles returned 'outward' at [0]; allowed: 'embedding', 'input'"),
@@ -180,7 +180,7 @@ def test_an_error_inside_the_code_is_the_users_own() -> None:
     """Nothing is put in its place, not even for a TypeError, with which wrong arguments end too."""
     for file, before, after in (
         ("squared.py", "return self.down", "len(3)\n        return self.down"),
-        ("squared.py", "yield this", "len(3)\n        yield this"),
+        ("squared.py", "yield model_pass", "len(3)\n        yield model_pass"),
         ("smooth.py", "    uniform", "    len(3)\n    uniform"),
     ):
         as_a_new_process()

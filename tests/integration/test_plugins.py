@@ -707,7 +707,7 @@ def test_files_of_plug_ins_that_lead_nowhere(tmp_path: Path) -> None:
     Path("loop.py").symlink_to("loop.py")
     with pytest.raises(UserError, match=r"plugins: .*loop\.py: no such file"):
         config("plugins=[loop.py]")
-    with pytest.raises(UserError, match="no user 'nobody-of-that-name'"):
+    with pytest.raises(UserError, match="unknown user 'nobody-of-that-name'"):
         config("plugins=[~nobody-of-that-name/x.py]")
 
 
@@ -726,8 +726,8 @@ class Halved(archlab.MLP):
     def parameters(self, site):
         return self.inner.parameters(site)
 
-    def work(self, site, this):
-        return self.inner.work(site, this)
+    def work(self, site, model_pass):
+        return self.inner.work(site, model_pass)
 
     def roles(self):
         return self.inner.roles()
@@ -880,9 +880,9 @@ class MLPOptions(archlab.Component):
     def parameters(self, site):
         return {"mlp": 2 * site.d_model * self.d_ff}
 
-    def work(self, site, this):
-        yield this.product("mlp", site.d_model, self.d_ff)
-        yield this.product("mlp", self.d_ff, site.d_model)
+    def work(self, site, model_pass):
+        yield model_pass.product("mlp", site.d_model, self.d_ff)
+        yield model_pass.product("mlp", self.d_ff, site.d_model)
 
 
 class Squared(nn.Module):

@@ -108,7 +108,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
 
 
 def test_what_is_no_study(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="out: a study that has no file has no name"):
+    with pytest.raises(UserError, match="out: a study without a file needs a folder"):
         archlab.run_study(values(tmp_path))
     with pytest.raises(UserError, match=r"1 problem in the study\n +seeds +1; allowed: at least 2"):
         archlab.run_study(values(tmp_path, seeds=1), tmp_path / "out")

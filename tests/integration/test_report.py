@@ -1,4 +1,4 @@
-"""The report: one file, nothing loaded, everything named, nothing executed that a user wrote."""
+"""Report of a study: one file that loads nothing, names everything and executes nothing that a user wrote."""
 
 import csv
 import io
@@ -23,10 +23,11 @@ from archlab.errors import UserError
 from archlab.report.charts.axes import axis, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
-from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colours, differences, labels, levels, levels_show
+from archlab.report.pictures import pictures
+from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colors, differences, labels, levels, levels_show
 from archlab.report.study.curves import GRADIENT, LINES_SHOW, CurveQuantity, evaluations, last_half, mean_rows, updates
 from archlab.report.study.grids import tuned_fields, tuning_rows
-from archlab.report.study.page import drawn, picture, render, write_page, write_picture
+from archlab.report.study.page import drawn, render, write_page, write_picture
 from archlab.report.study.tables import terminal_table
 from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
@@ -41,7 +42,7 @@ def words(text: str) -> str:
 
 @cache
 def html_of(name: str) -> str:
-    """The page of one of the made-up studies."""
+    """Return the page of one of the made-up studies."""
     return render(getattr(sample_study, name)())
 
 
@@ -80,7 +81,7 @@ def test_what_was_asked_what_came_out_and_how_to_do_it_again(study: StudySummary
     text = words(page.text)
     for said in (study.question, study.answer, study.command, study.corpus, *study.warnings):
         assert words(said) in text
-    assert text.index(words(study.question)) < text.index(words(study.answer)) < text.index("The numbers")
+    assert text.index(words(study.question)) < text.index(words(study.answer)) < text.index("Results in numbers")
 
 
 def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) -> None:
@@ -95,7 +96,7 @@ def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) 
 
 
 def test_documents_are_folded_away_and_their_interval_is_in_no_heading() -> None:
-    """It is of other documents, not of other seeds: in a heading it seemed to refute the verdict."""
+    """The interval covers other documents, not other seeds. In a heading, it seemed to contradict the verdict."""
     section = re.findall(r'<section aria-labelledby="documents-heading">.*?</section>', html_of("rich"), re.DOTALL)
     (arm,) = (arm for arm in sample_study.rich().arms if arm.documents)
     headings = "".join(re.findall(r"<(?:h\d|summary)\b.*?</(?:h\d|summary)>", section[0], re.DOTALL))
@@ -109,7 +110,7 @@ def test_documents_are_folded_away_and_their_interval_is_in_no_heading() -> None
 
 
 def test_a_long_word_in_a_table_makes_no_phone_page_wider() -> None:
-    """`overflow-wrap: normal` of tables is lifted where their cells stand below each other."""
+    """Tables have `overflow-wrap: normal`, except if their cells are below each other."""
     phone = page_of("pair").style.split("@media (max-width: 44rem)")[1]
     (cells,) = re.findall(r"\n  th, td[^{]*\{([^}]*)\}", phone.split("@media")[0])
     assert "overflow-wrap: anywhere" in cells
@@ -125,7 +126,7 @@ def test_divergences_are_said_in_page_and_table() -> None:
     assert "diverged on 1 of 3 seeds" in text
     assert "diverged on 3 of 3 seeds" in text
     assert "reference diverged" in text
-    assert "none finished" in text
+    assert "no run finished" in text
     assert "1 of 3 seeds" in in_terminal(sample_study.diverging_ladder())
 
 
@@ -140,12 +141,12 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
             assert not c or c.difference is None or amount(c.difference, unit) in text
             assert not c or c.low is None or interval(c.low, c.high, unit) in text
     assert text.count("corrected for its own 2 comparisons") == 3, "of gradients, speed and rates"
-    assert "Bytes; lower is better. Counted from the config: exact, without an interval." in text
-    assert "Tokens/s; higher is better. Paired by round of timing" in text
+    assert "Bytes; lower is better. It is counted from the config, so it is exact and has no interval." in text
+    assert "Tokens/s; higher is better. Paired by timing round" in text
     assert "neither direction is better" in text
-    assert "Without values of two arms to compare: training tokens until 2.5 bits per byte." in text
-    assert "about this machine only" in text
-    assert "about this machine only" not in page_of("pair").text
+    assert "Not compared, because fewer than two arms have values: training tokens until 2.5 bits per byte." in text
+    assert "hold for this machine only" in text
+    assert "hold for this machine only" not in page_of("pair").text
 
 
 def test_documents_stand_where_arms_differ_most() -> None:
@@ -156,9 +157,9 @@ def test_documents_stand_where_arms_differ_most() -> None:
 
 
 def test_the_page_says_what_a_seed_chooses() -> None:
-    assert "which part of the text is held out" in words(page_of("pair").text)
+    assert "the part of the text that is held out" in words(page_of("pair").text)
     task = sample_study.pair().model_copy(update={"evaluated": "share"})
-    assert "the initial values and the examples" in words(Page(render(task)).text)
+    assert "the initial weights and the examples" in words(Page(render(task)).text)
 
 
 def test_the_share_of_seeds_that_diverged_has_its_interval() -> None:
@@ -182,7 +183,7 @@ def test_what_needs_a_hand_is_not_printed() -> None:
     assert set(buttons) == {"copy", "save"}
     assert all(f".{name}" in hidden for name in (*buttons, "no-print"))
     assert html.count('class="legend') == html.count('class="legend no-print"') > 0
-    assert "details:not([open])" in html, "what is folded opens for the printer"
+    assert "details:not([open])" in html, "folded parts open for the printer"
 
 
 def test_equivalence_is_said_in_page_and_table() -> None:
@@ -197,7 +198,7 @@ def test_equivalence_is_said_in_page_and_table() -> None:
         f"within ±0.05 bits per byte: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}"
         in text
     )
-    assert "calls differences up to 0.05 bits per byte too small to matter" in text
+    assert "treats differences up to 0.05 bits per byte as too small to matter" in text
     assert "equivalent" in in_terminal(study)
     assert "too small to matter" not in page_of("pair").text
 
@@ -208,7 +209,7 @@ def test_the_page_shows_how_well_the_smallest_effect_is_known(study: StudySummar
     assert all(interval(c.smallest_effect_low, c.smallest_effect_high) in page.text for c in shown)
 
 
-def test_every_verdict_has_a_colour_and_a_shape() -> None:
+def test_every_verdict_has_a_color_and_a_shape() -> None:
     assert sorted(VERDICTS) == sorted(get_args(Verdict))
     assert len(SHAPES) == len(VERDICTS)
     assert all(len(PALETTES[mode].verdicts) == len(VERDICTS) for mode in MODES)
@@ -221,14 +222,14 @@ def test_what_a_user_wrote_is_never_markup() -> None:
     assert "alert(1)</script>" not in html
     assert page.tags.count("script") == calm.tags.count("script")
     assert page.text.count("<b>x</b><script>alert(1)</script>") > 5
-    assert "<b>x</b>" in json.dumps(json.loads(page.data["specs"])), "the charts still have the name as it is"
+    assert "<b>x</b>" in json.dumps(json.loads(page.data["specs"])), "the charts still have the raw name"
 
 
-def test_both_modes_give_every_arm_its_own_colour(study: StudySummary, page: Page) -> None:
+def test_both_modes_give_every_arm_its_own_color(study: StudySummary, page: Page) -> None:
     themes = json.loads(page.data["themes"])
     for mode in MODES:
-        assert themes[mode]["range"]["category"] == arm_colours(study, mode)
-        assert len(set(arm_colours(study, mode))) == len(study.arms)
+        assert themes[mode]["range"]["category"] == arm_colors(study, mode)
+        assert len(set(arm_colors(study, mode))) == len(study.arms)
     assert "prefers-color-scheme: dark" in page.style
 
 
@@ -260,11 +261,11 @@ def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: Stud
         assert words(caption) in said
 
 
-def test_the_picture_in_the_documents_is_what_the_code_draws_of_the_record() -> None:
-    """After a change of charts: `make pictures`."""
+@pytest.mark.parametrize("name", pictures())
+def test_a_picture_of_the_readme_is_what_the_code_draws(name: str) -> None:
+    """After a change of charts, drawings or results, run `make pictures`."""
     docs = Path(__file__).parents[2] / "docs"
-    summary = StudySummary.model_validate_json((docs / "ladder.json").read_text(encoding="utf-8"))
-    assert picture(summary) == (docs / "ladder.png").read_bytes()
+    assert pictures()[name] == (docs / name).read_bytes()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_cannot_be_shown_is_written_as_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in a summary from before such text was refused: table, page and picture, where a raw one ends the process."""
+    """Old summaries may contain such characters. The table, the page and the picture show them; raw ones end the process."""
     bad = "a\x1b[31m\x0c\x00\ufffeb\u202e\udcff"
     arms = {bad: (bad, 2.6, {}), "b": ("b", 2.7, {})}
     study = StudySummary.model_validate(sample_study.study(arms, [0, 1], "base").model_dump() | {"question": bad})
@@ -312,12 +313,12 @@ def test_a_picture_that_fails_takes_nothing_with_it(
     out, err = capsys.readouterr()
     assert words(study.answer) in words(out)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-    assert "note: report.png is not written: the picture cannot be drawn: no such glyph" in err
+    assert "note: report.png is not written: could not draw the picture: no such glyph" in err
 
 
 @pytest.mark.parametrize("name", ["rich", "diverging_ladder"])
 def test_charts_are_valid_vega_lite(name: str) -> None:
-    """Pages leave out this check, which takes longer than the rest of them."""
+    """Pages skip this check, because it takes longer than everything else."""
     specs = json.loads(page_of(name).data["specs"])
     assert len(specs) > 4
     for spec in specs.values():
@@ -328,7 +329,7 @@ def test_charts_are_valid_vega_lite(name: str) -> None:
 
 
 def test_bands_of_curves_leave_out_what_a_seed_does_to_all_arms() -> None:
-    """Seeds are judged on text of their own, which moves all arms by more than the arms differ."""
+    """Each seed has its own held-out text, which moves all arms by more than the arms differ."""
     study = sample_study.pair()
     shift = {seed: seed / 10 for seed in study.seeds}
 
@@ -351,7 +352,7 @@ def test_bands_of_curves_leave_out_what_a_seed_does_to_all_arms() -> None:
 
 
 def test_a_run_that_went_far_away_is_drawn_no_further_than_the_renderer_bears() -> None:
-    """It ends the process, and no exception, where coordinates are millions of pixels away."""
+    """The renderer ends the process, without an exception, if coordinates are millions of pixels away."""
     study = sample_study.diverging_ladder()
     arms = [
         arm.model_copy(update={"curves": [c.model_copy(update={"values": [c.values[0], *[5.5e6] * (len(c.values) - 1)]})
@@ -367,7 +368,7 @@ def test_a_run_that_went_far_away_is_drawn_no_further_than_the_renderer_bears() 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_gradients_of_zero_leave_a_picture_of_the_others(everywhere: bool) -> None:
-    """A logarithmic axis has no place for them. A run that diverged may have nothing else at its end."""
+    """A logarithmic axis has no place for zeros. A run that diverged may have nothing else at its end."""
     study = sample_study.diverging_ladder()
     arms = [
         arm.model_copy(update={"curves": [
@@ -428,12 +429,12 @@ def test_columns_are_broken_between_words(cells: tuple[str, ...], room: int, fit
 
 
 def rows_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
-    """All that its layers draw."""
+    """Return all rows that the layers of a chart draw."""
     return [row for data in chart["datasets"].values() for row in data]
 
 
 def domain(chart: dict[str, Any], axis: str) -> tuple[float, float]:
-    """The ends of its numeric axis."""
+    """Return both ends of the numeric axis."""
     (found,) = {
         tuple(layer["encoding"][axis]["scale"]["domain"])
         for layer in chart["layer"]
@@ -443,7 +444,7 @@ def domain(chart: dict[str, Any], axis: str) -> tuple[float, float]:
 
 
 def test_every_interval_is_whole_in_one_of_the_pictures(study: StudySummary, page: Page) -> None:
-    """An arm that stands far off is a triangle in one, and in the one with the whole range a mark with its interval."""
+    """An arm far from the others is a triangle in one chart, and a mark with its interval in the chart of the whole range."""
     specs = json.loads(page.data["specs"])
     pictures = {"differences": study} | {
         f"other-{i}": study.by(other.outcome.name) for i, other in enumerate(study.others)
@@ -480,7 +481,7 @@ def test_a_second_half_with_one_evaluation_is_left_out_with_a_sentence() -> None
     short = study.model_copy(update={"arms": arms})
     assert evaluations(short) is not None
     assert last_half(short) is None
-    said = "No curve of the second half: it has fewer than two evaluations."
+    said = "The second half is not drawn, because it has fewer than two evaluations."
     assert said in words(Page(render(short)).text)
     assert said not in words(Page(render(study)).text)
 
@@ -490,7 +491,7 @@ def test_an_arm_far_off_does_not_squash_the_rest() -> None:
     low, high = domain(last_half(study).to_dict(), "y")
     assert 2.5 < low < 2.7
     assert high < 5, "the arm that ends at 7.9 leaves the picture"
-    assert domain(evaluations(study).to_dict(), "y")[1] > 7.9, "but not the one from the first step on"
+    assert domain(evaluations(study).to_dict(), "y")[1] > 7.9, "but not the chart of the whole training"
     far = [row for row in rows_of(levels(study).to_dict()) if row.get("at") == "right"]
     assert {row["arm"] for row in far} == {"Identity: a linear MLP, to show what it is for"}
 
@@ -530,7 +531,7 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     assert "diverged" in rows["GELU", "0.016"]["text"]
     assert rows["ReLU", "0.008"]["mean"] == pytest.approx((3 - 0.8 + 2.9) / 2), "the better schedule's"
     kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
-    assert kinds == {"cosine": "optimum", "constant": None}, "what is no number has no edge"
+    assert kinds == {"cosine": "optimum", "constant": None}, "a value that is not a number has no edge"
     assert {"tuning-0", "tuning-1"} <= json.loads(page_of("rich").data["specs"]).keys()
 
 

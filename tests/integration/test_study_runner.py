@@ -574,7 +574,7 @@ def test_a_study_names_its_references_in_its_answer(lab):
     assert "c beats b by 0.200 bits per byte" in summary.answer
     assert "d is not distinguishable from a" in summary.answer
     page = render(summary)
-    assert "from the arm that it is compared with" in page
+    assert "from its reference" in page
     assert "b vs d" in page
 
 
@@ -626,7 +626,7 @@ def test_every_two_factors_have_a_picture_whose_lines_are_apart_as_their_contras
     assert steps["post"] - steps["pre"] == pytest.approx(summary.contrasts[0].comparison.difference)
     page = render(summary)
     assert page.count('id="chart-factors-0"') == 1
-    assert "A line per level of model.norm.placement." in page
+    assert "One line per level of model.norm.placement." in page
 
 
 def test_with_three_factors_a_picture_averages_over_the_third(lab):

@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.files import STUDY
 from archlab.training import run_folder
 from archlab.training.callback import Callback
 from archlab.training.checkpoint import newest_checkpoint
-from archlab.training.run_folder import STUDY, RunFolder
+from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 from tiny import config
 

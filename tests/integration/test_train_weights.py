@@ -8,14 +8,15 @@ import pytest
 
 from archlab.cli import app
 from archlab.config.core.yaml_text import to_yaml
+from archlab.files import STUDY
 from archlab.training.callback import Callback
-from archlab.training.run_folder import STUDY, RunFolder
+from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 from tiny import MODEL, TRAIN, config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 SHORT = [f"train.{key}={value}" for key, value in TRAIN.items()]
-HOLDS = "{}: holds weights, but a training in {} would begin from random values."
+HOLDS = "{}: has weights, but a training in {} would start from random weights."
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_another_tools_config_yaml_does_not_hide_the_weights(here, capsys, base)
     (here / "hf" / "config.yaml").write_text("foo: 1\n")
     (here / "mine.yaml").write_text("base: hf\n")
     lines, _ = refused(capsys, "mine.yaml" if base else "hf", "--out", "b")
-    assert lines[0].startswith("mine.yaml: base is hf, a folder with weights" if base else "hf: holds weights")
+    assert lines[0].startswith("mine.yaml: base is hf, a folder with weights" if base else "hf: has weights")
     assert "hf/config.json" in " ".join(lines)
 
 
@@ -155,7 +156,8 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
     (home / "mine.yaml").write_text("base: above.yaml\n")
     lines, _ = refused(capsys, "mine/mine.yaml", "--out", "b")
     assert (
-        lines[0] == f"mine/above.yaml: base is ../{folder}, a folder with weights, but a base gives its config alone."
+        lines[0]
+        == f"mine/above.yaml: base is ../{folder}, a folder with weights, but only the config of a base is used."
     )
     assert not (here / "b").exists()
     named = lines[1].rpartition("base: ")[2]
@@ -166,8 +168,8 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
 
 def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
     lines, commands = refused(capsys, "some-one/small-1", "train.lr=0.002", "--out", "b")
-    named = "some-one/small-1: is no folder here; as a hub id it names weights"
-    assert lines[0] == f"{named}, but a training in b would begin from random values."
+    named = "some-one/small-1: is not a folder on this machine, and a hub id stands for weights"
+    assert lines[0] == f"{named}, but a training in b would start from random weights."
     assert [" ".join(command) for command in commands] == [
         "import some-one/small-1 --out b",
         "train b train.lr=0.002 --out b",
@@ -181,7 +183,7 @@ def test_notes_follow_the_weights(tmp_path, capsys, text):
     assert app.main(["train", str(tmp_path / "tiny.yaml"), "train.tokens=650", "--out", str(tmp_path / "run")]) == 0
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "weights: random, seed 0"
-    assert "note: 650 tokens are 640 in whole batches of 64" in rest
+    assert "note: train.tokens is 650; 640 are trained, in whole batches of 64" in rest
 
 
 def test_notes_about_the_text_follow_the_weights_too(tmp_path, capsys, text):

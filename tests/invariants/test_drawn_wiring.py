@@ -1,7 +1,8 @@
-"""Block diagrams of the pairwise grid compute what the model computes: their boxes are run along their wires."""
+"""Block diagrams of the pairwise grid compute what the model computes. The test runs their boxes along their wires."""
 
 from functools import partial
 
+import grid
 import pytest
 import torch
 from torch import Tensor
@@ -12,12 +13,11 @@ from archlab.model.context import Context, start_pass
 from archlab.model.decoder import Decoder
 from archlab.model.mlp import MLP
 from archlab.report.drawings.block import block_diagram
-from tests.invariants import grid
 from tests.reference.drawn import Picture, Rect
 
 
 def each_kind_once(config: Config) -> Config:
-    """With as many layers as there are frames in its picture, in their order."""
+    """Return a model with as many layers as its picture has frames, in the same order."""
     n = 1 if config.model.layers is None else len(set(config.model.layers.pattern))
     return config.model_copy(update={"model": config.model.model_copy(update={"n_layers": n})})
 
@@ -94,7 +94,7 @@ def inside_mlp(mlp: MLP, part: str, x: Tensor) -> Tensor:
 
 
 def inside_attention(attention: MultiHeadAttention, context: Context, part: str, x: Tensor, *others: Tensor) -> Tensor:
-    """Queries, keys and values are [B, heads, T, width] from their projection on."""
+    """Queries, keys and values have the shape [B, heads, T, width] after their projection."""
     config, H = attention.config, attention.config.n_heads
     match part.split():
         case ["query" | "key" | "value" as name, "projection"]:
@@ -129,7 +129,7 @@ def inside_attention(attention: MultiHeadAttention, context: Context, part: str,
 
 
 WIRED = grid.covering("placement", "parallel", "mixer", "layers", "embedding", "position")
-"""Rows with every pair of the choices that a picture has wires or boxes on the stream for."""
+"""Rows with every pair of choices that change wires or boxes on the stream."""
 
 
 @pytest.mark.parametrize("index", WIRED)
@@ -148,7 +148,7 @@ def test_a_diagram_computes_what_the_model_does(index):
 INSIDE = grid.covering(
     "heads", "mlp", "mlp_bias", "qk_norm", "clip", "temperature", "attention_sub_norm", "gate", "position"
 )
-"""Rows with every pair of the choices that an inside has boxes or wires for."""
+"""Rows with every pair of choices that change boxes or wires inside a component."""
 
 
 @pytest.mark.parametrize("index", INSIDE)

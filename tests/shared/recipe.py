@@ -26,7 +26,9 @@ class Recipe:
 
     def additions(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of each text that goes to the end of a file."""
-        yield from re.findall(r"[Aa]dd\s+to\s+the\s+end\s+of\s+`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", self.text, re.M | re.S)
+        yield from re.findall(
+            r"[Aa]dd\s+to\s+the\s+end\s+of\s+`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", self.text, re.M | re.S
+        )
 
     def hunks(self) -> Iterator[tuple[str, str]]:
         """Yield (path, diff) of each change of lines."""

@@ -1,4 +1,4 @@
-"""Studies as a runner would leave them, with made-up but likely numbers."""
+"""Studies as a runner would leave them, with invented but plausible numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -61,12 +61,12 @@ Arms = Mapping[str, tuple[str, float, dict[str, Any]]]
 
 
 def ladder() -> StudySummary:
-    """Seven steps from 2017 to today, three seeds, nothing went wrong."""
+    """Return a ladder of seven steps from 2017 to today with three seeds, without failures."""
     return study(LADDER, seeds=[0, 1, 2], against="previous")
 
 
 def diverging_ladder() -> StudySummary:
-    """The same with one seed of RoPE and all seeds of the original lost."""
+    """Return the ladder in which one seed of RoPE and all seeds of the original block diverged."""
     return study(
         LADDER,
         seeds=[0, 1, 2],
@@ -76,18 +76,18 @@ def diverging_ladder() -> StudySummary:
 
 
 def pair() -> StudySummary:
-    """Two arms that no honest test can tell apart."""
+    """Return a study of two arms that no honest test can tell apart."""
     arms: Arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.601, {"model.mlp.activation": "gelu"})}
     return study(arms, seeds=[0, 1, 2, 3, 4], against="base")
 
 
 def many() -> StudySummary:
-    """Twelve arms with long names, one of them far off."""
+    """Return a study of twelve arms with long names, one of them far from the others."""
     return study(LONG_NAMES, seeds=[0, 1, 2, 3, 4], against="base")
 
 
 def rich() -> StudySummary:
-    """Three arms with outcomes of every kind beside the loss, one of them without values, and two tuned fields."""
+    """Return a study of three arms and two tuned fields, with further outcomes of every kind; one outcome has no values."""
     found = study({name: LONG_NAMES[name] for name in ("relu", "gelu", "identity")}, seeds=[0, 1, 2, 3], against="base")
     noise = np.random.default_rng(3)
     references = {arm.name: "relu" for arm in found.arms[1:]}
@@ -124,7 +124,7 @@ def rich() -> StudySummary:
 
 
 def documents(begins: str) -> DocumentView:
-    """Two where the arm does best, two where it does worst."""
+    """Return two documents where the arm does best and two where it does worst."""
 
     def one(i: int, difference: float) -> DocumentDifference:
         return DocumentDifference(begins=f"{begins} {i}", difference=difference, bytes=2000)
@@ -140,7 +140,7 @@ def documents(begins: str) -> DocumentView:
 
 
 def hostile() -> StudySummary:
-    """Every text that a user may write, written by someone who wants a script to run."""
+    """Return a study in which every text from the user tries to run a script."""
     bad = "<b>x</b><script>alert(1)</script>"
     found = study({bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base")
     arms = {

@@ -125,9 +125,9 @@ def test_the_decoder_allocates_what_is_counted(name):
         ("t5-11b", ["42.7", "33"]),
         ("gpt-2-xl", ["25 heads", "33.3"]),
         ("gpt-1-117m", ["40478", "0.01"]),
-        ("olmo-7b", ["without weight and bias", "RMSNorm"]),
-        ("llama-65b", ["No QK-norm", "Command R+"]),
-        ("gemma-2-9b", ["4 d_model", "8 times", "training too"]),
+        ("olmo-7b", ["no weight and no bias", "RMSNorm"]),
+        ("llama-65b", ["no QK-norm", "Command R+"]),
+        ("gemma-2-9b", ["4 d_model", "ratio of 8", "training as well"]),
         ("phi-4-14b", ["Phi-3 small"]),
         ("qwen-14b", ["13696", "27392"]),
     ],
@@ -239,7 +239,7 @@ def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
         (["--sort", "-siz"], "--sort: 'siz' is no field of the atlas; did you mean size? allowed: "),
         (["--filter", "year=>3"], "--filter: 'year=>3'; allowed: a field, = != < <= > >=, and a value"),
         (["--filter", "year=new"], "--filter: 'year=new': year is a number, or true or false; found 'new'"),
-        (["--filter"], "--filter: no value after it; allowed: conditions"),
+        (["--filter"], "--filter has no value; allowed: conditions"),
         (["--filter", "year"], "--filter: 'year'; allowed: a field, = != < <= > >=, and a value, as in 'year>=2024'"),
         (["--filter", "norm<RMSNorm"], "--filter: 'norm<RMSNorm': < is not for the words of norm; allowed: = and !="),
         (["--filter", "year>null"], "--filter: 'year>null': > is not for null; allowed: = and !="),
@@ -508,7 +508,7 @@ def test_names_cover_neither_dots_nor_each_other(page, name):
         assert covered == [(left, right, y)]
 
 
-def test_every_choice_has_colours_enough():
+def test_every_choice_has_enough_colors():
     for choice in CHOICES:
         assert 2 <= len(kinds(list(ROWS.values()), choice)) <= 8
 

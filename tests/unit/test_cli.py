@@ -1,4 +1,4 @@
-"""The command line: what is imported, what is printed, and how errors end."""
+"""The command line: its imports, its output and its errors."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def run_python(code, **kwargs):
 
 @pytest.mark.slow
 def test_torch_stays_out(tmp_path):
-    """One after the other in one process: whichever would load it does so there, too, and is named."""
+    """All run in one process, one after the other. The first one that loads torch is named."""
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -76,7 +76,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cots", "gpt-2"], "no command 'cots'; did you mean cost? allowed: "),
+        (["cots", "gpt-2"], "unknown command 'cots'; did you mean cost? allowed: "),
         (["show", "gpt2x"], "did you mean"),
         (["show", "tiny-llama", "model.norm.knd=x"], "model.norm.knd  unknown; did you mean kind?"),
         (["cost", "gpt-2", "--context", "4096"], "learned positions end"),
@@ -92,11 +92,11 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 
 TAKES = {
-    "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
+    "demo": "no arguments", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
     "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
-    "study list": "none", "study show": "STUDY", "ledger": "CLAIM", "guide": "none",
+    "study list": "no arguments", "study show": "STUDY", "ledger": "CLAIM", "guide": "no arguments",
 }  # fmt: skip
-"""What a command takes, where that is not any number of arguments."""
+"""Arguments of the commands that do not take any number of them."""
 
 NEEDS = {
     "show": "CONFIG", "draw": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
@@ -105,16 +105,16 @@ NEEDS = {
     "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out", "report": "RUN",
     "lm-eval": "PATH",
 }  # fmt: skip
-"""What a command asks for first."""
+"""First argument that a command needs."""
 
 WRITES = {"demo", "draw", "guide", "size", "data", "train", "import", "export", "convert", "study run", "report"}
-"""Those that take --out."""
+"""Commands with --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})
 
 
 def refusal(capsys, *arguments):
-    """The one line that a wrong command line is answered with."""
+    """Return the single line that answers a wrong command line."""
     assert app.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -126,16 +126,16 @@ def refusal(capsys, *arguments):
 def test_what_every_command_says_of_wrong_arguments(command, capsys):
     words = command.split()
     said = refusal(capsys, *words, "--nowhere=3")
-    assert said.startswith(f"--nowhere: no option of `archlab {command}`; ")
+    assert said.startswith(f"--nowhere: unknown option of `archlab {command}`; ")
     assert ("--out" in said) == (command in WRITES)
     if command in NEEDS:
         name = NEEDS[command]
-        assert refusal(capsys, *words).startswith(f"{name}: missing; `archlab {command}` needs it: ")
+        assert refusal(capsys, *words).startswith(f"{name} is missing; `archlab {command}` needs it: ")
     if command in TAKES:
         needed = {"diff": ["a", "b"], "convert": ["a", "--n-kv-heads", "1", "--out", "o"]}.get(command, [])
-        needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "none"]
+        needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "no arguments"]
         needed += ["--out", "o"] if command in ("import", "export", "guide") else []
-        message = f"'more': one argument too many; `archlab {command}` takes {TAKES[command]}"
+        message = f"'more' is one argument too many; `archlab {command}` takes {TAKES[command]}"
         assert refusal(capsys, *words, *needed, "more", "most") == message
 
 
@@ -144,30 +144,33 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
     [
         (
             "cost gpt-2 --contxt 3",
-            "--contxt: no option of `archlab cost`; did you mean --context? allowed: --batch, --c",
+            "--contxt: unknown option of `archlab cost`; did you mean --context? allowed: --batch, --c",
         ),
-        ("cost gpt-2 -x", "-x: no option of `archlab cost`; allowed: --batch, "),
+        ("cost gpt-2 -x", "-x: unknown option of `archlab cost`; allowed: --batch, "),
         (
             "cost gpt-2 --train.lr=3",
-            "--train.lr: no option of `archlab cost`; a field is changed without dashes: train.lr=3",
+            "--train.lr: unknown option of `archlab cost`; to change a field, leave out the dashes: train.lr=3",
         ),
-        ("train a --ot b", "--ot: no option of `archlab train`; did you mean --out?"),
-        ("cost gpt-2 --batch 0", "--batch: '0'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch -3", "--batch: '-3'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch two", "--batch: 'two'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch 1.5", "--batch: '1.5'; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch", "--batch: no value after it; allowed: a whole number, at least 1"),
-        ("cost gpt-2 --batch 1 --batch 2", "--batch: given twice; allowed: once"),
-        ("cost gpt-2 --dtype float3", "--dtype: 'float3'; did you mean float32? allowed: bfloat16, float32"),
-        ("cost gpt-2 --json=maybe", "--json: 'maybe'; allowed: nothing, the name alone says it"),
-        ("list preset", "WHAT: 'preset'; did you mean presets? allowed: presets, hardware, families, "),
-        ("generate r --top-k 1.5", "--top-k: '1.5'; allowed: a whole number"),
-        ("generate r --seed x", "--seed: 'x'; allowed: a whole number"),
-        ("generate r --temperature hot", "--temperature: 'hot'; allowed: a number"),
-        ("generate r --stop", "--stop: no value after it; allowed: text"),
-        ("data a --out", "--out: no value after it; allowed: a path"),
-        ("train a", "--out: missing; `archlab train` needs it: the run's folder"),
-        ("study rn", "no command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show"),
+        ("train a --ot b", "--ot: unknown option of `archlab train`; did you mean --out?"),
+        ("cost gpt-2 --batch 0", "--batch is '0'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch -3", "--batch is '-3'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch two", "--batch is 'two'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch 1.5", "--batch is '1.5'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch", "--batch has no value; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch 1 --batch 2", "--batch occurs twice; allowed: once"),
+        ("cost gpt-2 --dtype float3", "--dtype is 'float3'; did you mean float32? allowed: bfloat16, float32"),
+        ("cost gpt-2 --json=maybe", "--json is 'maybe'; allowed: no value, only the name"),
+        ("list preset", "WHAT is 'preset'; did you mean presets? allowed: presets, hardware, families, "),
+        ("generate r --top-k 1.5", "--top-k is '1.5'; allowed: a whole number"),
+        ("generate r --seed x", "--seed is 'x'; allowed: a whole number"),
+        ("generate r --temperature hot", "--temperature is 'hot'; allowed: a number"),
+        ("generate r --stop", "--stop has no value; allowed: text"),
+        ("data a --out", "--out has no value; allowed: a path"),
+        ("train a", "--out is missing; `archlab train` needs it: the run folder"),
+        (
+            "study rn",
+            "unknown command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show",
+        ),
     ],
 )
 def test_wrong_command_lines(line, message, capsys):
@@ -182,7 +185,7 @@ def test_numbers_are_written_as_in_a_config(capsys):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; run the same command again: what is finished is kept"),
+        (KeyboardInterrupt(), 130, "interrupted; to continue, repeat the command: finished work is kept"),
         (UserError("field: wrong"), 2, "field: wrong"),
         (OSError(28, "No space left on device", "/out/file"), 2, "/out/file: No space left on device"),
         (MemoryError(), 2, "too little memory; try a smaller train.micro_batch_tokens, and in a study fewer --workers"),
@@ -203,7 +206,7 @@ def test_how_a_verb_may_end(error, code, message, monkeypatch, capsys):
 
 
 def test_a_swallowed_ctrl_c_ends_what_comes_next():
-    """As when it arrives while a compiled module is imported."""
+    """This happens if Ctrl-C arrives while a compiled module is imported."""
     script = (
         "import os, signal, sys\n"
         "from archlab.interrupt import install_handler, stop_on_signal\n"
@@ -236,7 +239,7 @@ PRESS += "press = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
     ],
 )
 def test_a_second_ctrl_c_ends_at_once_and_without_a_word(script, code):
-    """In what the first one began to put away, or while Python shuts down."""
+    """The second one arrives during the clean-up after the first one, or while Python shuts down."""
     done = run_python(PRESS + script)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", code)
 
@@ -290,7 +293,7 @@ def test_no_name_commands_the_terminal(tmp_path, capsys):
 
 
 def test_nothing_on_stdout_commands_the_terminal(tmp_path, capsys):
-    """Names of tensors and files come from others: in tables, lines, YAML and JSON."""
+    """Names of tensors and files come from other people. They occur in tables, lines, YAML and JSON."""
     file = tmp_path / "\x1b]0;t\x07\x1b[31m.yaml"
     file.write_text("base: tiny-llama")
     for command in (["check", str(file)], ["diff", str(file), "tiny-transformer"], ["cost", str(file), "--json"]):
@@ -317,7 +320,7 @@ def test_a_plug_in_that_ends_python_while_it_is_used_is_told(tmp_path, capsys, m
     scope = {}
     exec(compile("def make(arguments):\n    raise SystemExit(0)", file, "exec"), scope)
     monkeypatch.setattr(app, "make_app", lambda: scope["make"])
-    with pytest.raises(SystemExit):  # of anything else
+    with pytest.raises(SystemExit):  # not a plug-in
         app.main([])
     monkeypatch.setattr("archlab.errors.OWN_CODE", {file})
     assert app.main([]) == 2
@@ -407,7 +410,7 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     assert app.main(["study", "show", str(tmp_path / "mine.yaml"), "--scale", "smoke"]) == 0
     shown = capsys.readouterr()
     assert "14 kB in 19 folds, 9 of which judge the runs" in " ".join(shown.out.split())
-    assert "mine.txt" in shown.out.replace("\n", "")  # a long path goes on in the next line
+    assert "mine.txt" in shown.out.replace("\n", "")  # a long path continues on the next line
     assert "1 warning of shape: long long" in shown.err
     assert [line for line in (shown.out + shown.err).splitlines() if len(line) > 80] == []
     (tmp_path / "mine.txt").unlink()

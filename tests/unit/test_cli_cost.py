@@ -1,4 +1,4 @@
-"""What `archlab cost` prints: serving and training apart, and a total where there is one."""
+"""Output of `archlab cost`: serving and training are separate, with a total if there is one."""
 
 import json
 import os
@@ -44,14 +44,14 @@ def test_the_context_served_does_not_move_the_cost_of_training(capsys):
 
 
 def test_no_total_is_made_up(capsys):
-    assert "say train.tokens=N" in printed(capsys)
+    assert "set train.tokens=N" in printed(capsys)
     assert json.loads(printed(capsys, "--json"))["training_flops"] is None
 
 
 @pytest.mark.parametrize("model", ["tiny-llama", "mamba-2-2.7b"])
 def test_memory_of_a_step(model, capsys):
     assert app.main(["cost", model]) == 0
-    assert "most at once in a step" in capsys.readouterr().out
+    assert "peak memory of a step" in capsys.readouterr().out
 
 
 def test_side_by_side_every_config_stands_beside_the_first(capsys):
@@ -102,13 +102,13 @@ def test_a_page_with_pictures(tmp_path, capsys):
     [
         (["gemma-3-1b"], {"heads", "cache", "context", "batch"}, "gemma-3-1b with other key and value heads"),
         (["mamba-2-2.7b", "tiny-llama"], {"heads", "cache", "context", "batch"}, "tiny-llama with other"),
-        (["deepseek-v3"], {"cache", "context", "batch"}, "No picture of kinds of heads"),
+        (["deepseek-v3"], {"cache", "context", "batch"}, "Kinds of heads are not drawn"),
         (["gpt-2", "model.attention.visibility=two_sided"], set(), "Nothing is decoded"),
     ],
 )
 @pytest.mark.slow
 def test_a_page_shows_what_there_is_and_says_what_is_not(config, shown, words, tmp_path):
-    """The heads' picture is of the first config that has heads to vary, with the config's own number among them."""
+    """The chart of heads shows the first config whose heads can vary, and includes the config's own number."""
     page = tmp_path / "cost.html"
     assert app.main(["cost", *config, "--html", str(page)]) == 0
     text = page.read_text()
@@ -120,7 +120,7 @@ def test_a_page_shows_what_there_is_and_says_what_is_not(config, shown, words, t
 
 
 def asked_on_a_page(tmp_path, *arguments):
-    """The text of a page, and its charts."""
+    """Return the text of a page, and its charts."""
     page = tmp_path / "cost.html"
     assert app.main(["cost", *arguments, "--html", str(page)]) == 0
     text = page.read_text()
@@ -153,7 +153,7 @@ def test_every_chart_shows_the_contexts_that_were_asked_for(tmp_path):
 
 @pytest.mark.slow
 def test_a_line_is_dashed_beyond_the_limit_of_its_config(tmp_path):
-    """Llama 3 ends at 8,192 tokens, and its line changes there; Llama 3.1 ends at 131,072, the last context."""
+    """Llama 3 ends at 8,192 tokens, where its line changes. Llama 3.1 ends at 131,072, the last context."""
     text, specs = asked_on_a_page(tmp_path, "llama-3-8b", "llama-3.1-405b", "--context", "4Ki,128Ki")
     rows = [row for rows in specs["context"]["datasets"].values() for row in rows if row["part"] == "beyond"]
     assert {row["config"] for row in rows} == {"llama-3-8b"}
@@ -203,7 +203,7 @@ def test_serving_says_whether_it_fits(capsys):
     """Llama 3 8B: 16.06 GB of weights; 128 KiB a token in the cache, so 1 GiB for each text of 8,192 tokens."""
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "fits yes texts of 8,192 tokens that fit 64" in out  # 79.65 GiB less 14.96, a GiB each
+    assert "fits yes sequences of 8,192 tokens that fit 64" in out  # 79.65 GiB less 14.96, a GiB each
     assert app.main(["cost", "llama-3.1-405b", "--hardware", "rtx-4090"]) == 0
     assert "fits no" in " ".join(capsys.readouterr().out.split())
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100x8"]) == 2
@@ -220,7 +220,7 @@ def test_json_has_the_times_of_a_device(capsys):
 
 
 def test_json_of_several_has_the_ratios_to_the_first(capsys):
-    """Llama 2's 70B keeps 8 KV heads in 80 layers where its 7B has 32 in 32; Mamba-2 keeps nothing per token."""
+    """Llama 2 70B has 8 KV heads in 80 layers, and Llama 2 7B has 32 in 32. Mamba-2 keeps nothing per token."""
     assert app.main(["cost", "llama-2-7b", "llama-2-70b", "--context", "2048,4096", "--json"]) == 0
     first, _, other, _ = json.loads(capsys.readouterr().out)
     assert "ratio_to_the_first" not in first
@@ -253,7 +253,7 @@ def test_a_published_config_file_is_read_like_its_folder(tmp_path, capsys):
 
 
 def test_many_columns_are_told_in_two_tables(capsys):
-    """In 80 columns each time beside the labels, which stay whole."""
+    """Both tables fit in 80 columns, and each repeats the labels in full."""
     models = ["llama-3-8b", "gemma-2-9b", "qwen3-8b", "mistral-7b-v0.1", "olmo-2-7b", "phi-3-mini-3.8b"]
     assert app.main(["cost", *models, "--context", "8192"]) == 0
     lines = capsys.readouterr().out.splitlines()

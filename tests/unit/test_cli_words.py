@@ -21,14 +21,14 @@ def said_of(capsys, *arguments):
 def test_a_word_is_answered_by_commands_in_80_columns(capsys, word):
     group, _, name = word.partition("-") if word.startswith("study-") else ("", "", word)
     said = said_of(capsys, *([group] if group else []), name, "gpt-2")
-    assert said[0] == f"no command {name!r}; use:"
+    assert said[0] == f"unknown command {name!r}; use:"
     assert len(said) > 1
     assert all(line.startswith("  archlab ") and len(line) <= 80 for line in said[1:])
 
 
 def test_the_nearer_of_a_command_and_a_word_is_suggested(capsys):
     """`chta` is nearer to chat than to the command schema; `chekc` is nearest to the command check."""
-    assert said_of(capsys, "chta") == ["no command 'chta'; use:", *said_of(capsys, "chat")[1:]]
+    assert said_of(capsys, "chta") == ["unknown command 'chta'; use:", *said_of(capsys, "chat")[1:]]
     assert "did you mean check?" in said_of(capsys, "chekc")[0]
     assert "did you mean schema?" in said_of(capsys, "shcema")[0]
 
@@ -47,7 +47,7 @@ def test_each_word_leads_to_the_command_that_does_it(capsys, word, command):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_command_that_is_named_can_be_given(way):
-    """Cyclopts takes it, each argument and option with it."""
+    """Cyclopts accepts it with each argument and option."""
     made = app.make_app()
     if way.startswith("--"):
         assert way in (*made.help_flags, *made.version_flags)
@@ -66,6 +66,6 @@ def test_no_word_is_a_command():
 
 def test_a_name_that_is_near_comes_before_a_word_that_is(capsys):
     (said,) = said_of(capsys, "trian")
-    assert said.startswith("no command 'trian'; did you mean train? allowed: demo, ")
+    assert said.startswith("unknown command 'trian'; did you mean train? allowed: list, ")
     (said,) = said_of(capsys, "xyzzy")
-    assert said.startswith("no command 'xyzzy'; allowed: demo, ")
+    assert said.startswith("unknown command 'xyzzy'; allowed: list, ")

@@ -129,7 +129,7 @@ def test_listed_and_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert app.main(["hardware"]) == 2
     assert "not been measured yet" in capsys.readouterr().err
     assert app.main(["hardware", "h100", "--measure"]) == 2
-    assert capsys.readouterr().err.startswith("--measure: measures this machine, not 'h100'")
+    assert capsys.readouterr().err.startswith("--measure measures this machine, not 'h100'")
 
 
 @pytest.mark.slow

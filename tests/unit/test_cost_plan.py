@@ -384,12 +384,12 @@ def test_mixers_are_cut_by_whole_heads(model, tensor, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--batch", "2"], "--batch: not with --devices"),
-        (["--html", "x.html"], "--html: not with --devices"),
-        (["--dtype", "float32"], "--dtype: not with --devices"),
-        (["--json", "--html", "x.html"], "--json and --html: allowed: one of them"),
-        (["gpt-2"], "2 configs: training on several devices is planned for one"),
-        (["--parallel", "shard=4"], "shard=4 is 4 devices, and 2 were asked for"),
+        (["--batch", "2"], "--batch cannot be combined with --devices"),
+        (["--html", "x.html"], "--html cannot be combined with --devices"),
+        (["--dtype", "float32"], "--dtype cannot be combined with --devices"),
+        (["--json", "--html", "x.html"], "--json and --html cannot be combined"),
+        (["gpt-2"], "a training on several devices is planned for one config; found 2"),
+        (["--parallel", "shard=4"], "shard=4 needs 4 devices, but there are 2"),
         (["--price", "-1"], "price"),
     ],
 )
@@ -409,7 +409,7 @@ def test_what_is_printed(capsys):
     assert app.main(["cost", "llama-3-8b", "--devices", "8"]) == 2
     assert "--devices needs --hardware" in capsys.readouterr().err
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100", "--devices", "8", "--parallel", "shard=4"]) == 2
-    assert "is 4 devices, and 8 were asked for" in capsys.readouterr().err
+    assert "needs 4 devices, but there are 8" in capsys.readouterr().err
 
 
 def test_parameters_of_stages_sum_to_at_least_the_model():

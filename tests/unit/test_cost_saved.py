@@ -98,11 +98,11 @@ OPTIONS = (
 def kept_share(overrides: list[str], texts: int, tokens: int) -> float:
     """Return the counted bytes divided by those that autograd keeps."""
     model = archlab.Decoder(load_config("tiny-llama", *overrides).model).train()
-    this = Pass(texts, tokens, bytes_each=4, counting="computed", is_training=True)
+    model_pass = Pass(texts, tokens, bytes_each=4, counting="computed", is_training=True)
     found = kept_by_autograd(model, lambda: model.hidden(torch.zeros(texts, tokens, dtype=torch.int64)))
-    counted = sum(layer_bytes(layer, this) for layer in layer_configs(model.config))
-    final = sum(operation.saved for operation in this.norm(final_norm(model.config), 128))
-    return (counted + bytes_before(model.config, this) + final) / found
+    counted = sum(layer_bytes(layer, model_pass) for layer in layer_configs(model.config))
+    final = sum(operation.saved for operation in model_pass.norm(final_norm(model.config), 128))
+    return (counted + bytes_before(model.config, model_pass) + final) / found
 
 
 def kept_by_autograd(module: torch.nn.Module, run: Callable[[], object]) -> int:
@@ -157,8 +157,8 @@ def test_a_cpus_kernel_keeps_values_as_wide_as_keys():
 
 
 def test_without_recomputation_all_waits():
-    layers, this = layer_configs(load_config("tiny-llama").model), Pass(2, 256)
-    assert saved_bytes({layers[0]: 3}, this, recompute=False) == (3 * layer_bytes(layers[0], this), 0)
+    layers, model_pass = layer_configs(load_config("tiny-llama").model), Pass(2, 256)
+    assert saved_bytes({layers[0]: 3}, model_pass, recompute=False) == (3 * layer_bytes(layers[0], model_pass), 0)
 
 
 def test_a_convolution_keeps_its_input_with_the_zeros_before_it():

@@ -552,4 +552,4 @@ def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.Cap
     extra = sum(len(f"T{i}\n") for i in range(30))
     assert sum(p.bytes for p in joined.parts) == sum(p.bytes for p in manifest.parts) + extra
     assert app.main([*command, "--field", "text", "--template", "{text}"]) == 2
-    assert "--field and --template: give one" in capsys.readouterr().err
+    assert "--field and --template cannot be combined" in capsys.readouterr().err

@@ -85,5 +85,26 @@ def test_what_is_shown_can_be_typed(command, tmp_path, monkeypatch, capsys):
     assert main(shlex.split(command, comments=True)[1:]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("block", blocks(README, "console"))
+def test_the_readme_shows_the_real_output(block, tmp_path, monkeypatch, capsys):
+    """Lines of the output in their order; `…` stands for lines that are left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    command, *shown = block.splitlines()
+    assert main(shlex.split(command.removeprefix("$ "))[1:]) == 0
+    printed = iter([line.rstrip() for line in capsys.readouterr().out.splitlines()])
+    assert [line for line in shown if line != "…" and line not in printed] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("README.md", "notebook.md")], ids=str)
+def test_a_page_says_first_for_whom_it_is(page):
+    _, first, *_ = page.read_text("utf-8").split("\n\n")
+    assert re.match(r"This (page|tutorial) is (a reference )?for [\w ]+", first), first
+
+
+def test_the_readme_is_a_landing_page():
+    assert len(README.split()) <= 1200
+
+
 def test_commands_to_type_are_found():
     assert {"archlab draw mine.yaml --out block.svg", "archlab explain gqa", "archlab explain muon"} <= {*commands()}

@@ -1,4 +1,4 @@
-"""Block diagrams: what is in them, where it stands, and that it can be read."""
+"""Block diagrams: their parts, the positions of the parts, and their legibility."""
 
 import re
 from collections import Counter
@@ -32,7 +32,7 @@ def has_inside(name: str) -> bool:
 
 
 def parts(picture: Picture, frame: int = 0) -> list[str]:
-    """From the bottom of a frame to its top, in all columns."""
+    """Return the boxes of a frame from bottom to top, in all columns."""
     return [box.part for box in picture.boxes if picture.frame_of(box) == frame]
 
 
@@ -76,7 +76,7 @@ def says(picture: Picture, part: str) -> list[str]:
 
 
 def test_boxes_say_what_is_known_of_published_models():
-    """From the papers, and their config.json."""
+    """Expected words are from the papers and their config.json."""
     gemma = drawn("gemma-3-4b")
     attention = says(gemma, "attention")
     assert "window 1,024" in attention
@@ -104,14 +104,14 @@ def test_boxes_say_what_is_known_of_published_models():
     ],
 )
 def test_frames_say_how_kinds_of_layers_follow_each_other(name, labels):
-    """Two frames `local × 21` and `full × 21` were read as 21 layers and then 21 others."""
+    """Readers took two frames, `local × 21` and `full × 21`, for 21 layers followed by 21 others."""
     around = {"logits", "tokens", "1"}
     shown = [text for text in drawn(name).labels if text not in around and not text.isdigit()]
     assert sorted(shown[:-2]) == sorted(labels)
 
 
 def test_turns_of_kinds_are_those_of_the_layers():
-    """Written out, the words give the layers again, for every pattern of three kinds up to nine layers."""
+    """The label, written out, gives the layers again, for every pattern of three kinds and up to nine layers."""
     for n in range(2, 10):
         for kinds in product("abc", repeat=n):
             if found := cycle(kinds):
@@ -127,7 +127,7 @@ def written_out(words: str) -> str:
 
 
 def test_the_heading_tells_the_active_parameters_of_a_mixture():
-    """671B and 37B are published; the config counts the head and the embedding of a token, too."""
+    """671B and 37B are published; the config also counts the head and the embedding of a token."""
     heading = next(text for text in drawn("deepseek-v3").labels if "parameters" in text)
     assert heading.startswith("671B parameters, 37.6B active · 61 layers")
     assert "active" not in " ".join(drawn("llama-3-8b").labels)
@@ -138,7 +138,7 @@ def unfolded(name: str, *branches: str) -> Picture:
 
 
 def test_the_inside_of_a_gate_is_two_matrices_into_a_product():
-    """As the tutorial says. llama-3-8b: 4096 and 14336, 32 query heads and 8 KV heads of 128."""
+    """The tutorial says so. llama-3-8b has widths 4096 and 14336, 32 query heads and 8 KV heads of 128."""
     picture = unfolded("llama-3-8b", "mlp", "attention")
     assert says(picture, "mlp gate projection") == ["Gate projection", "4,096 → 14,336"]
     assert says(picture, "mlp up projection") == ["Up projection", "4,096 → 14,336"]
@@ -158,11 +158,11 @@ def test_every_inside_can_be_read(name):
     check_readable(picture)
 
 
-def test_a_cell_per_layer_has_the_colour_of_its_frame():
+def test_a_cell_per_layer_has_the_color_of_its_frame():
     picture, layers = drawn("gemma-3-4b"), layer_configs(load_config("gemma-3-4b").model)
     in_order = sorted(picture.cells, key=lambda cell: -cell[0].y)
-    assert [colour for _, colour in in_order] == ["kind-1" if l.attention.window is None else "kind-0" for l in layers]  # noqa: E741  # pyright: ignore
-    assert Counter(colour for _, colour in in_order) == {"kind-0": 29, "kind-1": 5}
+    assert [color for _, color in in_order] == ["kind-1" if l.attention.window is None else "kind-0" for l in layers]  # noqa: E741  # pyright: ignore
+    assert Counter(color for _, color in in_order) == {"kind-0": 29, "kind-1": 5}
 
 
 def inner_width(box: Rect) -> float:
@@ -170,7 +170,7 @@ def inner_width(box: Rect) -> float:
 
 
 def around(box: Rect) -> Rect:
-    """With some room on all sides."""
+    """Return the rectangle with some room on all sides."""
     return Rect(box.part, box.x - 8, box.y - 8, box.width + 16, box.height + 16)
 
 
@@ -180,7 +180,7 @@ def test_every_preset_can_be_read(name):
 
 
 def check_readable(picture: Picture) -> None:
-    """No box on another, text in its box, boxes in their frames or at a distance from them, and all on the paper."""
+    """No box overlaps another, text is in its box, boxes are inside their frames or apart from them, and all is on the paper."""
     for i, box in enumerate(picture.boxes):
         assert inner_width(box) <= box.width - 8, box
         assert len(box.texts) * 13 < box.height, box
@@ -192,7 +192,7 @@ def check_readable(picture: Picture) -> None:
 
 
 def test_letters_are_as_wide_as_in_the_font():
-    """Arial's own table of widths, in 1/1000 em."""
+    """Expected widths are from Arial's own table, in 1/1000 em."""
     em = {"a": 556, "i": 222, "m": 833, "W": 944, "0": 556, " ": 278, "(": 333, "R": 722, "k": 500, ",": 278, "E": 667}
     spare = text_width("a", 1000) / 556
     assert {c: round(text_width(c, 1000) / spare) for c in em} == em
@@ -231,19 +231,19 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
     [
         (
             (),
-            "--out: missing; `archlab draw` needs it: the file to write: an .svg, for light and dark, or a .png, light\n",
+            "--out is missing; `archlab draw` needs it: the .svg or .png file to write\n",
         ),
-        (("--out", "x.pdf"), "--out: x.pdf; allowed: a file that ends in .svg or .png\n"),
+        (("--out", "x.pdf"), "--out is x.pdf; allowed: a file name that ends in .svg or .png\n"),
         (
             ("gpt-2-xl", "--out", "x.svg"),
-            "draw: draws one config; two side by side: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
+            "draw takes one config; for two side by side, type: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
         ),
         (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp\n"),
         (
             ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
-            "--unfold: mlp; the model has mlp of kind moe, and the inside is drawn of plain and gated MLPs\n",
+            "--unfold mlp: the model has mlp of kind moe; only plain and gated MLPs can be unfolded\n",
         ),
-        (("--out", "x"), "--out: x; allowed: a file that ends in .svg or .png\n"),
+        (("--out", "x"), "--out is x; allowed: a file name that ends in .svg or .png\n"),
     ],
 )
 def test_draw_says_where_to_write(more, said, capsys):
@@ -254,7 +254,7 @@ def test_draw_says_where_to_write(more, said, capsys):
 @pytest.mark.parametrize("name", facts())
 @pytest.mark.slow
 def test_of_a_model_that_cannot_be_built_every_answer_says_what_is_shown(name, tmp_path, capsys):
-    """In the picture, and in the first line."""
+    """The picture and the first line say it."""
     about, _ = read_entry(facts()[name])
     assert about
     assert about.cannot_build

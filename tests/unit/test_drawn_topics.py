@@ -1,4 +1,4 @@
-"""Pictures of topics, each against numbers that are had in another way."""
+"""Pictures of topics, each compared with numbers that are computed in another way."""
 
 import math
 import re
@@ -38,7 +38,7 @@ LENGTH = 16
 
 
 def cells(svg: str) -> dict[str, bool]:
-    """Name of each small square -> whether it is filled."""
+    """Map the name of each small square to whether it is filled."""
     return {rect.part: kind != "blank" for rect, kind in Picture(svg).cells}
 
 
@@ -62,7 +62,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_mask_is_drawn_as_its_rule_is_said(rule):
+def test_a_mask_is_drawn_by_its_rule(rule):
     sees, kept = RULES[rule]
     attention = f"{{n_heads: 4, {rule}}}" if rule != "{}" else "{n_heads: 4}"
     raw = {"model": {"vocab_size": 8, "d_model": 32, "n_layers": 1, "attention": {"n_heads": 4}}}
@@ -77,7 +77,7 @@ def test_a_recurrent_layer_sees_no_keys_and_keeps_a_state():
     svg = pictures()["mask-hybrid"]()
     filled = [name for name, is_filled in cells(str(svg)).items() if is_filled]
     assert not [name for name in filled if name.startswith("recurrent")]
-    # One head: keys 128 and values 256 wide, and three tokens of the convolution of q, k and v.
+    # One head with keys of 128 and values of 256, and three tokens of the convolution of q, k and v.
     d_model_64 = 128 * 256 + 3 * (128 + 128 + 256)
     assert f"keeps a state of {d_model_64:,} numbers" in str(svg)
 
@@ -114,7 +114,7 @@ def test_products_are_mean_cosines():
         theta = float(name.removeprefix("theta ").replace(",", ""))
         for distance, product in line.items():
             cosines = [math.cos(distance * theta ** (-2 * pair / 64)) for pair in range(32)]
-            # The mean over random vectors, of which there are 256.
+            # The mean over 256 random vectors.
             assert abs(product - sum(cosines) / 32) < 0.05
 
 
@@ -148,7 +148,7 @@ def test_query_heads_are_wired_to_the_heads_that_they_read():
 
 
 def test_intensity_grows_with_the_batch_and_less_with_long_texts():
-    """Of a plain decoder: two FLOPs per weight and text, the weights read once, the cache by each text."""
+    """A plain decoder needs two FLOPs per weight and sequence. It reads the weights once, and the cache for each sequence."""
     config = load_config("llama-3-8b")
     found = in_lines(intensity_points(config, (1, 64), (128, 65536)))
     assert 0.9 < found["128 tokens"][1] <= 1.1
@@ -157,7 +157,7 @@ def test_intensity_grows_with_the_batch_and_less_with_long_texts():
 
 
 def test_post_norm_has_its_largest_gradients_last_and_pre_norm_first():
-    """Xiong 2020, at initialisation."""
+    """Xiong 2020, at initialization."""
     found = in_lines(gradient_points())
     pre, post = ([*found[f"{name}-norm"].values()] for name in ("pre", "post"))
     assert len(pre) == len(post) == 12

@@ -1,4 +1,4 @@
-"""What `archlab explain` says: every field and value resolves, and what a topic states holds in configs and tests."""
+"""`archlab explain`: every field and value has an explanation, and statements of topics hold in configs and tests."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def literals(annotation: Any) -> list[str]:
 
 
 def walk(schema: type[BaseModel], at: str = "") -> list[tuple[str, list[str]]]:
-    """Dotted field -> the words that it may be, read from the classes themselves."""
+    """Return dotted fields with the words that are allowed as values, read from the classes themselves."""
     found = []
     for name, field in schema.model_fields.items():
         below = classes_in(field.annotation)
@@ -91,8 +91,7 @@ def topic(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_every_word_that_a_config_file_may_get_wrong_is_explained():
-    """The words of the field that messages about configs know."""
+def test_every_word_in_messages_about_configs_is_explained():
     for word in (word for words in WRITE for word in words.split()):
         look_up(word)
 
@@ -106,8 +105,8 @@ def test_no_spelling_means_two_topics():
 
 
 @pytest.mark.parametrize("name", TOPICS)
-def test_what_a_topic_says_to_type_is_a_config_that_it_names(name: str):
-    """Valid beside a small model, and not the one that it is compared with."""
+def test_the_settings_of_a_topic_are_valid(name: str):
+    """They are valid for a small model, and differ from the settings that they are compared with."""
     found = TOPICS[name]
     assert all(any(path == known for known, _ in SCHEMA) or path.startswith("model.layers.") for path in found.fields)
     if found.fields:
@@ -121,8 +120,8 @@ def test_a_topic_is_a_screenful_of_80_columns(name: str, capsys: pytest.CaptureF
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["explain", name]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 50, "with what papers and our runs found of it"
-    whole = ("type", "try")  # a setting or a command is never broken within a word
+    assert len(lines) <= 50, "including the findings of papers and of our runs"
+    whole = ("type", "try")  # settings and commands are never broken within a word
     assert [line for line in lines if len(line) > 80 and not line.startswith(whole) and " " in line.strip()] == []
 
 
@@ -134,14 +133,14 @@ def test_the_tests_that_a_topic_names_exist():
             assert f"def {function}(" in path.read_text(encoding="utf-8"), f"{name}: {test}"
 
 
-def test_every_formula_that_the_code_has_is_held_by_a_test():
-    """archlab has no batch norm, and the ladder is a study."""
+def test_every_formula_in_the_code_is_tested():
+    """Exceptions: archlab has no batch norm, and the ladder is a study."""
     assert [name for name, found in TOPICS.items() if not found.tested_by] == ["batch-norm", "ladder"]
 
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_command_to_try_can_be_typed(name: str):
-    """Its verb and options exist, its presets and studies too, and its overrides are a config."""
+    """Its verb, options, presets and studies exist, and its overrides make a valid config."""
     archlab, *words = shlex.split(TOPICS[name].try_it)
     assert archlab == "archlab"
     make_app().parse_args(words, print_error=False, exit_on_error=False)
@@ -158,14 +157,14 @@ def test_the_command_to_try_can_be_typed(name: str):
 
 
 class Answer(dict[str, Any]):
-    """An object in JSON, whose values are attributes, too."""
+    """A JSON object whose values are also attributes."""
 
     __getattr__ = dict.__getitem__
 
 
 @cache
 def answer_of(*words: str) -> Answer:
-    """The names that `Topic.shows` may use."""
+    """Return the names that `Topic.shows` may use."""
     with redirect_stdout(io.StringIO()) as printed:
         assert main([*words, "--json"]) == 0
     found = json.loads(printed.getvalue(), object_hook=Answer)
@@ -174,7 +173,7 @@ def answer_of(*words: str) -> Answer:
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.shows])
 @pytest.mark.slow
-def test_the_command_to_try_shows_what_the_topic_says(name: str):
+def test_the_sentences_about_the_output_of_a_command_are_true(name: str):
     """Post-norm once offered a probe in which the gradient fell from the first layer to the last."""
     _, *words = shlex.split(TOPICS[name].try_it)
     names = Answer(answer_of(*words))
@@ -185,37 +184,37 @@ def test_the_command_to_try_shows_what_the_topic_says(name: str):
         assert eval(expression, dict(names)), sentence
 
 
-def test_every_command_that_measures_says_what_it_shows():
+def test_every_command_that_measures_has_sentences_about_its_output():
     measuring = {name for name, found in TOPICS.items() if found.try_it.split()[1] in ("probe", "cost")}
     assert measuring == {name for name, found in TOPICS.items() if found.shows}
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.split()[1] == "diff"])
-def test_one_of_two_models_that_are_compared_for_a_topic_has_it(name: str):
-    """But of the block of 2017, which is the whole difference between our own two presets."""
+def test_one_of_two_compared_models_has_the_topic(name: str):
+    """The exception is the block of 2017, which is the whole difference between our own two presets."""
     found = usage(TOPICS[name].conditions)
     pair = TOPICS[name].try_it.split()[2:4]
     assert name == "block-of-2017" or sum(preset in (*found.models, *found.uncertain) for preset in pair) == 1
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.split()[1] == "study"])
-def test_a_study_that_is_shown_for_a_topic_is_about_it(name: str):
+def test_the_study_of_a_topic_is_about_it(name: str):
     """The topic names one of its comparisons, or an arm has a field of the topic at this value."""
     topic, study = TOPICS[name], TOPICS[name].try_it.split()[-1]
     known = [flatten(resolved(arm.config)) for arm in arms(library_study(study, AS_IT_STANDS))]
-    told = any(one.startswith(f"{study}/") for one in topic.measured)
-    has = any(one.get(path) == value for one in known for path, value in topic.fields.items())
-    assert told or has or not topic.fields
+    is_named = any(comparison.startswith(f"{study}/") for comparison in topic.measured)
+    has_value = any(config.get(path) == value for config in known for path, value in topic.fields.items())
+    assert is_named or has_value or not topic.fields
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.split()[1] == "explain"])
-def test_a_field_that_is_explained_for_a_topic_is_one_of_its_own(name: str):
+def test_the_field_to_explain_belongs_to_the_topic(name: str):
     topic, path = TOPICS[name], TOPICS[name].try_it.split()[-1]
     assert not topic.fields or any(one == path or one.startswith(f"{path}.") for one in topic.fields)
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.startswith("archlab show ")])
-def test_a_model_that_is_shown_for_a_topic_has_it(name: str):
+def test_the_model_to_show_has_the_topic(name: str):
     found = usage(TOPICS[name].conditions)
     assert TOPICS[name].try_it.split()[2] in [*found.models, *found.uncertain]
 
@@ -274,7 +273,7 @@ def test_what_people_type(typed: str, name: str):
         ("hidden_dim", ["model.mlp.d_ff"]),
     ],
 )
-def test_fields_by_path_end_value_and_by_what_others_call_them(typed: str, paths: list[str]):
+def test_fields_are_found_by_path_end_value_and_foreign_name(typed: str, paths: list[str]):
     if paths:
         assert [field.path for field in fields(typed)] == paths
     else:
@@ -282,7 +281,7 @@ def test_fields_by_path_end_value_and_by_what_others_call_them(typed: str, paths
             look_up(typed)
 
 
-def test_what_a_field_may_be_is_what_the_schema_accepts():
+def test_allowed_values_are_those_of_the_schema():
     (eps,) = fields("model.norm.eps")
     assert {kind for reading in eps.readings for kind in reading.kinds} == {
         "layernorm",
@@ -317,13 +316,13 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
         ("flash attention", "choice of kernel"),
     ],
 )
-def test_what_there_is_not_is_said(typed: str, lacking: str):
+def test_missing_features_are_named(typed: str, lacking: str):
     with pytest.raises(UserError, match=f"archlab has no .*{lacking}"):
         look_up(typed)
 
 
 @pytest.mark.parametrize("typed", ["no such thing", "quantization", "lora", "bigram", "lightning attention"])
-def test_what_is_not_near_is_not_suggested(typed: str):
+def test_dissimilar_words_are_not_suggested(typed: str):
     with pytest.raises(UserError, match=r"unknown topic .*; `archlab explain` lists all"):
         look_up(typed)
 
@@ -344,21 +343,21 @@ def test_what_is_not_near_is_not_suggested(typed: str):
         ("hybrid", lambda row: "state+full" in row.reach),
     ],
 )
-def test_who_uses_it_is_what_the_table_of_the_atlas_says(name: str, holds: Any):
-    """`archlab list` reads the same layers in another way."""
+def test_users_of_a_choice_are_those_in_the_table_of_the_atlas(name: str, holds: Any):
+    """`archlab list` reads the same layers with other code."""
     found = usage(TOPICS[name].conditions)
     assert {*found.models, *found.uncertain} == {row.preset for row in rows() if holds(row)}
     assert sum(has for has, _ in found.by_year.values()) == len(found.models)
     assert sum(of for _, of in found.by_year.values()) == found.known == len(rows())
 
 
-def test_what_is_unverified_is_not_counted():
+def test_unverified_fields_are_not_counted():
     doubtful = [row.preset for row in rows() if row.about.doubts("train.z_loss")]
     assert doubtful
     assert not {*doubtful} & {*usage(TOPICS["z-loss"].conditions).models}
 
 
-def test_of_what_was_never_published_models_are_not_counted():
+def test_models_with_unpublished_values_are_not_counted():
     known = [row for row in rows() if row.about.dropout is not None]
     assert usage(TOPICS["dropout"].conditions).known == len(known) < len(rows())
 
@@ -403,7 +402,7 @@ HERE = {
 
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.slow
-def test_what_our_runs_found_of_a_topic_is_told_before_what_is_claimed(name: str, capsys, monkeypatch):
+def test_findings_of_our_runs_come_before_claims(name: str, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["explain", name]) == 0
     told = capsys.readouterr().out
@@ -411,12 +410,12 @@ def test_what_our_runs_found_of_a_topic_is_told_before_what_is_claimed(name: str
     assert told.index("\nhere ") < told.index(HERE[name]) < told.index("\nclaims ")
 
 
-def test_what_is_found_of_gelu_is_of_the_plain_mlp(capsys: pytest.CaptureFixture[str]):
+def test_findings_on_gelu_are_those_on_the_plain_mlp(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "gelu", "--json"]) == 0
     assert {one["arm"] for one in json.loads(capsys.readouterr().out)["here"]} == {"gelu"}
 
 
-def test_a_topic_tells_first_of_the_comparison_that_is_about_it(capsys: pytest.CaptureFixture[str]):
+def test_the_comparison_that_a_topic_names_comes_first(capsys: pytest.CaptureFixture[str]):
     """Pre-norm is the reference of the study of norm placement, and a step of the ladder."""
     assert main(["explain", "pre-norm", "--json"]) == 0
     first, *_, last = json.loads(capsys.readouterr().out)["here"]
@@ -425,7 +424,7 @@ def test_a_topic_tells_first_of_the_comparison_that_is_about_it(capsys: pytest.C
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.measured])
-def test_a_comparison_that_a_topic_names_is_of_a_study_of_its_claims(name: str, capsys: pytest.CaptureFixture[str]):
+def test_comparisons_that_a_topic_names_belong_to_studies_of_its_claims(name: str, capsys: pytest.CaptureFixture[str]):
     assert main(["explain", name, "--json"]) == 0
     here = json.loads(capsys.readouterr().out)["here"]
     assert set(TOPICS[name].measured) <= {f"{one['study']}/{one['arm']}" for one in here}
@@ -434,7 +433,7 @@ def test_a_comparison_that_a_topic_names_is_of_a_study_of_its_claims(name: str, 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.resized])
 @pytest.mark.slow
 def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, capsys: pytest.CaptureFixture[str]):
-    """d = 128, 6 layers; one more matrix of d x d_ff, or none."""
+    """d is 128 with 6 layers; the difference is one matrix of d x d_ff per layer, or none."""
     d, layers, found = 128, 6, prices(TOPICS[name])
     matrix = layers * d * 344
     assert abs(found["with it"].parameters - found["without"].parameters) == matrix
@@ -458,14 +457,14 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.split()[1:4] == ["layernorm", "rmsnorm", "prmsnorm"]
 
 
-def test_a_topic_knows_what_makes_it():
+def test_a_topic_survives_a_round_trip():
     assert Topic.model_validate({**TOPICS["gqa"].model_dump(by_alias=True)}) == TOPICS["gqa"]
 
 
 @pytest.mark.parametrize(
     ("word", "title"), [("norms", "Norms"), ("positional encoding", "Positions"), ("BPE", "Vocabulary")]
 )
-def test_a_word_for_many_choices_is_the_chapter_of_them(word: str, title: str, capsys: pytest.CaptureFixture[str]):
+def test_a_word_for_many_choices_is_a_chapter(word: str, title: str, capsys: pytest.CaptureFixture[str]):
     found = look_up(word)
     assert isinstance(found, Chapter)
     assert found.title == title

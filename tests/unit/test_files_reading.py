@@ -1,4 +1,4 @@
-"""Reading files: regular ones of a sane size only, and every other answered with one message that names it."""
+"""Reading files: only regular files of a limited size. For any other file, one message names it."""
 
 import os
 from collections.abc import Callable
@@ -51,8 +51,8 @@ def test_nothing_else_than_a_file_takes_the_place_of_a_config(kind, tmp_path, ca
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[" * 100_000, "too many brackets inside each other"),
-        ('{"a": ' * 100_000, "too many brackets inside each other"),
+        ("[" * 100_000, "too many nested brackets"),
+        ('{"a": ' * 100_000, "too many nested brackets"),
         (f'{{"a": {"9" * 5000}}}', "Exceeds the limit"),
         ('{"a": 1', "not valid JSON"),
         ("[1]", "expected a JSON object, found list"),
@@ -73,8 +73,8 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
 
 
 def test_nobody_has_that_home(tmp_path, capsys):
-    with pytest.raises(UserError, match="~nosuchuser/text: no user 'nosuchuser'"):
+    with pytest.raises(UserError, match="~nosuchuser/text: unknown user 'nosuchuser'"):
         expand_user("~nosuchuser/text")
     assert app.main(["data", "~nosuchuser/text", "--out", str(tmp_path / "x")]) == 2
     assert app.main(["train", "tiny-llama", "data.path=~nosuchuser/text", "--out", str(tmp_path / "x")]) == 2
-    assert capsys.readouterr().err.count("no user 'nosuchuser'") == 2
+    assert capsys.readouterr().err.count("unknown user 'nosuchuser'") == 2

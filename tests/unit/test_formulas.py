@@ -1,4 +1,4 @@
-"""Formulas of topics that stand in one line, computed as they are written, against the code that they are about."""
+"""One-line formulas of topics, evaluated as they are written and compared with the code."""
 
 import math
 import re
@@ -19,19 +19,19 @@ KNOWN = {
     **{name: getattr(math, name) for name in ("exp", "erf", "tanh", "cos", "sqrt")},
     "ln": math.log, "max": max, "σ": lambda z: 1 / (1 + math.exp(-z)), "Φ": lambda z: (1 + math.erf(z / 2**0.5)) / 2,
 }  # fmt: skip
-SIGNS = {"−": "-", "·": "*", "²": "**2", "³": "**3", "^": "**", " where ": " if ", ", else ": " else "}
+SIGNS = {"−": "-", "·": "*", "²": "**2", "³": "**3", "^": "**", ", else ": " else "}
 TOKEN = re.compile(r"\d+\.?\d*|\w+|\*\*|[^\s\w]")
 
 
 def computed(formula: str, **values: float) -> list[float]:
-    """What stands at the right of each equals sign or arrow in the first column of a formula's first line."""
+    """Return the right side of each equals sign or arrow in the first column of a formula's first line."""
     line = re.split(r" {3,}", formula.splitlines()[0])[0]
     _, *sides = re.split(r" [=←] ", line) if re.search(r" [=←] ", line) else ["", line]
     return [eval(python(side), {**KNOWN, "π": math.pi, **values}) for side in sides]
 
 
 def python(side: str) -> str:
-    """Products that are not written have their sign, and roots their brackets."""
+    """Add the signs of implicit products and the brackets of roots."""
     side = re.sub(r"√(\d+)", r"sqrt(\1)", side).replace("√", "sqrt")
     for sign, meaning in SIGNS.items():
         side = side.replace(sign, meaning)
@@ -54,7 +54,7 @@ OF_ACTIVATIONS = {
 @pytest.mark.parametrize(("topic", "name"), OF_ACTIVATIONS.items())
 @pytest.mark.parametrize("z", [-3.0, -0.4, 0.0, 0.7, 2.5])
 def test_an_activation_is_as_written(topic: str, name: str, z: float):
-    """Constants are written to four digits at least."""
+    """Constants in formulas have at least four digits."""
     expected = function_named(name)(torch.tensor(z, dtype=torch.float64)).item()
     assert computed(TOPICS[topic].formula, z=z) == pytest.approx([expected] * (2 if topic == "gelu" else 1), rel=1e-4)
 

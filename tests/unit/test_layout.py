@@ -1,4 +1,4 @@
-"""The house: imports point one way, down the list that the README prints."""
+"""The house: imports point one way, down the list of docs/architecture.md."""
 
 import ast
 import re
@@ -165,9 +165,9 @@ def test_the_table_of_families_leaves_none_out():
     assert {name.replace("-", "_") for name in FAMILIES} == files
 
 
-def test_the_readme_prints_them_in_this_order():
-    readme = (HOME.parent.parent / "README.md").read_text()
-    table = readme[readme.index("## How it is laid out") :]
+def test_the_document_lists_them_in_this_order():
+    document = (HOME.parent.parent / "docs" / "architecture.md").read_text()
+    table = document[document.index("## Folders") :]
     places = [table.index(f"`{floor}/`") for floor in FLOORS]
     assert places == sorted(places)
 

@@ -159,7 +159,7 @@ def test_the_command_prints_it_and_writes_a_page(capsys, tmp_path, monkeypatch):
     capsys.readouterr()
     for wrong, message in (
         (["--widths", "64"], "--widths: 64; allowed: two or more"),
-        (["--steps", "2"], "--steps: is of the coordinate check; allowed with --widths"),
+        (["--steps", "2"], "--steps belongs to the coordinate check; add --widths"),
     ):
         assert app.main(["probe", "tiny-llama", *wrong]) == 2
         assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Colors of charts and pages: contrast with the paper, and distances as readers with a color deficiency see them.
+"""Colors of charts and pages: contrast with the paper, and distances as seen by readers with a color deficiency.
 
 Contrast is that of WCAG 2.2. Deficiencies are simulated after Machado, Oliveira and Fernandes 2009 at full severity;
 distances are Euclidean in CIELAB, in which about 2 can just be seen.
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from archlab.report.charts.marks import dash_turns
-from archlab.report.charts.palette import MODES, PALETTES, Mode, colours
+from archlab.report.charts.palette import MODES, PALETTES, Mode, colors
 from archlab.report.drawings.pictures import activation_curves
 
 AA = 4.5
@@ -34,7 +34,7 @@ _XYZ = np.array(
 
 
 def linear(color: str) -> np.ndarray:
-    """Linear RGB of `#rrggbb`."""
+    """Return the linear RGB of `#rrggbb`."""
     c = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
 
@@ -51,23 +51,25 @@ def lab(color: str, eyes: str) -> np.ndarray:
 
 
 def distance(a: str, b: str) -> float:
-    """The smallest one that any reader sees."""
+    """Return the smallest distance that any reader sees."""
     return min(float(np.linalg.norm(lab(a, eyes) - lab(b, eyes))) for eyes in _EYES)
 
 
 def test_the_formulas_here_give_known_numbers():
-    """Black on white, the lightest grey that passes on white, and sRGB red in CIELAB."""
+    """Known values: black on white, the lightest gray that passes on white, and sRGB red in CIELAB."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
     assert lab("#ff0000", "normal") == pytest.approx([53.24, 80.09, 67.2], abs=0.1)
-    assert distance("#c98a00", "#8a9a1a") == pytest.approx(2.0, abs=0.1), "which two curves had, and could not be told"
+    assert distance("#c98a00", "#8a9a1a") == pytest.approx(2.0, abs=0.1), (
+        "two curves at this distance could not be told apart"
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_labels_in_the_color_of_their_line_can_be_read(mode: Mode):
     palette = PALETTES[mode]
     lines = [
-        color for n in range(1, 20) for is_ladder in (False, True) for color in colours(n, mode, is_ladder=is_ladder)
+        color for n in range(1, 20) for is_ladder in (False, True) for color in colors(n, mode, is_ladder=is_ladder)
     ]
     for color in {palette.text, palette.faint, *palette.verdicts, *lines}:
         assert contrast(color, palette.paper) >= AA, color
@@ -75,18 +77,18 @@ def test_labels_in_the_color_of_their_line_can_be_read(mode: Mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_lines_of_one_picture_are_told_apart_by_everyone(mode: Mode):
-    """Up to 8 lines by color alone. More of them, and the steps of a ladder, by color and dashes."""
+    """Up to 8 lines differ by color alone. More lines, and the steps of a ladder, differ by color and dashes."""
     apart = itertools.combinations(PALETTES[mode].distinct, 2)
     assert min(distance(*pair) for pair in apart) >= 13
     for n in range(9, 13):
-        lines = list(zip(colours(n, mode), dash_turns(n), strict=True))
+        lines = list(zip(colors(n, mode), dash_turns(n), strict=True))
         for (a, a_dashes), (b, b_dashes) in itertools.combinations(lines, 2):
             assert distance(a, b) >= (4 if a_dashes != b_dashes else 11), (a, b)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_ladder_grows_lighter_for_everyone(mode: Mode):
-    steps = colours(7, mode, is_ladder=True)
+    steps = colors(7, mode, is_ladder=True)
     for eyes in _EYES:
         lightness = [lab(color, eyes)[0] for color in steps[1:]]
         assert lightness == sorted(lightness)
@@ -94,21 +96,21 @@ def test_a_ladder_grows_lighter_for_everyone(mode: Mode):
 
 
 def test_words_on_pages_can_be_read():
-    """Every color of text on every ground that pages have."""
+    """Every text color is legible on every background of a page."""
     style = (resources.files("archlab.report") / "templates" / "report.css").read_text(encoding="utf-8")
     modes = [dict(re.findall(r"--([\w-]+): (#\w{6})", root)) for root in re.findall(r":root \{(.*?)\}", style, re.S)]
     assert len(modes) == 2
-    for colors in modes:
+    for mode_colors in modes:
         for text in ("text", "soft", "faint", "accent", "better", "worse", "diverged", "differs"):
             for ground in ("paper", "page", "wash"):
-                assert contrast(colors[text], colors[ground]) >= AA, (text, ground)
-        assert contrast(colors["warn"], colors["warn-wash"]) >= AA
+                assert contrast(mode_colors[text], mode_colors[ground]) >= AA, (text, ground)
+        assert contrast(mode_colors["warn"], mode_colors["warn-wash"]) >= AA
 
 
 def test_curves_have_dashes_of_their_own_and_the_key_shows_them():
     drawn = activation_curves().to_dict()["encoding"]
     names = drawn["color"]["scale"]["domain"]
-    styles = list(zip(colours(len(names), "light"), map(tuple, drawn["strokeDash"]["scale"]["range"]), strict=True))
+    styles = list(zip(colors(len(names), "light"), map(tuple, drawn["strokeDash"]["scale"]["range"]), strict=True))
     assert len(set(styles)) == len(names) == 8
     assert len({dashes for _, dashes in styles}) == 5
     assert drawn["strokeDash"]["legend"] == drawn["color"]["legend"]

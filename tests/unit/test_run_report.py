@@ -1,4 +1,4 @@
-"""`archlab report`: how runs stand, what their page draws, and that a run may be read while it is written."""
+"""`archlab report`: the status of runs, the charts of their page, and reading a run while it is written."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ from tiny import config
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
 STEPS = 500
 STEP = 64
-"""Tokens of an update."""
+"""Tokens per update."""
 
 
 def loss(step):
@@ -38,7 +38,7 @@ def evaluation(step):
 
 
 def begun(path, *overrides, steps=300, spikes=(), ended=None):
-    """A run's folder as a training leaves it after so many of 500 steps."""
+    """Return a run folder as a training leaves it after `steps` of 500 steps."""
     folder = RunFolder(path)
     settings = (f"train.tokens={STEPS * STEP}", *overrides)
     folder.claim(config(*settings), ENV, None)
@@ -72,7 +72,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def charts(pair):
-    """As Vega-Lite, which altair validates."""
+    """Charts as Vega-Lite, validated by altair."""
     return {drawn.field: chart.to_dict() for drawn, chart in of_updates(pair)}
 
 
@@ -96,7 +96,7 @@ def test_how_a_run_stands(tmp_path):
 
 
 def test_asking_who_trains_keeps_nobody_from_it(tmp_path):
-    """The lock that a question takes for a moment is waited for; that of a training is not."""
+    """A training waits for the short lock of a status check, but not for the lock of another training."""
     folder = RunFolder(begun(tmp_path / "run"))
     with folder.locked():
         assert folder.is_locked()
@@ -145,7 +145,7 @@ def test_a_line_of_a_picture_is_the_mean_of_parts_in_their_band(charts):
 def test_spikes_are_marked_where_they_were(charts):
     (mark,) = rows_of(charts["loss"], -1)
     assert (mark["arm"], mark["tokens"], mark["mean"]) == ("first", 350 * STEP, 50.0)
-    assert mark["text"] == "a spike, step 350: 7.5 deviations above the usual"
+    assert mark["text"] == "spike, step 350: 7.5 standard deviations above the recent mean"
     assert charts["loss"]["layer"][-1]["mark"]["shape"] == "triangle-down"
     assert "triangle-down" not in json.dumps(charts["lr"])
 
@@ -158,7 +158,7 @@ def test_evaluations_are_drawn_as_they_are(pair):
 
 
 def test_a_curve_of_one_point_is_not_drawn_and_the_page_says_so(tmp_path):
-    """A run of one update has two evaluations, one of them in the second half; of its updates there is one alone."""
+    """A run of one update has two evaluations, one of them in the second half, and a single update."""
     folder = RunFolder(begun(tmp_path / "short", f"train.tokens={STEP}", steps=0))
     folder.log(**evaluation(0))
     folder.log(**update(1))
@@ -168,8 +168,8 @@ def test_a_curve_of_one_point_is_not_drawn_and_the_page_says_so(tmp_path):
     assert held_out(runs, second_half=True) is None
     assert list(of_updates(runs)) == []
     page = run_page.render(runs)
-    assert "No curve of the second half: it has fewer than two evaluations." in page
-    assert "No curves of loss and gradient: there are fewer than two updates." in page
+    assert "The second half is not drawn, because it has fewer than two evaluations." in page
+    assert "Loss and gradient are not drawn, because there are fewer than two updates." in page
 
 
 def test_one_evaluation_beside_a_curve_is_a_visible_point(tmp_path):
@@ -196,7 +196,7 @@ def test_what_diverged_is_a_thin_line_up_to_a_cross(tmp_path):
 @pytest.mark.slow
 def test_the_fields_that_differ_are_named(page):
     assert run_page.differing([{"a": 1, "b": 2}, {"a": 1, "c": None}]) == [("b", "2", "-"), ("c", "-", "null")]
-    section = page[page.index("How they differ") : page.index("Where they were made")]
+    section = page[page.index("How they differ") : page.index("Environment")]
     assert re.findall(r'class="field">(.+?)</th>', section) == ["train.lr"]
 
 
@@ -207,7 +207,7 @@ def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, 
         re.findall(r'(?:src|href)="(?!data:)[^"#]*"|https?://(?!vega)', own.replace("https://vega.github.io", "")) == []
     )
     assert 'http-equiv="refresh"' not in page
-    assert '<meta http-equiv="refresh" content="7">' in run_page.render(pair, again=7)
+    assert '<meta http-equiv="refresh" content="7">' in run_page.render(pair, refresh_seconds=7)
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
@@ -219,7 +219,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
 
 def test_what_is_no_run_is_a_message(tmp_path):
     (tmp_path / "study.yaml").touch()
-    with pytest.raises(UserError, match=r"not a run folder .* of a study: archlab study report"):
+    with pytest.raises(UserError, match=r"not a run folder .* for a study, use `archlab study report`"):
         watch([tmp_path])
 
 
@@ -254,4 +254,4 @@ def test_a_live_page_is_written_until_all_runs_have_ended(tmp_path, capsys, monk
     assert len(written) == 2
     assert all('content="3"' in page for page in written)
     assert 'http-equiv="refresh"' not in (path / "report.html").read_text()
-    assert "is written anew every 3 s" in capsys.readouterr().err
+    assert "is written again every 3 s" in capsys.readouterr().err

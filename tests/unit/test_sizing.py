@@ -216,13 +216,13 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
         ("--params 1B model.d_model=512", "model.d_model  is what a size is proposed by; leave it out"),
         ("--params 1B model.mlp.kind=none", "model.mlp.kind=none: allowed are models of attention"),
         ("--params 1B model.vocab_siz=512", "did you mean vocab_size?"),
-        ("--params 0", "--params: '0'; allowed: a whole number, at least 1"),
-        ("--params many", "--params: 'many'; allowed: a whole number"),
-        ("--memory 16GB --memory 2", "given twice"),
-        ("--memory lots", "--memory: 'lots'; allowed: "),
+        ("--params 0", "--params is '0'; allowed: a whole number, at least 1"),
+        ("--params many", "--params is 'many'; allowed: a whole number"),
+        ("--memory 16GB --memory 2", "occurs twice"),
+        ("--memory lots", "--memory is 'lots'; allowed: "),
         ("--memory 1KiB", "parameters"),
         ("--hardware h1000x8", "no hardware 'h1000x8'; did you mean h100?"),
-        ("--params 1B --out .", ".: is a folder; --out names a file"),
+        ("--params 1B --out .", "--out is ., a folder; allowed: a file name"),
     ],
 )
 def test_refusals(arguments, said, capsys):

@@ -1,4 +1,4 @@
-"""What a study's page and the end of its run say of the claims that it is about, or of what explains its arms."""
+"""Claims that a study tests, and topics that explain its arms, on its page and at the end of its run."""
 
 import re
 
@@ -16,27 +16,27 @@ from archlab.study.study_file import library_study
 
 
 def run_of(study: str, scale: str) -> StudySummary:
-    """Made-up values of a study that comes with archlab."""
+    """Return a study that comes with archlab, with made-up values."""
     config = library_study(study, scale)
     arms = {name: (name, 2.0 - 0.1 * i, overrides) for i, (name, overrides) in enumerate(config.arms.items())}
     found = sample_study.study(arms, seeds=[0, 1], against="base")
     return found.model_copy(update={"study": config.model_dump(mode="json")})
 
 
-def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
+def test_the_terminal_shows_the_claim_and_the_findings_of_the_ledger():
     said = list(lines(run_of("gates", "smoke")))
     (entry,) = ledger(chosen=[find_claim("gates")])
     assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
     assert said[1] == "  predicted: glu better, bilinear better, reglu better, geglu better, swiglu better"
-    assert said[2].startswith("  the ledger's run, as the studies stand: ")
+    assert said[2].startswith("  the ledger's run, at the studies' own scale: ")
     assert said[2].endswith(f"verdict on the claim: {verdict(entry.found[0])}")
     assert said[-2] == f"  but: {claims()[4].caveat_in_short}"
     assert said[-1] == "  in full: archlab ledger 4"
 
 
 @pytest.mark.slow
-def test_the_page_tells_it_with_links_to_its_sources():
+def test_the_page_shows_the_claim_with_links_to_its_sources():
     page = render(run_of("gates", "cpu"))
     assert "Claim 4 of the ledger: gates" in page
     assert claims()[4].statement in page
@@ -45,7 +45,7 @@ def test_the_page_tells_it_with_links_to_its_sources():
     assert "archlab explain" not in page
 
 
-def test_of_a_claim_with_several_studies_the_others_are_left_out():
+def test_other_studies_of_a_claim_are_left_out():
     (entry,) = about_study("hybrid-recall")
     assert {judged.expected.study for found in entry.found for judged in found.judged} == {"hybrid-recall"}
     (whole,) = ledger(chosen=[entry.claim])
@@ -54,7 +54,7 @@ def test_of_a_claim_with_several_studies_the_others_are_left_out():
 
 @pytest.mark.slow
 def test_a_study_of_ones_own_is_about_no_claim():
-    """Not even one that begins as one of ours: its runs are others."""
+    """Not even a study that begins like one of ours, because its runs are different."""
     gates = run_of("gates", "cpu")
     own = gates.model_copy(update={"study": {**gates.study, "seeds": 77}})
     assert claims_of(own) == ("", [])

@@ -1,4 +1,4 @@
-"""What a study's summary and page keep of its runs' probes."""
+"""Probes of runs in a study's summary and on its page."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tiny import config, write_text
 
 
 def ended(probes, status="finished"):
-    """A run of 10 tokens a step that left these probes, by step."""
+    """Return a run of 10 tokens per step with these probes, by step."""
     summary = RunSummary(
         status=status, steps=10, tokens=100, bits_per_byte=2.0, loss=4.0, train_loss=3.0, tokens_per_second=1e3,
         mfu=0.1, parameters=9, device="a CPU", dtype="float32",
@@ -47,7 +47,7 @@ def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
         assert [x is None for x in found.over_time[name]] == [x is None for x in expected]
         assert found.over_time[name][1:] == pytest.approx(expected[1:], rel=5e-4)
     assert found.over_time["log_z"] == pytest.approx([row["log_z"] for row in rows], rel=5e-4)
-    assert found.over_time["update_ratio"][0] is None, "there is no update before the first probe"
+    assert found.over_time["update_ratio"][0] is None, "no update precedes the first probe"
     digits = [re.sub(r"e.*|[-.]", "", repr(x)).strip("0") for x in found.at_end["gradient"]]
     assert max(map(len, digits)) <= 4
 
@@ -109,6 +109,6 @@ def test_the_page_draws_what_was_recorded_and_nothing_else():
     assert drawn.keys() == {"depth-gradient", "time-gradient", "time-log_z"}
     (points,) = drawn["depth-gradient"]["datasets"].values()
     assert [(point["config"], point["x"], point["y"]) for point in points] == [("GEGLU", 1, 1.0), ("GEGLU", 2, 2.0)]
-    colours = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert colours == ["SwiGLU", "GEGLU"], "an arm has the colour that it has elsewhere"
+    colors = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert colors == ["SwiGLU", "GEGLU"], "an arm has the color that it has elsewhere"
     assert all(f'id="chart-{name}"' in page for name in drawn)

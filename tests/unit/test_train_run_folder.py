@@ -193,7 +193,7 @@ def test_one_other_character_is_damage(claimed, tokenizer, file):
 @pytest.mark.parametrize("damage", [*JUNK, b'{"env.json": 7}'])
 def test_damaged_digests_are_a_message(claimed, tokenizer, damage):
     (claimed.path / "digests.json").write_bytes(damage)
-    with pytest.raises(UserError, match=r"digests.json: damaged; .* or delete it to go on unchecked"):
+    with pytest.raises(UserError, match=r"digests.json: damaged; .* or delete it to continue without checks"):
         claimed.claim(config(), ENV, tokenizer)
     (claimed.path / "digests.json").unlink()
     claimed.claim(config(), ENV, tokenizer)

@@ -1,11 +1,12 @@
-"""The `archlab` command: its verbs, each imported when it is used, and how errors end."""
+"""The `archlab` command: its verbs, each imported on first use, and its exit codes."""
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
+from archlab.cli.help import NO_NEGATIVES, OPTIONS, HelpApp, verb_group
 from archlab.cli.usage import usage
 from archlab.config.core.text import print_to_stderr
 from archlab.config.core.trust import trusting
@@ -14,62 +15,72 @@ from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
 from archlab.version import __version__
 
-VERBS = (
-    ("demo", "study:demo", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
-    ("list", "list:run", "What there is: presets, hardware, families and studies."),
-    ("show", "configs:show", "A config with every default and derived value written out."),
-    ("schema", "configs:schema", "The JSON schema of config or study files, for editors."),
-    ("diff", "configs:diff", "What differs between two configs, field by field."),
-    ("draw", "draw:run", "A block diagram of a config, as SVG or PNG."),
-    ("explain", "explain:run", "A choice, a field or a word: its formula, why, who uses it, what it costs."),
-    (
-        "guide",
-        "pages:guide",
-        "The documents as a static site: tutorials, how-to's, a lecture, the ledger, a reference.",
+GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
+    "Look": (
+        ("list", "list:run", "List presets, hardware, model families and studies."),
+        ("show", "configs:show", "Show a config with all defaults and derived values."),
+        ("draw", "draw:run", "Draw a block diagram of a model, as SVG or PNG."),
+        ("diff", "configs:diff", "Show the fields in which two configs differ."),
+        ("explain", "explain:run", "Explain an architecture choice, a field or a term."),
+        ("guide", "pages:guide", "Write the documentation as a website."),
+        ("schema", "configs:schema", "Print the JSON schema of configs or studies."),
     ),
-    ("flatten", "configs:flatten", "A config as one PyTorch file, with nothing in it that this model does not use."),
-    ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
-    ("size", "size:run", "A shape for a number of parameters, FLOPs or bytes, in a published family's proportions."),
-    ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
-    ("hardware", "hardware:run", "A device that costs are computed for, or this machine, measured."),
-    ("data", "data:run", "Text to token shards."),
-    ("train", "train:run", "Train a model; run again, it resumes."),
-    ("report", "pages:report", "Curves, spikes, probes and speed of runs as one page, also while they train."),
-    ("eval", "evaluate:evaluate", "Bits per byte on held-out text."),
-    ("lm-eval", "evaluate:lm_eval", "Score a model on tasks of lm_eval: a run, a published model or a hub id."),
-    ("generate", "generate:run", "Continue a text with a trained model."),
-    ("import", "exchange:import_folder", "Make a run folder of a published model."),
-    ("export", "exchange:export_run", "Write a trained model as a Hugging Face folder, or for llama.cpp."),
-    ("inspect", "exchange:inspect_folder", "What a run or a published model is, and whether it would load."),
-    ("convert", "exchange:convert_heads", "Turn multi-head into grouped-query attention."),
-    ("bench", "bench:app", "How fast a config trains or decodes on this machine."),
-    ("profile", "bench:profile", "Where a training step's time goes here, against its FLOPs and bytes."),
-    ("probe", "probe:run", "Gradients, stream and attention of a config before any training, layer by layer."),
-    ("study", "study:app", "Run a comparison, or read one."),
-    ("ledger", "ledger:run", "Claims about architecture, what was published, and what runs here found."),
-)
-"""Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
+    "Cost": (
+        ("cost", "cost:run", "Compute parameters, FLOPs, memory and best times."),
+        ("size", "size:run", "Propose a model shape for a given budget."),
+        ("check", "check:run", "Review the shape of a model before it runs."),
+        ("hardware", "hardware:run", "Show a device, or measure this machine."),
+        ("bench", "bench:app", "Measure training or decoding speed on this machine."),
+        ("profile", "bench:profile", "Show where the time of a training step goes."),
+    ),
+    "Train": (
+        ("data", "data:run", "Tokenize text into a data folder."),
+        ("train", "train:run", "Train a model, or resume its training."),
+        ("report", "pages:report", "Write the training curves of runs as a page."),
+        ("probe", "probe:run", "Measure gradients and activations before training."),
+        ("eval", "evaluate:evaluate", "Compute bits per byte on held-out text."),
+        ("lm-eval", "evaluate:lm_eval", "Score a model on tasks of lm_eval."),
+        ("generate", "generate:run", "Continue a text with a trained model."),
+    ),
+    "Compare": (
+        ("demo", "study:demo", "Train and compare seven models, from 2017 to today."),
+        ("study", "study:app", "Train several architectures and compare them."),
+        ("ledger", "ledger:run", "Show published claims and what our runs found."),
+    ),
+    "Exchange": (
+        ("import", "exchange:import_folder", "Make a run folder from a published model."),
+        ("export", "exchange:export_run", "Write a run for transformers, vLLM or llama.cpp."),
+        ("inspect", "exchange:inspect_folder", "Show what a model folder holds and whether it loads."),
+        ("convert", "exchange:convert_heads", "Turn multi-head into grouped-query attention."),
+        ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
+    ),
+}
+"""Group -> its verbs: name, module in archlab.cli with a function or a cyclopts App, line in `archlab --help`."""
 
-NO_NEGATIVES = Parameter(negative=())
-"""No option has a `--no-` beside it. Apps below say so too, for the pages that cyclopts writes of them."""
+VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
 HELP = """Compare architectures of decoder-only language models.
 
-CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
-(`organisation/name`, or `organisation/name@revision`); `key=value` after it overrides a field, as in
-`model.norm.kind=layernorm`.
+CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
+(`owner/name@revision`). `key=value` after it changes a field: `model.norm.kind=layernorm`.
+
+`archlab COMMAND --help` shows examples. `ARCHLAB_PAGER=cat` turns off the pager.
 """
 
 TRUST_OPTION = "--trust"
-TRUST_HELP = f"Add `{TRUST_OPTION}` to let the plug-ins run that a folder from elsewhere names."
+TRUST_HELP = f"`{TRUST_OPTION}` runs plug-ins that are named in a folder from somebody else."
 
 
-def make_app() -> App:
-    """The command with all its verbs, none of them imported yet."""
-    app = App(
+def make_app(kind: type[App] = HelpApp) -> App:
+    """Return the command with all its verbs. No verb is imported yet.
+
+    Cyclopts writes its reference only for an App whose verbs are of the same class, which is the plain App.
+    """
+    app = kind(
         name="archlab",
         help=HELP,
         help_epilogue=TRUST_HELP,
+        group_parameters=OPTIONS,
         version=__version__,
         default_parameter=NO_NEGATIVES,
         result_action="return_value",
@@ -78,34 +89,39 @@ def make_app() -> App:
         console=console(),
         suppress_keyboard_interrupt=False,
     )
-    for index, (verb, target, summary) in enumerate(VERBS):
-        app.command(f"archlab.cli.{target}", name=verb, help=summary, sort_key=index)
+    for flag in (*app.help_flags, *app.version_flags):
+        app[flag].show = False
+    positions = {verb: position for position, (verb, *_) in enumerate(VERBS)}
+    for index, (title, verbs) in enumerate(GROUPS.items()):
+        group = verb_group(title, index)
+        for verb, target, summary in verbs:
+            app.command(f"archlab.cli.{target}", name=verb, help=summary, group=group, sort_key=positions[verb])
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, and return its exit code.
 
-    Exit code: 0 all went well; 1 a run diverged; 2 the user can mend it; 130 Ctrl-C, SIGTERM or SIGHUP; 141 the
-    reader of a pipe left.
+    0: success. 1: a run diverged, or a check found a warning. 2: an error that the user can fix. 130: ended by Ctrl-C,
+    SIGTERM or SIGHUP. 141: the reader of a pipe has left.
     """
     _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app = make_app()
-        others = _without_trust(app, words)
-        with trusting(others != words), visible_stdout():
-            code = app(others)
+        untrusted = _without_trust(app, words)
+        with trusting(untrusted != words), visible_stdout():
+            code = app(untrusted)
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
-        # Python flushes stdout once more on exit, which would complain again.
+        # Python flushes stdout again on exit, which would raise the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         return _print_error(INTERRUPTED, 130)
     except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
-        if was_interrupted():  # an import that a Ctrl-C broke off fails in its own way
+        if was_interrupted():  # an import that Ctrl-C interrupts may raise any error
             return _print_error(INTERRUPTED, 130)
         if message := _message(error):
             return _print_error(message)
@@ -113,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_trust(app: App, words: list[str]) -> list[str]:
-    """Return the words without the option `--trust`. It stays in them if it is an option's value, or after `--`.
+    """Return the words without the option `--trust`. It stays if it is the value of an option, or after `--`.
 
-    It is no argument of the commands, because it has to hold while cyclopts imports and calls them.
+    It is not an option of each command, because it must already hold when cyclopts imports the command.
     """
     if TRUST_OPTION not in words:
         return words
@@ -128,7 +144,7 @@ def _without_trust(app: App, words: list[str]) -> list[str]:
 
 
 def _prepare_streams() -> None:
-    """Give a closed output somewhere to write to, and ignore a terminal's claim to have no columns."""
+    """Replace a closed stdout or stderr, and ignore a terminal that claims to have no columns."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -137,7 +153,7 @@ def _prepare_streams() -> None:
 
 
 def _message(error: BaseException) -> str | None:
-    """What to tell the user; None for a bug, whose traceback is wanted."""
+    """Return the message for the user. None: the error is a bug, and the user should see its traceback."""
     return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 
 

@@ -1,4 +1,4 @@
-"""Arguments that several verbs take: their types, and CONFIG with its overrides."""
+"""Arguments of several verbs: their types, and CONFIG with its overrides."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,14 +18,17 @@ from archlab.exchange.configs import read_facts, read_named_config
 from archlab.pricing.partition import MOST_DEVICES
 
 Flag = Annotated[bool, Parameter(show_default=False)]
-"""Off unless given."""
+"""A switch, off by default."""
 
 MayBeginWithDash = Parameter(allow_leading_hyphen=True)
-"""For free text, which may begin like an option."""
+"""For free text, which may begin with a dash like an option."""
 
 
 def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]:
-    """As `read` understands it in a config; cyclopts would turn 1.5 into 2. ValueError for what is no whole number."""
+    """Return a converter that reads a number as `read` does in a config. Cyclopts itself would turn 1.5 into 2.
+
+    The converter raises ValueError if the value is not an integer.
+    """
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> int:
         try:
@@ -42,26 +45,26 @@ def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]
 _whole = _number(whole_number)
 
 WholeNumber = Annotated[int, Parameter(converter=_whole)]
-"""A whole number, written as config fields take it: 32768, 32Ki (32,768), 32K (32,000) or 4e6."""
+"""An integer, written as in a config: 32768, 32Ki (32,768), 32K (32,000) or 4e6."""
 
 Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10**28))]
-"""Parameters or FLOPs, written as config fields take them."""
+"""Number of parameters or FLOPs, written as in a config."""
 
 Bytes = Annotated[int, Parameter(converter=_number(memory_size), validator=Number(gte=1, lte=10**16))]
-"""Of memory: a number, or with a unit as in 16GiB (2^30) or 80GB (10^9)."""
+"""Bytes of memory: a number, or a number and a unit as in 16GiB (2^30) or 80GB (10^9)."""
 
 Devices = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=MOST_DEVICES))]
-"""How many."""
+"""Number of devices."""
 
 Price = Annotated[float, Parameter(validator=Number(gt=0, lte=1e9))]
-"""In any currency."""
+"""Price of a device per hour, in any currency."""
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]
-"""A whole number from 1, as large as a sequence may be."""
+"""A positive integer, at most the longest sequence."""
 
 
 def _several(kind: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
-    """Numbers between commas."""
+    """Read integers separated by commas."""
     return tuple(_whole(kind, [tokens[0].evolve(value=part)]) for part in tokens[0].value.split(","))
 
 
@@ -71,17 +74,17 @@ SeveralAtLeastOne = Annotated[
         converter=_several, validator=Number(gte=1, lte=LONGEST), n_tokens=1, show_default=False, allow_repeating=False
     ),
 ]
-"""One `AtLeastOne`, or several between commas."""
+"""One `AtLeastOne` or more, separated by commas."""
 
 
 def check_one_answer(json: bool, html: Path | None) -> None:
-    """UserError where an answer is asked for as JSON and as a page."""
+    """Raise UserError if both JSON and a page are asked for."""
     if json and html is not None:
-        raise UserError("--json and --html: allowed: one of them")
+        raise UserError("--json and --html cannot be combined; use one of them")
 
 
 def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
-    """The config, as `archlab.load_config` returns it, and what a person should know about it."""
+    """Return the config, as `archlab.load_config` does, and notes for the user about it."""
     raw = read_named_config(config)
     loaded = build_config(raw, overrides, config)
     return loaded, notes(raw, overrides, loaded)
@@ -89,22 +92,25 @@ def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[
 
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     """Load as `archlab.load_config` does, and print notes on the config to stderr."""
-    loaded, found = load_and_notes(config, overrides)
-    for text in found:
+    loaded, texts = load_and_notes(config, overrides)
+    for text in texts:
         note(text)
     return loaded
 
 
 def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
-    """Name -> config, of the first one and of `more`, in which overrides for all of them stand too."""
+    """Return name -> config. `more` holds further names, and overrides for all configs."""
     overrides = [text for text in more if "=" in text]
     names = [config, *(text for text in more if "=" not in text)]
     return {name: load_with_notes(name, overrides) for name in names}
 
 
 def load_shape(config: str, overrides: Sequence[str]) -> tuple[Config, str]:
-    """Return the config, as `load_with_notes` does, and an empty string. Of a model of the atlas that cannot be built,
-    return the part that is known, and words that say which part it is; a verb shows them before anything else."""
+    """Return the config, as `load_with_notes` does, and an empty string.
+
+    For a published model that archlab cannot build, return the known part of its config, and words that say which part
+    it is. The caller must show those words.
+    """
     known = read_facts(config)
     if known is None:
         return load_with_notes(config, overrides), ""

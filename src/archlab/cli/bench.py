@@ -2,44 +2,44 @@
 
 from typing import TYPE_CHECKING
 
-from cyclopts import App
-
-from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag, load_with_notes
+from archlab.cli.help import verb_with_subcommands
 from archlab.cli.terminal import print_json, print_table
-from archlab.console import console
 from archlab.pricing.memory import Format
 from archlab.pricing.units import seconds, si
 
 if TYPE_CHECKING:
     from archlab.infer.speed import Speed
 
-app = App(
-    name="bench",
-    help="How fast a config trains or decodes on this machine.",
-    console=console(),
-    default_parameter=NO_NEGATIVES,
-)
+app = verb_with_subcommands("bench")
 
 
 @app.command
 def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = False) -> None:
-    """Tokens per second of whole updates, the share of the matrix products' peak, and where the time goes.
+    """Measure the speed of training on this machine.
+
+    Prints tokens per second of whole updates, the share of the peak speed of matrix products, and the share of each
+    kind of operation in the time.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in train.compile=true, train.batch_tokens=8192 or train.dtype=bfloat16.
     steps
-        Updates to measure, after two that do not count.
+        Number of updates to measure, after two for warm-up.
     json
-        JSON instead.
+        Print JSON.
     """
     from archlab.infer.speed import training_speed
 
-    _print(training_speed(load_with_notes(config, overrides), steps), "of the peak of matrix products", "FLOP/s", json)
+    _print(
+        training_speed(load_with_notes(config, overrides), steps),
+        "of the peak speed of matrix products",
+        "FLOP/s",
+        json,
+    )
 
 
 @app.command
@@ -54,74 +54,77 @@ def decode(
     compile: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Tokens per second of greedy decoding, the share of the memory's speed, and where the time goes.
+    """Measure the speed of greedy decoding on this machine.
+
+    Prints tokens per second, the share of the memory bandwidth that reading weights and cache uses, and the share of
+    each kind of operation in the time.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in model.attention.n_kv_heads=1.
     batch
-        Texts side by side.
+        Number of sequences.
     context
-        Tokens before the first that is written.
+        Tokens in each sequence before the first generated one.
     steps
-        Steps to measure, after two that do not count.
+        Number of steps to measure, after two for warm-up.
     dtype
-        Of weights and cache.
+        Number format of weights and cache.
     compile
-        Make a step one compiled graph, which takes up to a minute first.
+        Compile a step into one graph. Compiling takes up to a minute.
     json
-        JSON instead.
+        Print JSON.
     """
     from archlab.infer.speed import decoding_speed
 
-    found = decoding_speed(load_with_notes(config, overrides), batch, context, steps, dtype, compiled=compile)
-    _print(found, "of the speed of a copy, weights and cache read", "bytes/s", json)
+    speed = decoding_speed(load_with_notes(config, overrides), batch, context, steps, dtype, compiled=compile)
+    _print(speed, "of the speed of a copy, weights and cache read", "bytes/s", json)
 
 
-def _print(found: "Speed", limit: str, unit: str, json: bool) -> None:
+def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(speed.model_dump(mode="json"))
         return
-    how = "compiled" if found.compiled else "not compiled"
-    print(f"{found.tokens_per_second:,.1f} tokens per second ({found.dtype}, {how})")
-    print(f"on {found.device}, {found.threads} threads")
-    print(f"{found.used:.0%} {limit} ({si(found.limit)} {unit})")
+    how = "compiled" if speed.compiled else "not compiled"
+    print(f"{speed.tokens_per_second:,.1f} tokens per second ({speed.dtype}, {how})")
+    print(f"on {speed.device}, {speed.threads} threads")
+    print(f"{speed.used:.0%} {limit} ({si(speed.limit)} {unit})")
     print_table(
-        ("a step's time", "share"),
-        [(kind, f"{share:.1%}") for kind, share in found.time_by_kind.items()],
-        right=("share",),
+        ("kind of operation", "share of the time"),
+        [(kind, f"{share:.1%}") for kind, share in speed.time_by_kind.items()],
+        right=("share of the time",),
     )
 
 
 def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:
-    """Where the time of a training step goes on this machine, against where its FLOPs and bytes are.
+    """Show where the time of a training step goes on this machine, beside its FLOPs and bytes.
 
-    Every operation is timed by itself, forward and backward; nothing is compiled.
+    Every operation is timed separately, forward and backward. Nothing is compiled.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in train.seq_len=512 or model.norm.kind=layernorm.
     steps
-        Updates to measure, after two that do not count.
+        Number of updates to measure, after two for warm-up.
     json
-        JSON instead.
+        Print JSON.
     """
     from archlab.infer.speed import profile as training_profile
 
-    found = training_profile(load_with_notes(config, overrides), steps)
+    step = training_profile(load_with_notes(config, overrides), steps)
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(step.model_dump(mode="json"))
         return
-    print(f"a training step: {seconds(found.whole_seconds)}; its operations, each timed: {seconds(found.seconds)}")
-    print(f"on {found.device}, {found.threads} threads, {found.dtype}")
+    print(f"a training step: {seconds(step.whole_seconds)}; sum of its operations: {seconds(step.seconds)}")
+    print(f"on {step.device}, {step.threads} threads, {step.dtype}")
     print_table(
         ("kind of operation", "FLOPs", "bytes", "time"),
-        [(one.kind, f"{one.flops:.2%}", f"{one.n_bytes:.1%}", f"{one.time:.1%}") for one in found.shares],
+        [(part.kind, f"{part.flops:.2%}", f"{part.n_bytes:.1%}", f"{part.time:.1%}") for part in step.shares],
         right=("FLOPs", "bytes", "time"),
     )

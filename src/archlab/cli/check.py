@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer, load_shape
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
 from archlab.report.check import as_json, lines, stages, write_check
@@ -11,6 +11,7 @@ from archlab.review.findings import findings, summary
 from archlab.review.shape_rule import Case
 
 
+@long_output
 def run(
     config: str,
     /,
@@ -22,51 +23,53 @@ def run(
     html: Path | None = None,
     json: Flag = False,
 ) -> int:
-    """Whether the shape of a config is sound, before anything runs.
+    """Review the shape of a config before anything runs.
 
-    Errors cannot work: exit code 2. Warnings work badly on hardware. Notes are outside what is usually published. Each
-    names its sources, and the claims of the ledger about it.
+    An error means that the model cannot work (exit code 2). A warning means that it runs badly on hardware. A note
+    means that a value is outside the range of published models. Each finding names its sources, and the claims of the
+    ledger about it.
 
-    Rules of hardware and of vocabulary are for d_model from 512 on: a narrower model fills no machine in any shape.
+    Rules about hardware and vocabulary apply from a d_model of 512 on. A narrower model uses no machine fully, whatever
+    its shape.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id; also a model of the atlas that
-        cannot be built.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id. A published model that archlab cannot
+        build works, too.
     overrides
         Fields to change, as in model.mlp.d_ff=11008.
     tensor
-        Devices that each matrix is to be cut over. Left out: 2 from 1B parameters on, 8 from 10B.
+        Number of devices that share each matrix. Default: 2 from 1B parameters on, 8 from 10B.
     pipeline
-        Stages that the layers are to be cut into: how even the best cut is, and what each stage has.
+        Number of pipeline stages. Shows how evenly the layers can be divided, and what each stage holds.
     languages
-        How many the text is in; decides which vocabularies are usual.
+        Number of languages in the text. It decides which vocabulary sizes are usual.
     strict
-        Exit code 1 where there is a warning.
+        End with exit code 1 if there is a warning.
     html
-        Write it as a page to this file instead.
+        Write a page to this file.
     json
-        JSON instead.
+        Print JSON.
     """
     check_one_answer(json, html)
     shape, part = load_shape(config, overrides)
     case = Case(shape, tensor, languages, pipeline)
-    found = findings(case)
+    results = findings(case)
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        print(write_check(f"{config} ({part})" if part else config, found, html))
+        print(write_check(f"{config} ({part})" if part else config, results, html))
     elif json:
-        print_json([as_json(finding) for finding in found])
+        print_json([as_json(finding) for finding in results])
     else:
         out = console()
         if part:
             out.print(f"{config}: {part}\n", soft_wrap=True)
-        for line in lines(found, out.width):
+        for line in lines(results, out.width):
             out.print(line, soft_wrap=True)
         if case.cut:
             columns, *rows = stages(case, case.cut)
             print_table(columns, rows, right=columns[1:])
-        out.print(f"{config}: {summary(found)}", soft_wrap=True)
-    return int(strict and any(finding.level == "warning" for finding in found))
+        out.print(f"{config}: {summary(results)}", soft_wrap=True)
+    return int(strict and any(finding.level == "warning" for finding in results))

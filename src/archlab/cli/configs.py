@@ -1,10 +1,10 @@
-"""`archlab show`, `schema`, `diff` and `flatten`: a config, written out."""
+"""`archlab show`, `schema`, `diff` and `flatten`: configs as text."""
 
 from pathlib import Path
 from typing import Literal
 
 from archlab.cli.arguments import Flag, check_one_answer, load_with_notes
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.describe import layer_table
 from archlab.config.identity import diff as config_diff
@@ -13,19 +13,20 @@ from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
 
 
+@long_output
 def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = False) -> None:
-    """Show a config with every default and derived value written out, as YAML.
+    """Show a config as YAML, with every default and derived value.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in model.norm.kind=layernorm.
     layers
-        A table of the layers instead, identical neighbours on one line.
+        Print a table of the layers. Identical neighbors share a line.
     json
-        JSON instead.
+        Print JSON.
     """
     loaded = load_with_notes(config, overrides)
     if layers and json:
@@ -40,36 +41,37 @@ def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = Fal
 
 
 def schema(kind: Literal["config", "study"] = "config", /) -> None:
-    """Print the JSON schema of a kind of file.
+    """Print the JSON schema of configs or studies.
 
-    Saved as archlab.json, an editor uses it for a YAML file that begins with
+    Save it as archlab.json. An editor then checks and completes each YAML file that begins with
     `# yaml-language-server: $schema=archlab.json`.
 
     Parameters
     ----------
     kind
-        Which file: the config of a model and its training, or a study.
+        config: a model and its training. study: a comparison.
     """
     from archlab.study.authoring import json_schema
 
     print_json(json_schema(kind))
 
 
+@long_output
 def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None, json: Flag = False) -> None:
-    """Show every field in which two configs differ, once defaults and derived values are written out.
+    """Show every field in which two configs differ, defaults and derived values included.
 
     Parameters
     ----------
     a
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     b
-        The other one.
+        The other config.
     model_only
-        Leave out how they are trained and on what.
+        Leave out the fields about training and data.
     html
-        Write a page to this file instead: both block diagrams side by side, what differs set off, and the fields.
+        Write a page to this file: both block diagrams with the differences marked, and the fields.
     json
-        JSON instead: field -> [value in A, value in B].
+        Print JSON: field -> [value in A, value in B].
     """
     check_one_answer(json, html)
     first, second = load_config(a), load_config(b)
@@ -92,13 +94,16 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
         print("no difference")
 
 
+@long_output
 def flatten(config: str, /, *overrides: str) -> None:
-    """Print a config as one PyTorch file: only what this model uses, dimensions named, under 350 lines.
+    """Print a model as a single PyTorch file that needs only torch, with at most 350 lines.
+
+    The file holds only the code that this model uses.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in model.n_layers=2.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer, load_several
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -22,6 +22,7 @@ from archlab.report.cost.plan_tables import tables
 from archlab.report.cost.tables import beyond_limits, of_one, ratios, side_by_side
 
 
+@long_output
 def run(
     config: str,
     /,
@@ -36,92 +37,97 @@ def run(
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """Count parameters, FLOPs and bytes of a config from its resolved layers, or of several side by side.
+    """Compute parameters, FLOPs, memory and best times of a config, or of several configs side by side.
 
-    Serving is counted at --context, training in windows of train.seq_len.
+    All numbers come from the resolved layers; no model is built. Serving is computed for --context, training for
+    sequences of train.seq_len.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     more
-        Further configs to compare with it, and fields to change in all of them, as in model.attention.n_kv_heads=1.
+        More configs to compare, and fields to change in all of them, as in model.attention.n_kv_heads=1.
     batch
-        Sequences whose KV cache is held; several between commas, as in 1,64. Left out: 1.
+        Number of sequences that are served together. Several values as in 1,64. Default: 1.
     context
-        Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Left out: as many as a training
-        window has (of several configs, the shortest).
+        Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Default: train.seq_len (the
+        shortest of several configs).
     dtype
-        Of the KV cache and of the weights as served, and of training's products. Run folders are float32.
+        Number format of the KV cache, of the weights for serving, and of the matrix products in training. Run folders
+        store float32.
     hardware
-        A device from `archlab list hardware`: how long passes take on it at best, and what limits them.
+        A device of `archlab list hardware`. Adds the shortest possible times on it, and what limits them.
     devices
-        Train on so many devices: what fits, what is sent, how long it takes, in steps of train.batch_tokens (left out:
-        1M tokens). Without --parallel, each way alone.
+        Plan a training on this many devices: memory, communication and time of steps of train.batch_tokens (default: 1M
+        tokens). Without --parallel, every way to divide the work is planned by itself.
     parallel
-        How they divide the work, as in shard=8,tensor=2; of data, shard, tensor and pipeline.
+        How the devices divide the work, as in shard=8,tensor=2. Allowed: data, shard, tensor and pipeline.
     price
-        Of a device and hour, in any currency: what a training costs, without --devices on one device.
+        Price of a device per hour, in any currency. Adds the price of a training, on one device without --devices.
     html
-        Write a page with tables and pictures to this file instead; without --hardware, for an H100.
+        Write a page with tables and charts to this file. The device is an H100 without --hardware.
     json
-        JSON instead, exact: an object, or a list of them where several are asked for.
+        Print JSON with exact numbers: an object, or a list if there are several configs or settings.
     """
     check_one_answer(json, html)
     configs = load_several(config, more)
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)
-    of_training = {"--devices": devices, "--parallel": parallel, "--price": price}
-    if asked := [name for name, value in of_training.items() if value is not None]:
-        of_serving = {"--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLAN_FORMAT and dtype}
-        if given := [name for name, value in of_serving.items() if value]:
+    plan_options = {"--devices": devices, "--parallel": parallel, "--price": price}
+    if plan_names := [name for name, value in plan_options.items() if value is not None]:
+        serving_options = {
+            "--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLAN_FORMAT and dtype,
+        }  # fmt: skip
+        if serving_names := [name for name, value in serving_options.items() if value]:
             raise UserError(
-                f"{', '.join(given)}: not with {', '.join(asked)}, which plan a training in {PLAN_FORMAT}; "
-                "train.seq_len and train.batch_tokens decide its windows and batches"
+                f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}, which plan a training "
+                f"in {PLAN_FORMAT}; train.seq_len and train.batch_tokens set its sequences and batches"
             )
         if device is None:
-            raise UserError(f"{asked[0]} needs --hardware; `archlab list hardware` shows all")
+            raise UserError(f"{plan_names[0]} needs --hardware; `archlab list hardware` shows all devices")
         _print_plans(configs, device, devices, parallel, price, json=json)
         return
     if device is not None and device.count > 1:
         raise UserError(
-            f"--hardware {hardware}: serving is counted on one device; allowed: one, or --devices for training"
+            f"--hardware {hardware} is {device.count} devices, but serving is computed on one device; "
+            "name one device, or add --devices to plan a training"
         )
     points = list(product(contexts, batch or (1,)))
-    found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
-    for sentence in beyond_limits(found):
+    costs = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
+    for sentence in beyond_limits(costs):
         note(sentence)
     if json:
-        first = found[config]
-        all_of_them = [
-            {"config": name, **one.model_dump(mode="json"), **_at_best(one, device), **_to_first(one, first[point])}
-            for name, at in found.items()
-            for point, one in at.items()
+        first = costs[config]
+        answers = [
+            {"config": name, **at.model_dump(mode="json"), **_at_best(at, device), **_to_first(at, first[point])}
+            for name, by_point in costs.items()
+            for point, at in by_point.items()
         ]
-        print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
+        print_json(answers if len(answers) > 1 else answers[0])
         return
     if html is not None:
         from archlab.report.cost.page import write_costs
 
-        print(write_costs(configs, found, device or load_hardware("h100"), dtype, html))
+        print(write_costs(configs, costs, device or load_hardware("h100"), dtype, html))
         return
-    several = len(found) > 1 or len(points) > 1
-    for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
+    several = len(costs) > 1 or len(points) > 1
+    for table in side_by_side(costs, device) if several else of_one(costs[config][points[0]], device):
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 
-def _to_first(found: Cost, first: Cost) -> dict[str, Any]:
-    return {} if found is first else {"ratio_to_the_first": ratios(found, first)}
+def _to_first(costs: Cost, first: Cost) -> dict[str, Any]:
+    return {} if costs is first else {"ratio_to_the_first": ratios(costs, first)}
 
 
-def _at_best(found: Cost, device: Hardware | None) -> dict[str, Any]:
+def _at_best(costs: Cost, device: Hardware | None) -> dict[str, Any]:
     if device is None:
         return {}
-    passes = {name: ideal(work, device, found.dtype, found.tokens[name]) for name, work in found.work.items()}
+    times = {name: ideal(work, device, costs.dtype, costs.tokens[name]) for name, work in costs.work.items()}
     return {
         "hardware": device.name,
-        "room": room(found, device).model_dump(mode="json"),
-        "at_best": {name: one.model_dump(mode="json") for name, one in passes.items()},
+        "room": room(costs, device).model_dump(mode="json"),
+        "at_best": {name: time.model_dump(mode="json") for name, time in times.items()},
     }
 
 
@@ -135,21 +141,21 @@ def _print_plans(
     json: bool,
 ) -> None:
     if len(configs) > 1:
-        raise UserError(f"{len(configs)} configs: training on several devices is planned for one")
+        raise UserError(f"a training on several devices is planned for one config; found {len(configs)}")
     if parallel is None:
-        tried = ways(devices or device.count)
+        partitions = ways(devices or device.count)
     else:
-        tried = [Parallel.parse(parallel)]
-        n = devices or (device.count if device.count > 1 else None)
-        if n not in (None, tried[0].devices):
-            raise UserError(f"--parallel {parallel} is {tried[0].devices} devices, and {n} were asked for")
+        partitions = [Parallel.parse(parallel)]
+        n_devices = devices or (device.count if device.count > 1 else None)
+        if n_devices not in (None, partitions[0].devices):
+            raise UserError(f"--parallel {parallel} needs {partitions[0].devices} devices, but there are {n_devices}")
     (config,) = configs.values()
-    found, refused = divide(config, tried, device)
+    plans, refused = divide(config, partitions, device)
     price = price or device.price_per_hour
     if json:
-        print_json(plans_as_json(config, found, refused, device, price))
+        print_json(plans_as_json(config, plans, refused, device, price))
         return
-    for table in tables(config, found, refused, device, price):
+    for table in tables(config, plans, refused, device, price):
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 

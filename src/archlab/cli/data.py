@@ -23,41 +23,41 @@ def run(
     skip_invalid: Flag = False,
     workers: AtLeastOne | None = None,
 ) -> None:
-    """Turn text into a folder of token shards.
+    """Tokenize text, and write the tokens as shards into a data folder.
 
     Parameters
     ----------
     src
-        Text files, folders, globs, JSONL, Parquet, python-stdlib, or hf:NAME of the Hugging Face hub.
+        Text files, folders, globs, JSONL, Parquet, python-stdlib, or hf:NAME for a dataset of the Hugging Face hub.
     out
-        The data folder, for data.path.
+        The data folder to write, for data.path.
     vocab_size
-        Of the byte-level BPE that is learned; 2048 when left out.
+        Vocabulary size of the byte-level BPE tokenizer that is learned. Default: 2048.
     tokenizer
-        A tokenizer.json to use instead, or the folder with it: byte-level or SentencePiece-style. The files beside it
-        name the token that precedes each document.
+        Use this tokenizer.json, or the one in this folder, and learn none: byte-level or SentencePiece-style. The files
+        beside it name the token that precedes each document.
     held_out
-        Share of the text in one fold; data.fold says which one is kept for evaluation.
+        Share of the text in one fold. data.fold selects the fold that is held out for evaluation.
     field
-        Where records of JSONL, Parquet or Arrow have their text; `text` when left out. `meta.body` is the field `body`
-        of the field `meta`.
+        Field with the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` of the field `meta`.
+        Default: `text`.
     template
-        Several fields in one text, as in '{title}\\n\\n{meta.body}'. `\\n` and `\\t` are a line's end and a tab, `{{`
+        Combine several fields into one text, as in '{title}\\n\\n{meta.body}'. `\\n` is a newline and `\\t` a tab; `{{`
         and `}}` are braces.
     skip_invalid
-        Leave out records and files that cannot be read. They are counted, and the first few are named.
+        Skip records and files that cannot be read. Their number and the first few names are printed.
     workers
-        How many tokenise at once: threads, or processes where it must be the tokenizers library; one per core when left
-        out.
+        Number of threads that tokenize. They are processes if the tokenizers library must do the work. Default: one per
+        core.
     """
-    how = _template(field, template)
-    made = prepare(list(src), out, vocab_size, tokenizer, held_out, how, skip_invalid, workers or cores(), shown)
-    print(made)
+    texts = _template(field, template)
+    prepared = prepare(list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown)
+    print(prepared)
     if tokenizer:
-        names = " ".join(str(made.tokenizer.id_to_token(i)) for i in made.document_tokens)
+        names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
-    if vocab_size and made.manifest.vocab_size < vocab_size:
-        note(f"the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")
+    if vocab_size and prepared.manifest.vocab_size < vocab_size:
+        note(f"--vocab-size is {vocab_size:,}, but the text has only {prepared.manifest.vocab_size:,} tokens to learn")
     print(out)
 
 
@@ -65,5 +65,7 @@ def _template(field: str | None, template: str | None) -> TextTemplate:
     if template is None:
         return TEXT if field is None else TextTemplate((field,))
     if field is not None:
-        raise UserError("--field and --template: give one; a template names its fields")
-    return TextTemplate.parse(re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), template))
+        raise UserError("--field and --template cannot be combined; a template names its fields")
+    return TextTemplate.parse(
+        re.sub(r"\\([nt\\])", lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], "\\"), template)
+    )

@@ -11,7 +11,7 @@ from archlab.config.layers import distinct_layers
 from archlab.errors import UserError
 
 _A_LINE = 44
-"""Characters of a heading that are as wide as the narrowest diagram."""
+"""Number of characters of a title that is as wide as the narrowest diagram."""
 
 
 def run(
@@ -21,29 +21,29 @@ def run(
     out: Path,
     unfold: Annotated[str, Parameter(show_default=False)] = "",
 ) -> None:
-    """Draw a block diagram of a config: its layers as they are wired, with norms, branches, heads and widths.
+    """Draw a block diagram of a config, with norms, branches, heads and widths of its layers.
 
-    It is drawn from the resolved layers that the model is built of. docs/drawing.md says how to read it.
+    The diagram shows the resolved layers, from which the model is built. docs/drawing.md says how to read it.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id; also a model of the atlas that
-        cannot be built.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id. A published model that archlab cannot
+        build works, too.
     overrides
         Fields to change, as in model.norm.placement=post.
     out
-        The file to write: an .svg, for light and dark, or a .png, light.
+        The .svg or .png file to write. An .svg adapts to light and dark pages; a .png is light.
     unfold
-        Draw the inside of these branches, with their projections: mlp, attention, or both between commas.
+        Draw the inside of these branches, with their projections: mlp, attention, or mlp,attention.
     """
-    if others := [text for text in overrides if "=" not in text]:
-        pair = f"{config} {others[0]}"
-        raise UserError(f"draw: draws one config; two side by side: archlab diff {pair} --html pair.html")
+    if more_configs := [text for text in overrides if "=" not in text]:
+        pair = f"{config} {more_configs[0]}"
+        raise UserError(f"draw takes one config; for two side by side, type: archlab diff {pair} --html pair.html")
     if out.suffix.lower() not in (".svg", ".png"):
-        raise UserError(f"--out: {out}; allowed: a file that ends in .svg or .png")
+        raise UserError(f"--out is {out}; allowed: a file name that ends in .svg or .png")
     if out.is_dir():
-        raise UserError(f"{out}: is a folder; --out names a file")
+        raise UserError(f"--out is {out}, a folder; allowed: a file name that ends in .svg or .png")
     from archlab.report.drawings.block import block_diagram
     from archlab.report.drawings.inside import check_unfold
     from archlab.report.drawings.svg import write_picture
@@ -57,8 +57,8 @@ def run(
 
 
 def _title(config: str, overrides: tuple[str, ...]) -> str:
-    """Return the config's name, with its changes if a line has room for them."""
-    changed = f"{config} with {' '.join(overrides)}"
-    if len(changed) <= _A_LINE:
-        return changed if overrides else config
+    """Return the name of the config, with its changes if they fit on the line."""
+    with_overrides = f"{config} with {' '.join(overrides)}"
+    if len(with_overrides) <= _A_LINE:
+        return with_overrides if overrides else config
     return f"{config} with {len(overrides)} field{'s' if len(overrides) > 1 else ''} changed"

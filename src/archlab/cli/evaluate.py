@@ -1,4 +1,4 @@
-"""`archlab eval` and `archlab lm-eval`: how good a model is."""
+"""`archlab eval` and `archlab lm-eval`: the quality of a model."""
 
 from pathlib import Path
 
@@ -10,32 +10,32 @@ from archlab.progress import doing
 def evaluate(
     config: str, /, *overrides: str, tokens: AtLeastOne | None = None, int8: Flag = False, json: Flag = False
 ) -> None:
-    """Bits per byte on held-out text: of a run's last checkpoint, or of an untrained config.
+    """Compute bits per byte on held-out text, for the last checkpoint of a run or for an untrained config.
 
     Parameters
     ----------
     config
-        A run folder, a Hugging Face folder, a preset's name or a YAML file.
+        A run folder, a Hugging Face folder, a preset or a YAML file.
     overrides
         Fields to change, as in data.path=FOLDER or train.seq_len=512.
     tokens
-        Held-out tokens to score. Left out: all.
+        Number of held-out tokens to score. Default: all.
     int8
-        With the matrices of layers and head as 8-bit numbers, a scale per row.
+        Use 8-bit numbers for the matrices of layers and head, with a scale per row.
     json
-        JSON instead.
+        Print JSON.
     """
     from archlab.infer.score import score
 
     with doing("scoring held-out text"):
-        found = score(config, overrides, tokens, int8=int8)
+        scored = score(config, overrides, tokens, int8=int8)
     if json:
-        print_json(found.model_dump())
+        print_json(scored.model_dump())
         return
-    state = f"after {found.trained_steps} steps" if found.trained_steps else "with the weights of this folder"
-    state = state if found.trained else "untrained"
-    print(f"{found.result} ({found.loss:.4f} nats per token), {state}")
-    print(f"on {found.tokens:,} held-out tokens in windows of {found.context}: {found.corpus}")
+    state = f"after {scored.trained_steps} steps" if scored.trained_steps else "with the weights of this folder"
+    state = state if scored.trained else "untrained"
+    print(f"{scored.result} ({scored.loss:.4f} nats per token), {state}")
+    print(f"on {scored.tokens:,} held-out tokens in windows of {scored.context}: {scored.corpus}")
 
 
 def lm_eval(
@@ -49,34 +49,39 @@ def lm_eval(
     fresh: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Score a model on tasks of EleutherAI's lm_eval (extra `lm-eval`). What it answered before is not asked again.
+    """Score a model on tasks of EleutherAI's lm_eval, which the extra `lm-eval` installs.
+
+    Answers are kept, so that a second run asks only new questions.
 
     Parameters
     ----------
     path
-        A run folder, a Hugging Face folder or a hub id; a preset or a YAML file, with --tokenizer.
+        A run folder, a Hugging Face folder or a hub id. A preset or a YAML file needs --tokenizer.
     tasks
-        Names of tasks or groups, as in arc_easy piqa; `lm_eval ls tasks` lists them.
+        Names of tasks or groups, as in arc_easy piqa. `lm_eval ls tasks` lists them.
     shots
-        Solved examples before each question. Left out: as the task says.
+        Number of solved examples before each question. Default: as the task says.
     limit
-        Questions of each task, the first ones. Left out: all.
+        Number of questions of each task, from the first one on. Default: all.
     include
-        A folder with tasks of your own, as YAML files of lm_eval.
+        A folder with your own tasks, as YAML files of lm_eval.
     tokenizer
-        A folder with a tokenizer.json, in place of the model's own; for a config, whose weights are random.
+        A folder with a tokenizer.json that replaces the tokenizer of the model. A preset or a YAML file needs it; its
+        weights are random.
     fresh
-        Ask everything again.
+        Ask all questions again.
     json
-        All that lm_eval found as JSON instead, without the questions.
+        Print all results of lm_eval as JSON, without the questions.
     """
     from archlab.infer.tasks import run_tasks
 
-    found = run_tasks(path, tasks, shots=shots, limit=limit, include=include, tokenizer=tokenizer, fresh=fresh)
+    results = run_tasks(path, tasks, shots=shots, limit=limit, include=include, tokenizer=tokenizer, fresh=fresh)
     if json:
-        print_json(found.raw)
+        print_json(results.raw)
         return
     print_table(
-        ("task", "shots", "questions", "measure", "value", "±"), found.rows, right=("shots", "questions", "value", "±")
+        ("task", "shots", "questions", "measure", "value", "±"),
+        results.rows,
+        right=("shots", "questions", "value", "±"),
     )
-    print(f"±: standard error; answers are kept in {found.cache}")
+    print(f"±: standard error. Answers are kept in {results.cache}")

@@ -16,40 +16,44 @@ from archlab.progress import doing
 
 
 def import_folder(hf_folder: str, /, *, out: Path) -> None:
-    """Make a run folder of a published model: for `archlab train OUT --out OUT`, `archlab eval` and `archlab generate`.
+    """Make a run folder from a published model.
+
+    `archlab train OUT --out OUT`, `archlab eval` and `archlab generate` then work with it.
 
     Parameters
     ----------
     hf_folder
         A folder with config.json and weights, or a hub id.
     out
-        The run's folder, new.
+        The run folder to make.
     """
     with doing(f"importing {hf_folder}"):
         family = import_model(hf_folder, out)
-    print(f"imported as {family}; no training step made yet")
+    print(f"imported as {family}; not trained here yet")
     print(out)
 
 
 def export_run(
     folder: Path, /, *, out: Path, family: str | None = None, dtype: Format | None = None, gguf: Flag = False
 ) -> None:
-    """Write a trained model as a Hugging Face folder that transformers loads to the same logits.
+    """Write a trained model as a Hugging Face folder. transformers computes the same logits from it.
 
-    With --gguf it is one file that llama.cpp runs. What llama.cpp cannot compute exactly is refused by name.
+    With --gguf, write one file for llama.cpp. The command refuses a model that llama.cpp cannot compute exactly, and
+    names the reason.
 
     Parameters
     ----------
     folder
-        A run folder; with --gguf also a Hugging Face folder or a hub id.
+        A run folder. With --gguf also a Hugging Face folder or a hub id.
     out
-        The Hugging Face folder, or the GGUF file, new.
+        The new or empty Hugging Face folder, or the new GGUF file.
     family
-        A name of `archlab list families`. Left out: the imported one, or the first that can express the model.
+        A name of `archlab list families`. Default: the family that the model was imported from, or the first one that
+        can express the model.
     dtype
-        Of the weights. Left out: as they are, which after training is float32.
+        Number format of the weights. Default: as stored, which is float32 after training.
     gguf
-        A GGUF file for llama.cpp; needs the extra `gguf`.
+        Write a GGUF file for llama.cpp. Needs the extra `gguf`.
     """
     if gguf:
         with doing(f"writing {out}"):
@@ -65,18 +69,18 @@ def export_run(
 
 
 def convert_heads(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> None:
-    """Turn multi-head into grouped-query attention: key/value heads become the means of neighbours (Ainslie 2023).
+    """Turn multi-head into grouped-query attention. Each new key/value head is the mean of neighboring heads.
 
-    The result needs some more training to be as good as before.
+    The method is that of Ainslie et al. (2023). The new model needs some training to be as good as before.
 
     Parameters
     ----------
     hf_folder
         A folder with config.json and weights.
     n_kv_heads
-        Key/value heads to be left; must divide those there are.
+        Number of key/value heads in the new model. It must divide the present number.
     out
-        The new Hugging Face folder.
+        The Hugging Face folder to write.
     """
     family = save_pretrained(pool_kv_heads(load_hf(hf_folder), n_kv_heads), out)
     print(f"written as {family} with {n_kv_heads} key/value heads")
@@ -84,29 +88,33 @@ def convert_heads(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> N
 
 
 def inspect_folder(folder: str, /, *, json: Flag = False) -> int:
-    """Say what a model's folder holds, and whether archlab would load it: exit code 0, or 2 with every reason.
+    """Show what a model folder holds, and whether archlab loads it.
+
+    Exit code 0: it loads. Exit code 2: it does not load, and every reason is printed.
 
     Parameters
     ----------
     folder
-        A run folder, a Hugging Face folder with config.json and weights, or a hub id, which is downloaded.
+        A run folder, a Hugging Face folder with config.json and weights, or a hub id. The model of a hub id is
+        downloaded.
     json
-        JSON instead.
+        Print JSON.
     """
     home = find_folder(folder)
-    found = inspect_run(home) if is_run_folder(home) else inspect(home)
+    inspection = inspect_run(home) if is_run_folder(home) else inspect(home)
     if json:
-        print_json(found.model_dump(mode="json") | {"loads": found.loads})
+        print_json(inspection.model_dump(mode="json") | {"loads": inspection.loads})
     else:
-        _print_inspection(found)
-    return 0 if found.loads else 2
+        _print_inspection(inspection)
+    return 0 if inspection.loads else 2
 
 
-def _print_inspection(found: Inspection) -> None:
-    made_here = found.trained is not None and found.model_type is None
-    family = "made here" if made_here else f"{found.model_type} ({found.architecture or 'not known to archlab'})"
-    trained = [] if found.trained is None else [("trained", found.trained)]
-    print_table(("family", family), [*trained, *found.choices.items()])
-    if found.choices:
-        print(f"unusual: {', '.join(found.unusual) or 'nothing'}")
-    print("loads" if found.loads else "\n".join(["does not load:", *found.problems]))
+def _print_inspection(inspection: Inspection) -> None:
+    made_here = inspection.trained is not None and inspection.model_type is None
+    architecture = inspection.architecture or "not known to archlab"
+    family = "made here" if made_here else f"{inspection.model_type} ({architecture})"
+    trained = [] if inspection.trained is None else [("trained", inspection.trained)]
+    print_table(("family", family), [*trained, *inspection.choices.items()])
+    if inspection.choices:
+        print(f"unusual: {', '.join(inspection.unusual) or 'nothing'}")
+    print("loads" if inspection.loads else "\n".join(["does not load:", *inspection.problems]))

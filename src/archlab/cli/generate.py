@@ -24,39 +24,39 @@ def run(
     int8: Flag = False,
     compile: Flag = False,
 ) -> None:
-    """Continue a text, token by token.
+    """Continue a text with a trained model.
 
     Parameters
     ----------
     folder
         A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     prompt
-        The text to go on from; left out, it begins a new one.
+        The text to continue. Without it, the model begins a new text.
     max_new_tokens
-        Stop after so many, or at the end of the text.
+        Maximum number of new tokens. The text may end earlier.
     temperature
-        0 takes the likeliest token each time.
+        Sampling temperature. 0 always takes the likeliest token.
     top_k
-        Draw from so many of the likeliest tokens. Left out: from all.
+        Sample from this number of likeliest tokens. Default: from all.
     top_p
-        Draw from the likeliest tokens that together have this probability.
+        Sample from the likeliest tokens that together have this probability.
     min_p
-        Draw from tokens at least this times as likely as the likeliest.
+        Sample from tokens with at least this fraction of the probability of the likeliest token.
     repetition_penalty
-        Above 1: tokens that occurred become less likely.
+        A value above 1 makes tokens less likely that have occurred before.
     stop
-        End before this text; can be given several times. A line's end is $'\\n' in bash.
+        End before this text. Repeat the option for several texts. A newline is $'\\n' in bash.
     seed
-        Makes the draw repeatable.
+        Seed of the sampling; the same seed gives the same text.
     device
-        Where it is computed; auto is cuda where there is one.
+        Device to compute on. auto is cuda if there is a GPU.
     dtype
-        Number format of the weights. Left out: as they are stored.
+        Number format of the weights. Default: as stored.
     int8
-        The matrices of layers and head as 8-bit numbers, with a scale per row, the rest in bfloat16: less to read per
-        token on a CPU. `archlab eval --int8` says what that costs.
+        Use 8-bit numbers with a scale per row for the matrices of layers and head, and bfloat16 for the rest. A CPU
+        then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
     compile
-        Make a decoding step one compiled graph: up to a minute first, then about half the time per token.
+        Compile a decoding step into one graph. Compiling takes up to a minute; then a token takes about half the time.
     """
     import torch
 
@@ -71,10 +71,12 @@ def run(
     device_type = resolve_device_type(device, "--device")
     home = find_folder(folder)
     if int8 and (device_type != "cpu" or dtype not in (None, "bfloat16")):
-        raise UserError("--int8: is for bfloat16 on a CPU; allowed: --device cpu, --dtype bfloat16 or none")
+        raise UserError(
+            "--int8 works in bfloat16 on a CPU only; allowed with it: --device cpu, and --dtype bfloat16 or no --dtype"
+        )
     dtype = "bfloat16" if int8 else dtype
-    codec, wanted = load_codec(home), getattr(torch, dtype) if dtype else None
-    model = from_pretrained(home, wanted, device_type)
+    codec, torch_dtype = load_codec(home), getattr(torch, dtype) if dtype else None
+    model = from_pretrained(home, torch_dtype, device_type)
     model = to_int8(model) if int8 else model
     pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, compile=compile)
     print_exact(prompt)

@@ -12,79 +12,87 @@ from archlab.pricing.units import binary, si
 
 HEADINGS = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
 LEGEND = (
-    "float32, bfloat16, int8: operations per second of matrix products, dense.",
+    "float32, bfloat16, int8: operations per second of dense matrix products.",
     "link: bytes per second that one device sends to the others of its server.",
     "* from secondary sources; ~ from memory. `archlab hardware NAME` shows more.",
-    "`archlab hardware --measure` measures this machine; it is then called `this`.",
+    "`archlab hardware --measure` measures this machine and lists it as `this`.",
 )
 
 
 def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> None:
-    """Show a device that costs are computed for: its peaks, memory, links, and where the figures come from.
+    """Show a device for which costs are computed: peak speeds, memory, links and sources.
 
     Parameters
     ----------
     name
-        A device (`archlab list hardware`), several of it as in h100x8, a YAML file with the same fields, or this
-        machine.
+        A device of `archlab list hardware`, several of one kind as in h100x8, a YAML file with the same fields, or
+        `this` for this machine, if it has been measured.
     measure
-        Measure this machine first, in about four minutes, while it does nothing else. It is called `this` then.
+        Measure this machine first and save the result as `this`. It takes about four minutes. Run nothing else
+        meanwhile.
     json
-        JSON instead.
+        Print JSON.
     """
     if measure:
         if name != THIS:
-            raise UserError(f"--measure: measures this machine, not {name!r}; allowed: archlab hardware --measure")
+            raise UserError(f"--measure measures this machine, not {name!r}; type: archlab hardware --measure")
         from archlab.infer.measure import measure as measured
 
         keep_measured(measured())
-    found = load_hardware(name)
+    device = load_hardware(name)
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(device.model_dump(mode="json"))
         return
-    print_table((name, found.name), _facts(found))
+    print_table((name, device.name), _facts(device))
 
 
 def listed() -> dict[str, Hardware]:
-    """All devices by name, and this machine where it has been measured by this version of archlab."""
-    found = dict(hardware())
+    """Return all devices by name, and this machine if this version of archlab has measured it."""
+    devices = dict(hardware())
     with suppress(UserError):
-        found[THIS] = load_hardware(THIS)
-    return found
+        devices[THIS] = load_hardware(THIS)
+    return devices
 
 
-def print_list(found: Mapping[str, Hardware]) -> None:
-    """A line per device."""
-    print_table(HEADINGS, [_cells(name, device) for name, device in found.items()], right=HEADINGS[1:])
+def print_list(devices: Mapping[str, Hardware]) -> None:
+    """Print a line per device."""
+    print_table(HEADINGS, [_cells(name, device) for name, device in devices.items()], right=HEADINGS[1:])
     print("\n".join(LEGEND))
 
 
-def _cells(name: str, found: Hardware) -> tuple[str, ...]:
-    peaks = (si(found.peak[key]) if key in found.peak else "-" for key in ("float32", "bfloat16", "int8"))
-    link = si(found.link.bandwidth) if found.link else "-"
-    return f"{name}{MARKS[found.certainty]}", str(found.year), binary(found.memory), si(found.bandwidth), *peaks, link
+def _cells(name: str, device: Hardware) -> tuple[str, ...]:
+    peaks = (si(device.peak[key]) if key in device.peak else "-" for key in ("float32", "bfloat16", "int8"))
+    link = si(device.link.bandwidth) if device.link else "-"
+    return (
+        f"{name}{MARKS[device.certainty]}",
+        str(device.year),
+        binary(device.memory),
+        si(device.bandwidth),
+        *peaks,
+        link,
+    )
 
 
-def _facts(found: Hardware) -> Iterator[tuple[str, str]]:
-    if not found.measured:
-        yield "maker, year", f"{found.maker}, {found.year}"
-    yield "operations/s", ", ".join(f"{si(peak)} {name}" for name, peak in found.peak.items())
-    if why := found.derivation:
+def _facts(device: Hardware) -> Iterator[tuple[str, str]]:
+    if not device.measured:
+        yield "maker, year", f"{device.maker}, {device.year}"
+    yield "operations/s", ", ".join(f"{si(peak)} {name}" for name, peak in device.peak.items())
+    if why := device.derivation:
         cycle = ", ".join(f"{number:g} {name}" for name, number in why.per_cycle.items())
         yield "  derived from", f"{why.units} cores x {si(why.clock)}Hz x operations per cycle: {cycle}; {why.reason}"
-    yield "memory", f"{binary(found.memory)}, {si(found.bandwidth)}B/s"
+    yield "memory", f"{binary(device.memory)}, {si(device.bandwidth)}B/s"
     for name in ("float32", "bfloat16"):
-        if name in found.peak:
-            balance = f"{found.peak[name] / found.bandwidth:.3g} operations per byte"
-            yield f"  {name}", f"{balance}; with fewer, memory is the limit"
-    yield "link in a server", _link(found.link)
-    yield "between servers", _link(found.network)
-    yield "per server", f"{found.devices_per_server}"
-    if found.count > 1:
-        yield "here", f"{found.count}, in {found.servers} server{'s' if found.servers > 1 else ''}"
-    if found.price_per_hour is not None:
-        yield "price per hour", f"{found.price_per_hour:g}"
-    if here := found.measured:
+        if name in device.peak:
+            balance = f"{device.peak[name] / device.bandwidth:.3g} operations per byte"
+            yield f"  {name}", f"{balance}; below that, memory is the limit"
+    yield "link in a server", _link(device.link)
+    yield "between servers", _link(device.network)
+    yield "per server", f"{device.devices_per_server}"
+    if device.count > 1:
+        yield "here", f"{device.count}, in {device.servers} server{'s' if device.servers > 1 else ''}"
+    if device.price_per_hour is not None:
+        yield "price per hour", f"{device.price_per_hour:g}"
+    if here := device.measured:
         for name, products in here.products.items():
             by_side = ", ".join(f"{si(speed)} at {side}" for side, speed in products.items())
             yield f"{name} products", f"{by_side} rows and columns"
@@ -92,11 +100,11 @@ def _facts(found: Hardware) -> Iterator[tuple[str, str]]:
         yield "read", f"{si(here.read_bandwidth)}B/s; from a cache {si(here.cached_read_bandwidth)}B/s"
         yield "a small operation", f"{here.dispatch * 1e6:.3g} µs"
         yield "threads", f"{here.threads}"
-    yield "certainty", found.certainty
-    if found.source:
-        yield "sources", "\n".join(found.source)
-    if found.notes:
-        yield "notes", "\n".join(found.notes)
+    yield "certainty", device.certainty
+    if device.source:
+        yield "sources", "\n".join(device.source)
+    if device.notes:
+        yield "notes", "\n".join(device.notes)
 
 
 def _link(link: Link | None) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import Flag, check_one_answer
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
@@ -12,24 +12,25 @@ from archlab.report.ledger import words
 from archlab.report.ledger.words import listed
 
 
+@long_output
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
-    """Claims about architecture, what was published, and what runs of archlab found at a small scale.
+    """Show claims about architecture: what was published, and what runs of archlab found at a small scale.
 
     Parameters
     ----------
     claim
-        The number or the name of one claim, to be told in full. Left out: all of them, and errors in circulation.
+        Number or name of one claim, to show it in full. Without it, all claims and common errors are listed.
     html
-        Write all of it as a page to this file instead, with every prediction drawn beside what was found.
+        Write everything as a page to this file. It shows every prediction beside the result.
     json
-        JSON instead.
+        Print JSON.
     """
     check_one_answer(json, html)
     if html is not None:
         from archlab.report.ledger.page import write_ledger
 
         if claim is not None:
-            raise UserError(f"--html: is for the whole ledger; leave out {claim!r}")
+            raise UserError(f"--html writes the whole ledger; leave out {claim!r}")
         print(write_ledger(ledger(), html))
         return
     entries = ledger() if claim is None else ledger(chosen=[find_claim(claim)])
@@ -42,10 +43,10 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
 
 
 def _as_json(entries: list[LedgerEntry], *, with_mistakes: bool) -> dict[str, object]:
-    found: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
+    values: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
     if with_mistakes:
-        found["mistakes"] = [one.model_dump(mode="json") for one in mistakes()]
-    return found | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
+        values["mistakes"] = [mistake.model_dump(mode="json") for mistake in mistakes()]
+    return values | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
 
 
 def _print_all(entries: list[LedgerEntry]) -> None:
@@ -55,11 +56,11 @@ def _print_all(entries: list[LedgerEntry]) -> None:
     out.print(f"{words.scale(entries)} {words.INTERVALS} One claim in full: archlab ledger {entries[0].claim.number}")
     for note in filter(None, map(words.has_changed, entries)):
         out.print(f"note: {note}")
-    out.print("\nErrors in circulation")
+    out.print("\nCommon errors")
     for mistake in mistakes():
         out.print(f"\nSaid: {mistake.said}")
-        by = ", ".join(source.cited for source in cited(mistake.sources))
-        out.print(f"But:  {mistake.fact}" + (f" ({by})" if by else ""))
+        sources_of_fact = ", ".join(source.cited for source in cited(mistake.sources))
+        out.print(f"But:  {mistake.fact}" + (f" ({sources_of_fact})" if sources_of_fact else ""))
 
 
 def _print_one(entry: LedgerEntry) -> None:
@@ -74,16 +75,16 @@ def _print_one(entry: LedgerEntry) -> None:
     if entry.claim.published:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
-    for found in entry.found:
-        out.print(f"\nFound here, {words.at_scale(found)}: {words.verdict(found)}")
-        if found.judged:
-            print_table(words.EXPECTED, map(words.expected, found.judged))
-        for reason in words.untested(found):
+    for result in entry.found:
+        out.print(f"\nFound here, {words.at_scale(result)}: {words.verdict(result)}")
+        if result.judged:
+            print_table(words.EXPECTED, map(words.expected, result.judged))
+        for reason in words.untested(result):
             out.print(reason)
-        if found.unpredicted:
+        if result.unpredicted:
             out.print(f"\n{words.UNPREDICTED_HEADING}")
-            print_table(words.UNPREDICTED, map(words.not_predicted, found.unpredicted))
-        for ranking in found.rankings:
+            print_table(words.UNPREDICTED, map(words.not_predicted, result.unpredicted))
+        for ranking in result.rankings:
             out.print(words.ranked(ranking))
     if note := words.has_changed(entry):
         out.print(f"note: {note}")

@@ -12,13 +12,14 @@ from archlab.atlas.select import fields_of, select
 from archlab.atlas.table import evolution
 from archlab.cli import hardware
 from archlab.cli.arguments import Flag, MayBeginWithDash, check_one_answer
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import long_output, print_json, print_table
 from archlab.config.core.yaml_text import first_comment, read_yaml
 from archlab.config.io import presets, studies
 from archlab.console import console
 from archlab.errors import UserError
 
 
+@long_output
 def run(
     what: Literal["presets", "hardware", "families", "studies"] | None = None,
     /,
@@ -28,30 +29,30 @@ def run(
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """List what there is: the published architectures year by year, our own presets, the hardware, the studies.
+    """List published architectures year by year, archlab's own presets, hardware, model families and studies.
 
     Parameters
     ----------
     what
-        Only these; everything when left out.
+        List only these. Default: presets, hardware and studies.
     filter
-        Only published architectures that are all of this, as in family=llama 'year>=2024' 'd_ff_over_d>4'; null is
-        what is not known.
+        List only published architectures that meet all of these conditions, as in family=llama 'year>=2024'
+        'd_ff_over_d>4'. An unknown value is null.
     sort
-        Published architectures by this field, as in d_ff_over_d; -size is the largest first.
+        Sort published architectures by this field, as in d_ff_over_d. -size puts the largest first.
     html
-        Write the published architectures as a page with pictures to this file instead.
+        Write the published architectures as a page with charts to this file.
     json
-        JSON instead.
+        Print JSON.
     """
     if filter == ():
-        raise UserError("--filter: no value after it; allowed: conditions, as in 'year>=2024'")
+        raise UserError("--filter has no value; allowed: conditions, as in 'year>=2024'")
     filter = filter or ()
     if option := next(
         (name for name, value in (("--html", html), ("--filter", filter), ("--sort", sort)) if value), ""
     ):
         if what not in (None, "presets"):
-            raise UserError(f"{option} is for presets; allowed: archlab list presets {option} …")
+            raise UserError(f"{option} works for presets only; type: archlab list presets {option} …")
         what = "presets"
     models = rows() if what in (None, "presets") else []
     published = {row.preset for row in models}
@@ -65,14 +66,16 @@ def run(
         return
     ours = presets().keys() - published if what in (None, "presets") and not filter else ()
     own = {name: first_comment(file) for name, file in presets().items() if name in ours}
-    questions = {n: read_yaml(f).get("question", "") for n, f in studies().items() if what in (None, "studies")}
+    questions = {
+        name: read_yaml(file).get("question", "") for name, file in studies().items() if what in (None, "studies")
+    }
     classes = _families() if what == "families" else {}
     machines = hardware.listed() if what in (None, "hardware") else {}
     if json:
         published_rows = [row.model_dump(mode="json") for row in models]
-        facts = {name: found.model_dump(mode="json") for name, found in machines.items()}
+        facts = {name: device.model_dump(mode="json") for name, device in machines.items()}
         lists = {"published": published_rows, "own": own, "hardware": facts, "families": classes, "studies": questions}
-        print_json({name: found for name, found in lists.items() if found})
+        print_json({name: values for name, values in lists.items() if values})
         return
     if models:
         _print_evolution(models, fields_of(filter, sort), by_year=sort is None)
@@ -87,14 +90,14 @@ def run(
 
 
 def _families() -> dict[str, str]:
-    """Those that load and save."""
+    """Return family -> its class in transformers, for the families that archlab loads and saves."""
     from archlab.families.registry import FAMILIES
 
     return {name: family.architecture for name, family in FAMILIES.items()}
 
 
-def _print_evolution(models: Sequence[AtlasRow], asked: Sequence[str], *, by_year: bool) -> None:
-    """Lines never break but where the table breaks them."""
+def _print_evolution(models: Sequence[AtlasRow], fields: Sequence[str], *, by_year: bool) -> None:
+    """Print the table of the atlas. Only the table itself breaks lines."""
     out = console()
-    for text, style in evolution(models, out.width, asked, by_year=by_year):
+    for text, style in evolution(models, out.width, fields, by_year=by_year):
         out.print(Text(text, style=style), soft_wrap=True)

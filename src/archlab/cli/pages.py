@@ -1,11 +1,15 @@
 """`archlab report` and `archlab guide`: pages to read in a browser."""
 
+import re
 import time
 from pathlib import Path
 
+from cyclopts import App
+
 import archlab
-from archlab.cli.app import TRUST_HELP, make_app
+from archlab.cli.app import TRUST_HELP, VERBS, make_app
 from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.help import example_lines, show_docstring
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.errors import UserError
@@ -14,25 +18,26 @@ from archlab.errors import UserError
 def report(
     run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | None = None, json: Flag = False
 ) -> None:
-    """Curves, spikes, probes and speed of a run, or of several side by side, as one page; also while they train.
+    """Write the curves, spikes, probes and speed of one or more runs as a page, also during training.
 
     Parameters
     ----------
     run
         A run folder.
     more
-        Further run folders, to compare with it.
+        More run folders to compare.
     out
-        The page. Left out: report.html in the first run's folder.
+        The page to write. Default: report.html in the folder of the first run.
     live
-        Write the page anew every so many seconds, and have browsers read it anew, until all runs have ended or Ctrl-C.
+        Write the page again after this number of seconds, until all runs have ended or you press Ctrl-C. Browsers
+        reload it.
     json
-        Print how each run stands as JSON instead.
+        Print the state of each run as JSON.
     """
     if json and live is not None:
-        raise UserError("--json and --live: allowed: one of them")
+        raise UserError("--json and --live cannot be combined; use one of them")
     if json and out is not None:
-        raise UserError("--json and --out: allowed: one of them, for JSON is printed")
+        raise UserError("--json and --out cannot be combined, because JSON is printed; use one of them")
     from archlab.report.run.page import COLUMNS, run_rows, standing, write_runs
     from archlab.report.run.watched import watch
 
@@ -43,9 +48,9 @@ def report(
         return
     page = (out or run / "report.html").absolute()
     if live is not None:
-        note(f"{page} is written anew every {live} s, until all runs have ended or Ctrl-C")
+        note(f"{page} is written again every {live} s until all runs have ended; Ctrl-C ends it earlier")
         while not all(watched.summary for watched in runs):
-            write_runs(runs, page, again=live)
+            write_runs(runs, page, refresh_seconds=live)
             time.sleep(live)
             runs = watch(paths)
     write_runs(runs, page)
@@ -54,12 +59,12 @@ def report(
 
 
 def guide(*, out: Path) -> None:
-    """Write the documents as a static site: tutorials, how-to's, a lecture of every topic, and a reference.
+    """Write the documentation as a static website: tutorials, how-to pages, a lecture and a reference.
 
     Parameters
     ----------
     out
-        The folder to write it into; its index.html is the first page.
+        The folder to write. Its first page is index.html.
     """
     from archlab.report.drawings.pictures import pictures
     from archlab.report.guide.reference import python_api
@@ -69,8 +74,20 @@ def guide(*, out: Path) -> None:
 
 
 def commands() -> str:
-    """What `--help` says of every command, as Markdown; its table of contents is the site's business."""
-    text = make_app().generate_docs(output_format="markdown")
+    """Return the help pages of all commands as Markdown, without a table of contents, which the site makes."""
+    app = make_app(App)
+    for verb, *_ in VERBS:
+        show_docstring(app[verb])
+    text = app.generate_docs(output_format="markdown")
     about, _, _ = text.partition("\n## Table of Contents")
-    _, heading, verbs = text.partition("\n## archlab ")
-    return f"{about.replace('# archlab', '# Commands', 1)}\n{TRUST_HELP}\n{heading}{verbs}"
+    _, _, verbs = text.partition("\n## archlab ")
+    sections = re.split(r"(?m)^(?=#+ archlab )", f"## archlab {verbs}")
+    with_examples = "".join(f"{section.rstrip()}\n\n{_examples(section)}" for section in sections if section)
+    return f"{about.replace('# archlab', '# Commands', 1)}\n{TRUST_HELP}\n\n{with_examples}"
+
+
+def _examples(section: str) -> str:
+    """Return the examples of the command in the heading of a section, as Markdown."""
+    command = section.partition("\n")[0].partition("archlab ")[2].strip()
+    lines = [line.removeprefix("  ") for line in example_lines(command)[2:]]
+    return "\n".join(["**Examples**:", "", "```sh", *lines, "```", "", ""]) if lines else ""

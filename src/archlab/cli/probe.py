@@ -9,7 +9,7 @@ from archlab.config.schema import Config
 from archlab.errors import UserError
 
 STEPS = 5
-"""Updates of the coordinate check where nobody says how many."""
+"""Default number of updates in the coordinate check."""
 
 
 def run(
@@ -22,35 +22,36 @@ def run(
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """Measure what goes on in a config's layers before any training, or in those of several side by side.
+    """Measure gradients, activations and attention of every layer before training, for one or more configs.
 
-    One pass over 512 random tokens and its gradient, in float32; train.seed draws the tokens and the weights. Of a run
-    that was trained with train.probe_every, its last probe is shown beside them. docs/probes.md explains each number.
+    The measurement is one forward and backward pass over 512 random tokens in float32. train.seed decides the tokens
+    and the weights. For a run trained with train.probe_every, the last probe is shown, too. docs/probes.md explains
+    each number.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+        A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     more
-        Further configs to compare with it, and fields to change in all of them, as in model.norm.placement=post.
+        More configs to compare, and fields to change in all of them, as in model.norm.placement=post.
     widths
-        The coordinate check instead: each config at these widths (d_model), as in 64,128,256, with heads and MLPs as
-        many times wider, a few updates, and how far they move activations. Flat over the width is muP (model.mup).
+        Run the coordinate check at these widths (d_model), as in 64,128,256. Heads and MLPs are scaled alike. It shows
+        how far a few updates move the activations; with muP (model.mup), the distance does not depend on the width.
     steps
-        Updates of the coordinate check, at train.lr. Left out: 5.
+        Number of updates in the coordinate check, at train.lr. Default: 5.
     context
-        Tokens of each window. Left out: as many as training windows have (the shortest of several), at most 256.
+        Number of tokens per sequence. Default: train.seq_len (the shortest of several configs), at most 256.
     html
-        Write a page with tables and pictures to this file instead.
+        Write a page with tables and charts to this file.
     json
-        JSON instead, exact: an object, or a list of them where several are asked for.
+        Print JSON with exact numbers: an object, or a list if there are several configs.
     """
     check_one_answer(json, html)
     if widths:
         _over_widths(load_several(config, more), widths, steps or STEPS, context, html, json=json)
         return
     if steps is not None:
-        raise UserError("--steps: is of the coordinate check; allowed with --widths")
+        raise UserError("--steps belongs to the coordinate check; add --widths, or leave it out")
     from archlab.infer.probe import probe_starts, shared_context
     from archlab.report.probe.tables import of_models, over_depth, ropes
     from archlab.training.probes import training_probes
@@ -59,23 +60,23 @@ def run(
     starts = probe_starts(configs, context or shared_context(configs))
     trained = {name: rows for name in configs if (rows := training_probes(Path(name)))}
     if json:
-        found = [
+        answers = [
             {"config": name, **start.as_json(), **({"training": trained[name]} if name in trained else {})}
             for name, start in starts.items()
         ]
-        print_json(found if len(found) > 1 else found[0])
+        print_json(answers if len(answers) > 1 else answers[0])
         return
     rows = {name: start.as_json() for name, start in starts.items()}
-    rows |= {f"{name}, step {of_run[-1]['step']:,}": of_run[-1] for name, of_run in trained.items()}
-    turned = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
-    tables = [over_depth(rows), of_models(rows), *ropes(turned)]
+    rows |= {f"{name}, step {probes[-1]['step']:,}": probes[-1] for name, probes in trained.items()}
+    rope_products = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
+    tables = [over_depth(rows), of_models(rows), *ropes(rope_products)]
     if html is not None:
         from archlab.report.probe.page import write_probes
 
         print(write_probes(starts, trained, tables, html))
         return
     for table in tables:
-        print_table(table.columns, table.rows, right=[c for c in table.columns[1:] if c != "over depth"])
+        print_table(table.columns, table.rows, right=[column for column in table.columns[1:] if column != "over depth"])
 
 
 def _over_widths(
@@ -92,16 +93,16 @@ def _over_widths(
     from archlab.report.probe.tables import over_widths
 
     window = context or shared_context(configs)
-    found = {name: coordinates(one, name, widths, steps, window) for name, one in configs.items()}
+    checks = {name: coordinates(config, name, widths, steps, window) for name, config in configs.items()}
     if json:
-        plain = [{"config": name, **one.as_json()} for name, one in found.items()]
-        print_json(plain if len(plain) > 1 else plain[0])
+        answers = [{"config": name, **check.as_json()} for name, check in checks.items()]
+        print_json(answers if len(answers) > 1 else answers[0])
         return
-    tables = [table for name, one in found.items() for table in over_widths(name, one)]
+    tables = [table for name, check in checks.items() for table in over_widths(name, check)]
     if html is not None:
         from archlab.report.probe.page import write_coordinates
 
-        print(write_coordinates(found, tables, html))
+        print(write_coordinates(checks, tables, html))
         return
     for table in tables:
         print_table(table.columns, table.rows, right=table.columns[1:])

@@ -23,42 +23,42 @@ def run(
     languages: AtLeastOne | None = None,
     out: Path | None = None,
 ) -> None:
-    """Propose a shape for a budget, in the proportions of a published family, as YAML to go on with.
+    """Propose a model shape for a budget, with the proportions of a published family, as a YAML config.
 
-    The first of --params (or --active), --flops and --memory that is given decides the size, within 1%; of the others
-    a comment says how much the proposal takes.
+    The first of --params (or --active), --flops and --memory decides the size, within 1%. A comment in the YAML says
+    how much the proposal needs of the other budgets.
 
     Parameters
     ----------
     overrides
-        Fields that are to be otherwise than in the family, as in model.vocab_size=32000. The proposal ties the head if
-        it would be larger than in published models of this size; model.head.tied=false unties it.
+        Fields that differ from the family, as in model.vocab_size=32000. The proposal ties the head if the head would
+        otherwise be larger than in published models of this size; model.head.tied=false unties it.
     like
         A family (llama-3, qwen3, gemma-2, deepseek-v2, ...) or a preset.
     params
-        Parameters, as in 1B.
+        Number of parameters, as in 1B.
     active
-        Of a mixture: parameters that a token makes use of, alone or beside --params.
+        For a mixture of experts: number of parameters that each token uses, alone or with --params.
     flops
-        For the training: Chinchilla's size, C = 6 N D with D = 20 N.
+        FLOPs of the training. The size is that of Chinchilla: C = 6 N D with D = 20 N.
     memory
-        For serving in bfloat16, weights and the cache of one text: 16GiB or 80GB.
+        Memory for serving in bfloat16, as in 16GiB or 80GB. It holds the weights and the KV cache of one sequence.
     hardware
-        The same for the memory of such devices together, as in h100x8.
+        Use the memory of these devices, as in h100x8.
     context
-        Tokens of that text, as in 8Ki (8,192). Left out: as many as the family's models are built for.
+        Tokens of that sequence, as in 8Ki (8,192). Default: the context length of the family.
     languages
-        How many the text is in. Left out: the family's vocabulary.
+        Number of languages in the text; it decides the vocabulary size. Default: the vocabulary of the family.
     out
-        A file for the YAML. Left out: it is printed.
+        Write the YAML to this file. Default: print it.
     """
     if out is not None and out.is_dir():
-        raise UserError(f"{out}: is a folder; --out names a file")
+        raise UserError(f"--out is {out}, a folder; allowed: a file name")
     if hardware is not None:
         devices = load_hardware(hardware)
         memory = min(memory or sys.maxsize, devices.memory * devices.count)
-    asked = SizeRequest(like, params, active, flops, memory, context, languages, overrides)
-    text = as_yaml(asked, propose(asked))
+    request = SizeRequest(like, params, active, flops, memory, context, languages, overrides)
+    text = as_yaml(request, propose(request))
     if out is None:
         sys.stdout.write(text)
     else:

@@ -6,11 +6,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.terminal import print_json, print_table, show_table
+from archlab.cli.help import verb_with_subcommands
+from archlab.cli.terminal import long_output, print_json, print_table, show_table
 from archlab.config.core.text import note
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from archlab.study.arm import Arm
     from archlab.study.schema import StudyConfig
 
-app = App(name="study", help="Run a comparison, or read one.", default_parameter=NO_NEGATIVES)
+app = verb_with_subcommands("study")
 
 
 @app.command
@@ -41,30 +41,33 @@ def run(
     slurm: Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)] = (),
     renew: Flag = False,
 ) -> None:
-    """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
+    """Train the arms of a study (its variants of a model), compare them, and write the report.
 
-    It ends with the ledger's claim that the study is about, or with what explains the arms of a study of yours.
+    Every arm is trained with every seed. Finished runs are never repeated.
+
+    At the end it shows the claim of the ledger that the study tests. For a study of your own, it prints
+    the `archlab explain` commands about its arms.
 
     Parameters
     ----------
     study
-        The name of a study that comes with archlab, a YAML file, or a study folder.
+        A study that comes with archlab, a YAML file, or a study folder.
     scale
-        One of the study's scales, such as smoke. Left out: as the study's file stands.
+        One of the scales of the study, such as smoke. Default: the values of the study file itself.
     out
-        The study's folder. Left out: studies/NAME, or the study folder itself.
+        The study folder to write. Default: studies/NAME, or STUDY itself if it is a study folder.
     executor
-        What trains the runs: this machine, a Ray cluster, or jobs of Slurm (docs/executors.md). Any of them goes on
-        where another one stopped.
+        Where the runs are trained: on this machine, on a Ray cluster or in Slurm jobs (docs/executors.md). Each
+        executor resumes what another one has begun.
     workers
-        Runs at once. Left out: on this machine one per GPU, on a CPU one per core for small models, else one; on Ray
-        and Slurm as many as have room.
+        Number of runs at the same time. Default on this machine: one per GPU; on a CPU one per core for small models,
+        otherwise one. Default on Ray and Slurm: as many as there is room for.
     threads
-        Cores of each run. Left out: one for small models on a CPU, up to 8 beside a GPU, else all of this machine.
+        Number of cores for each run. Default: one for small models on a CPU, up to 8 with a GPU, otherwise all.
     slurm
-        Options of Slurm's jobs, as in partition=gpu time=120 (minutes); with --executor slurm.
+        Options of the Slurm jobs, as in partition=gpu time=120 (minutes). Needs --executor slurm.
     renew
-        Train again what was trained by other code of archlab, or on another machine.
+        Train again the runs that were trained by other code of archlab or on another machine.
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
@@ -74,31 +77,31 @@ def run(
     folder = out or usual_folder(study, name)
     comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
     if changed := comparison.changed():
-        note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
+        note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
     with StudyProgress() as progress:
         summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {why}" for label, why in summary.failed.items()]
-        raise UserError("\n".join([f"{plural(len(lines), 'run')} failed; run again to try again", *lines]))
+        raise UserError("\n".join([f"{plural(len(lines), 'run')} failed; to try again, repeat the command", *lines]))
 
 
 @app.command
 def report(folder: Path, /, *, json: Flag = False) -> None:
-    """Write the report anew from the runs that are there, and print the table.
+    """Write the report again from the finished runs, and print the table.
 
     Parameters
     ----------
     folder
-        A study's folder.
+        A study folder.
     json
-        Print the summary as JSON instead of the table.
+        Print the summary as JSON.
     """
     from archlab.study.runner import Study
     from archlab.study.study_file import is_study_folder, read_study
 
     if not is_study_folder(folder):
-        raise UserError(f"{folder}: no study folder (no study.yaml); `archlab study run` makes one")
+        raise UserError(f"{folder}: not a study folder, because it has no study.yaml; `archlab study run` makes one")
     name, config = read_study(str(folder))
     summary = Study(name, config, folder).read()
     if json:
@@ -108,15 +111,16 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 
 
 @app.command(name="list")
+@long_output
 def list_studies(*, json: Flag = False) -> None:
-    """The studies that come with archlab: what each asks, what its claim predicts, and what it takes at its scales.
+    """List the studies that come with archlab: question, prediction of the claim, and duration at each scale.
 
-    In the order of the claims.
+    They are in the order of the claims of the ledger.
 
     Parameters
     ----------
     json
-        JSON instead.
+        Print JSON.
     """
     from archlab.config.io import studies
     from archlab.evidence.claims import claim_of
@@ -130,36 +134,37 @@ def list_studies(*, json: Flag = False) -> None:
     clock = as_timed(this) if this else at_pace(pace.flops_per_second) if pace else None
     here = dict.fromkeys((QUICKEST, AS_IT_STANDS), clock) if clock else {}
     claims = {name: claim_of(name) for name in studies()}
-    numbers = {name: [claim.number for claim in found] for name, found in claims.items()}
+    numbers = {name: [claim.number for claim in tested] for name, tested in claims.items()}
     in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
-    every = listed_studies(in_order, {**here, "gpu": at_best(load_hardware("h100"))})
+    entries = listed_studies(in_order, {**here, "gpu": at_best(load_hardware("h100"))})
     if json:
-        print_json([{**one.model_dump(mode="json"), "claims": numbers[one.name]} for one in every])
+        print_json([{**study.model_dump(mode="json"), "claims": numbers[study.name]} for study in entries])
         return
     out = console()
-    for one in every:
-        for line in entry(one, claims[one.name], out.width):
+    for study in entries:
+        for line in entry(study, claims[study.name], out.width):
             out.print(line)
     out.print(basis(None if this else pace))
 
 
 def _this_machine() -> "Hardware | None":
-    """As it was measured; None where it was not."""
+    """Return the measurements of this machine; None if it has not been measured."""
     from archlab.pricing.hardware import THIS, load_hardware, this_machine
 
     return load_hardware(THIS) if this_machine().exists() else None
 
 
 @app.command
+@long_output
 def new(study: str | None = None, /, *, out: Path | None = None) -> None:
-    """A study's file to change and run, with every field explained.
+    """Write a study file to change and run, with every field explained.
 
     Parameters
     ----------
     study
-        The study to begin with: the name of one that comes with archlab, or a YAML file. Left out: a small one.
+        The study to start from: one that comes with archlab, or a YAML file. Default: a small example.
     out
-        The file to write, which must not be there. Left out: it is printed.
+        The file to write. It must not exist. Default: print it.
     """
     from archlab.files import write_atomic
     from archlab.study.authoring import EXAMPLE, template
@@ -170,23 +175,24 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
         print(template(values), end="")
         return
     if out.exists():
-        raise UserError(f"{out}: exists; name a new file")
+        raise UserError(f"--out is {out}, which exists; name a new file")
     write_atomic(out, template(values))
     print(out)
 
 
 @app.command
+@long_output
 def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None:
-    """What a study asks and what it would run, before it costs anything.
+    """Show the question of a study, its arms, and the time that its runs would take. Nothing is trained.
 
     Parameters
     ----------
     study
-        The name of a study that comes with archlab, a YAML file, or a study folder.
+        A study that comes with archlab, a YAML file, or a study folder.
     scale
-        One of the study's scales, such as smoke. Left out: as the study's file stands.
+        One of the scales of the study, such as smoke. Default: the values of the study file itself.
     yaml
-        The study as YAML instead, what it extends written out: to save, change and run.
+        Print the study as YAML, to save, change and run it. Studies that it extends are written out.
     """
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
@@ -201,8 +207,8 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
     designed = arms(config)
-    if found := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
-        note(in_one_line(found))
+    if texts := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
+        note(in_one_line(texts))
     out, reads = console(), reading(config, designed)
     out.print(config.question)
     if config.claim:
@@ -242,12 +248,12 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         ],
         right=("shape", "parameters", "training tokens", "rate"),
     )
-    out.print(_in_all(config, designed))
-    out.print(_at_once(designed))
+    out.print(_duration(config, designed))
+    out.print(_resources(designed))
 
 
 def _predicted(study: str) -> Iterator[str]:
-    """What the ledger's claims predict for a study that comes with archlab."""
+    """Yield the predictions of the ledger's claims for a study that comes with archlab."""
     from archlab.config.io import studies
     from archlab.evidence.claims import claim_of
     from archlab.report.study.claims import predicted
@@ -256,35 +262,37 @@ def _predicted(study: str) -> Iterator[str]:
         yield f"claim {claim.number} of the ledger, {claim.name}, predicts: {predicted(study, claim)}"
 
 
-def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
+def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
+    """Return sentences about the runs, their training time and the source of that estimate."""
     from archlab.pricing.units import seconds
     from archlab.study.forecast import STEPS, as_rehearsed, as_timed, forecast
     from archlab.study.schema import most_seeds
 
     this, first = _this_machine(), designed[0]
-    found = forecast(config, designed, as_timed(this) if this else as_rehearsed(first.config))
+    total = forecast(config, designed, as_timed(this) if this else as_rehearsed(first.config))
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
-    begun = f"in all {up_to}{plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
-    if found.seconds is None:
-        return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
-    how = "as it was measured" if this else f"by {STEPS} steps of {first.label}, others by their FLOPs"
-    return f"{begun}, about {seconds(found.seconds)} on this machine ({how}); evaluation comes on top"
+    runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
+    if total.seconds is None:
+        return f"{runs}; for a time, measure this machine with `archlab hardware --measure`"
+    source = "its measured speed" if this else f"{STEPS} steps of {first.label} now, and the FLOPs of the other arms"
+    time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
+    return f"{runs}\n{time}, estimated for this machine from {source}; start-up and evaluation are not included"
 
 
-def _at_once(designed: Sequence["Arm"]) -> str:
+def _resources(designed: Sequence["Arm"]) -> str:
     from archlab.study.executors.executor import needs, usual_threads
     from archlab.study.executors.local import usual_workers, visible_gpus
 
     configs = [arm.config for arm in designed]
     each = needs(configs, usual_threads(configs))
     at_once = usual_workers(each.cores, visible_gpus() if each.gpus else [])
-    return f"each run takes {each}; at once on this machine: {at_once}"
+    return f"each run takes {each}; runs at the same time on this machine: {at_once}"
 
 
 def present(summary: StudySummary, folder: Path) -> None:
-    """Print the table, write the page and the picture into the folder, and print where the page is.
+    """Print the table, write the page and the picture into the folder, and print the path of the page.
 
-    The picture comes last: whatever happens to it, the rest is done.
+    The picture comes last, so that an error in it does not prevent the rest.
     """
     from archlab.report.study import claims as study_claims
     from archlab.report.study.page import write_page, write_picture
@@ -309,15 +317,15 @@ def present(summary: StudySummary, folder: Path) -> None:
         with doing("drawing its picture"):
             write_picture(summary, folder)
     except UserError as error:
-        note(f"report.png is not written: {error}")
+        note(f"report.png was not written: {error}")
 
 
 def demo(*, out: Path = Path("studies/ladder")) -> None:
-    """Train the ladder from 2017's block to today's on this machine, and show which step bought what.
+    """Train and compare seven models, from the Transformer block of 2017 to today's. This is the study `ladder`.
 
     Parameters
     ----------
     out
-        The study's folder; run again, it goes on where it stopped.
+        The study folder to write. Run the command again to resume.
     """
     run("ladder", out=out)

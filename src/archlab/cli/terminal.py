@@ -1,26 +1,43 @@
-"""Plain tables on the terminal: as wide as it is, readable in 80 columns, in a pipe and without colours."""
+"""Tables, JSON and long output on the terminal, readable in 80 columns, in a pipe and without colors."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from io import StringIO
+from typing import Any, ParamSpec, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from archlab.console import console
+from archlab.console import collected_stdout, console, write_exact
 from archlab.report.text_table import fitted
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _UNBOUNDED = 10_000
-"""Columns that no table reaches."""
+"""A width that no table reaches."""
 
 _FEW = 4
-"""Columns that stay together however narrow the terminal is."""
+"""Number of columns that are never split into two tables."""
+
+_LESS_OPTIONS = "FRX"
+"""For `less`, unless the user has set LESS: end if the text fits on the screen, show colors, leave the text there."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Rows under their headings; the columns named in `right` are numbers. Where the terminal is not wide enough, some
-    columns first and then the others, each time beside the first one."""
+    """Print rows under their headings. The columns named in `right` are aligned right.
+
+    If the terminal is too narrow, print two tables: each has the first column and half of the others.
+    """
     out, rows = console(), [*rows]
     heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
     if len(columns) > _FEW and any("\n" in row[0] for row in cells):
@@ -37,11 +54,65 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def show_table(out: Console, table: Table) -> None:
-    """Print a table whose lines are broken already; where it is still too wide, the terminal breaks its lines."""
+    """Print a table whose cells are already wrapped. If it is still too wide, the terminal breaks its lines."""
     out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
     out.print(table)
 
 
 def print_json(value: Any) -> None:
-    """For scripts: indented JSON on stdout."""
+    """Print indented JSON to stdout, for scripts."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def long_output(verb: Callable[P, T]) -> Callable[P, T]:
+    """Show what a verb prints in a pager, if stdin and stdout are a terminal and the text is longer than it.
+
+    JSON is never shown in a pager. The pager is ARCHLAB_PAGER, otherwise PAGER, otherwise `less`. If it is empty, `cat`
+    or not installed, the text is printed as usual.
+    """
+
+    @wraps(verb)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with nullcontext() if kwargs.get("json") else _paged():
+            return verb(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def _paged() -> Iterator[None]:
+    if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
+        yield
+        return
+    collected = StringIO()
+    try:
+        with collected_stdout() as collected:
+            yield
+    except BaseException:
+        write_exact(collected.getvalue())
+        raise
+    text, pager = collected.getvalue(), _pager()
+    if pager and text.count("\n") >= shutil.get_terminal_size().lines:
+        _show_in(pager, text)
+    else:
+        write_exact(text)
+
+
+def _pager() -> list[str]:
+    """Return the command of the pager; empty if there is none."""
+    command = os.environ.get("ARCHLAB_PAGER", os.environ.get("PAGER", "less"))
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a quotation mark is not closed
+        return []
+    is_usable = words and words[0] != "cat" and shutil.which(words[0]) and os.environ.get("TERM") != "dumb"
+    return words if is_usable else []
+
+
+def _show_in(pager: Sequence[str], text: str) -> None:
+    with subprocess.Popen(pager, stdin=subprocess.PIPE, env={"LESS": _LESS_OPTIONS, **os.environ}) as process:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pager
+        try:
+            process.communicate(text.encode(sys.stdout.encoding or "utf-8", "replace"))
+        finally:
+            signal.signal(signal.SIGINT, before)

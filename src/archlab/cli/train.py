@@ -14,29 +14,32 @@ from archlab.errors import UserError
 from archlab.review.findings import in_one_line, warnings
 
 _PATIENCE = 5.0
-"""Seconds that the others wait with an error: mostly the first process has the same, or they miss one that has ended,
-and torchrun then ends them."""
+"""Seconds that the other processes wait before they raise an error.
+
+Usually the first process has the same error, or the others fail because one has ended. In both cases torchrun ends them
+in the meantime.
+"""
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
-    """Train a model. Run again, it goes on where it stopped. Exit code 1: the training diverged.
+    """Train a model. Repeat the command to resume. Exit code 1: the training diverged.
 
-    Before its first step it prints where the weights come from.
+    Before the first step it prints where the weights come from.
 
-    Under torchrun all its processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
+    Under torchrun all processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, or a folder. A folder that holds weights must be OUT itself, where the training
-        goes on; its config.yaml or config.json alone begins from random values elsewhere.
+        A preset, a YAML file, or a folder. A folder with weights must be OUT itself; its training then continues. To
+        start from random weights elsewhere, name the config.yaml or config.json in the folder.
     overrides
-        Fields to change, as in train.lr=3e-3. A larger train.tokens makes a run longer if its schedule is constant, or
-        wsd.
+        Fields to change, as in train.lr=3e-3. A larger train.tokens extends a run if its schedule is constant or wsd.
     out
-        The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
+        The run folder: config, metrics, checkpoints and summary. A folder made by `archlab import` starts with the
+        imported weights.
     """
-    with _first_speaks():
+    with _first_process_prints():
         return _train(config, overrides, out)
 
 
@@ -47,13 +50,15 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
 
     with collected_notes() as notes:
         refuse_unread_weights(config, overrides, out)
-        loaded, of_config = load_and_notes(config, overrides)
-    notes += of_config
-    if found := warnings(loaded):
-        notes.append(in_one_line(found))
+        loaded, config_notes = load_and_notes(config, overrides)
+    notes += config_notes
+    if texts := warnings(loaded):
+        notes.append(in_one_line(texts))
     plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
-        notes.append(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
+        notes.append(
+            f"train.tokens is {plan.tokens:,}; {plan.trained:,} are trained, in whole batches of {plan.batch_tokens:,}"
+        )
     progress = Printing()
     for note in notes:
         progress.on_note(note)
@@ -68,8 +73,8 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
 
 
 @contextmanager
-def _first_speaks() -> Iterator[None]:
-    """Of several processes the first alone writes on the terminal, and the others only errors that it does not have."""
+def _first_process_prints() -> Iterator[None]:
+    """Let only the first process print. The others print only an error that the first one does not have."""
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
         try:
@@ -91,8 +96,8 @@ def _first_speaks() -> Iterator[None]:
 
 
 def _tell_torchrun(error: UserError) -> None:
-    """It ends with a traceback of its own and the message that it finds in a file."""
+    """Write the message into the file from which torchrun takes the message of its own traceback."""
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        said = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
+        message = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
         with suppress(OSError):
-            Path(file).write_text(json.dumps({"message": said}), encoding="utf-8")
+            Path(file).write_text(json.dumps({"message": message}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is wrong with a command line: the argument, what was found, what is allowed, the nearest name."""
+"""Messages for wrong command lines: the argument, the value found, the allowed values and the nearest name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -20,82 +20,83 @@ from cyclopts.validators import Number
 from archlab.config.problems import choose, nearest
 
 _LONGEST_NAME, _NEAR = 60, 0.7
-"""Characters of a word that are compared with names and words, and the share of them that are alike in a near one."""
+"""Number of characters of a word that are compared, and the similarity from which a name counts as near."""
 
 _KINDS = {
     int: "a whole number",
     float: "a number",
-    bool: "nothing, the name alone says it",
+    bool: "no value, only the name",
     Path: "a path",
-    tuple[int, ...]: "whole numbers between commas",
+    tuple[int, ...]: "whole numbers separated by commas",
 }
 
 
 def usage(error: CycloptsError) -> str:
-    """The message for a command line that cyclopts refuses."""
+    """Return the message for a command line that cyclopts refuses."""
     match error:
-        case UnknownCommandError(unused_tokens=[found, *_]):
-            return _unknown_command(error, found)
+        case UnknownCommandError(unused_tokens=[word, *_]):
+            return _unknown_command(error, word)
         case UnknownOptionError():
             return _unknown_option(error, error.token.keyword or error.token.value)
-        case UnusedCliTokensError(unused_tokens=[found, *_]):
-            taken = [a.name for a in _arguments(error) if not _options([a])]
-            return f"{_short(found)}: one argument too many; {_command(error)} takes {' and '.join(taken) or 'none'}"
+        case UnusedCliTokensError(unused_tokens=[word, *_]):
+            names = [argument.name for argument in _arguments(error) if not _options([argument])]
+            takes = " and ".join(names) or "no arguments"
+            return f"{_short(word)} is one argument too many; {_command(error)} takes {takes}"
         case MissingArgumentError(argument=Argument() as argument):
             return _missing(error, argument)
         case RepeatArgumentError():
-            return f"{error.token.keyword}: given twice; allowed: once"
+            return f"{error.token.keyword} occurs twice; allowed: once"
         case CoercionError(argument=Argument() as argument) | ValidationError(argument=Argument() as argument):
             return _wrong_value(error, argument)
         case _:
             return f"{_command(error)}: {error}"
 
 
-def _unknown_command(error: CycloptsError, found: str) -> str:
-    """If the word is in WORDS, list the commands that do it. Otherwise suggest the nearest command, or list the
-    commands of the nearest word of WORDS if that is nearer.
+def _unknown_command(error: CycloptsError, unknown: str) -> str:
+    """Return the commands for a word of WORDS. For any other word, return the nearest command.
 
-    Cyclopts' own message imports every verb, and torch with them, to list their names.
+    A word of WORDS that is nearer than every command counts, too. The message of cyclopts itself would import every
+    verb, and torch, to list the names.
     """
     names = [name for name in error.app or () if not name.startswith("-")]
     group = "".join(f"{name}-" for name in error.command_chain or ())
     words = {word.removeprefix(group): ways for word, ways in WORDS.items() if word.startswith(group)}
-    near = get_close_matches(found[:_LONGEST_NAME].lower(), [*names, *words], n=1, cutoff=_NEAR)
+    near = get_close_matches(unknown[:_LONGEST_NAME].lower(), [*names, *words], n=1, cutoff=_NEAR)
     if near and near[0] not in names:
-        return meant(found, words[near[0]])
-    of = f" of {_command(error)}" if error.command_chain else ""
-    return f"no command {_short(found)}{of}{choose(found, names)}"
+        return meant(unknown, words[near[0]])
+    verb = f" of {_command(error)}" if error.command_chain else ""
+    return f"unknown command {_short(unknown)}{verb}{choose(unknown, names)}"
 
 
 def _unknown_option(error: CycloptsError, token: str) -> str:
     name, _, value = token.partition("=")
     if "." in name:
-        hint = f"; a field is changed without dashes: {name.lstrip('-')}={value or '…'}"
+        hint = f"; to change a field, leave out the dashes: {name.lstrip('-')}={value or '…'}"
     else:
         options = _options(_arguments(error))
-        hint = choose(name, options) if options else "; it has none"
-    return f"{name}: no option of {_command(error)}{hint}"
+        hint = choose(name, options) if options else "; it has no options"
+    return f"{name}: unknown option of {_command(error)}{hint}"
 
 
 def _missing(error: MissingArgumentError, argument: Argument) -> str:
-    """Of a misspelt option and a missing one, the misspelt one explains more."""
+    """Return the message for a missing argument. If an option is misspelled, return the message about that."""
     if error.keyword:
-        return f"{error.keyword}: no value after it; allowed: {_allowed(argument)}"
+        return f"{error.keyword} has no value; allowed: {_allowed(argument)}"
     arguments = _arguments(error)
     for token in error.unused_tokens or ():
         if token.startswith("--") and token.partition("=")[0] not in _options(arguments):
             return _unknown_option(error, token)
     texts = [" ".join(str(a.parameter.help).split()) for a in arguments if a.name == argument.name and a.parameter.help]
-    what = (texts or [_allowed(argument)])[0].partition(". ")[0].removesuffix(".")
-    return f"{argument.name}: missing; {_command(error)} needs it: {what[0].lower()}{what[1:]}"
+    meaning = (texts or [_allowed(argument)])[0].partition(". ")[0].removesuffix(".")
+    return f"{argument.name} is missing; {_command(error)} needs it: {meaning[0].lower()}{meaning[1:]}"
 
 
 def _wrong_value(error: CoercionError | ValidationError, argument: Argument) -> str:
     token = (error.token if isinstance(error, CoercionError) else None) or next(iter(argument.tokens), None)
-    found = _short(token.value if token else "")
+    value = _short(token.value if token else "")
     choices = [str(choice) for choice in _choices(argument.hint)]
     hint = nearest(token.value, choices) if token else ""
-    return f"{argument.name}: {found}{hint or ';'} allowed: {_allowed(argument)}"
+    return f"{argument.name} is {value}{hint or ';'} allowed: {_allowed(argument)}"
 
 
 def _allowed(argument: Argument) -> str:
@@ -113,14 +114,14 @@ def _bounds(number: Number) -> tuple[tuple[str, object], ...]:
 
 
 def _choices(hint: Any) -> tuple[object, ...]:
-    """Of a Literal, or of one that may be left out."""
+    """Return the values of a Literal or of an optional Literal; none for any other type."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return next((get_args(part) for part in get_args(hint) if get_origin(part) is Literal), ())
 
 
 def _arguments(error: CycloptsError) -> list[Argument]:
-    """Those of the command that was meant."""
+    """Return the arguments of the command in the command line."""
     plain = Parameter(negative=())
     return list(
         error.app.assemble_argument_collection(default_parameter=plain, parse_docstring=True) if error.app else ()
@@ -135,42 +136,42 @@ def _command(error: CycloptsError) -> str:
     return f"`{' '.join(('archlab', *(error.command_chain or ())))}`"
 
 
-def _short(found: str) -> str:
-    return repr(found if len(found) <= _LONGEST_NAME else f"{found[:57]}...")
+def _short(word: str) -> str:
+    return repr(word if len(word) <= _LONGEST_NAME else f"{word[:57]}...")
 
 
 # --- words that people try as commands ---------------------------------------------------------------------
 
 Way: TypeAlias = tuple[str, str]
-"""A command without `archlab`, and what it does."""
+"""A command without `archlab`, and a description."""
 
-_GENERATE = ("generate RUN --prompt TEXT", "continue a text; there is no chat")
+_GENERATE = ("generate RUN --prompt TEXT", "continue a text (not a chat)")
 _EXPORT = ("export RUN --out FOLDER", "a folder for transformers or vLLM")
 _GGUF = ("export RUN --gguf --out FILE", "a file for llama.cpp")
 _IMPORT = ("import NAME --out RUN", "a run folder of a published model")
 _TRAIN = ("train CONFIG --out RUN", "train a model")
 _FURTHER = ("train RUN data.path=DATA --out RUN", "train it further")
-_RESUME = ("train RUN --out RUN", "go on where the run stopped")
+_RESUME = ("train RUN --out RUN", "resume a run")
 _LONGER = ("train RUN train.tokens=N --out RUN", "a longer run (constant or wsd)")
 _STUDY = ("study run STUDY", "train several arms and compare them")
-_OWN_STUDY = ("study new --out mine.yaml", "a study's file, to change and run")
-_DIFF = ("diff A B", "two configs, field by field")
+_OWN_STUDY = ("study new --out mine.yaml", "a study file to change and run")
+_DIFF = ("diff A B", "the fields in which two configs differ")
 _COST = ("cost CONFIG", "parameters, FLOPs, memory and time")
-_COSTS = ("cost A B", "what they cost, side by side")
+_COSTS = ("cost A B", "the costs of several models, side by side")
 _EVAL = ("eval RUN", "bits per byte on held-out text")
 _LM_EVAL = ("lm-eval RUN TASK", "scores on tasks of lm_eval")
-_REPORT = ("report RUN", "curves of runs, also while they train")
+_REPORT = ("report RUN", "training curves of runs, also during training")
 _DRAW = ("draw CONFIG --out X.svg", "a block diagram")
-_SHOW = ("show CONFIG", "a config, whole; `> x.yaml` keeps it")
-_INSPECT = ("inspect FOLDER", "what a folder with weights is")
+_SHOW = ("show CONFIG", "every field; `> x.yaml` saves the config")
+_INSPECT = ("inspect FOLDER", "what a model folder holds")
 _BENCH = ("bench train CONFIG", "measured speed")
 _PROFILE = ("profile CONFIG", "where the time of a training step goes")
 _LIST = ("list", "presets, hardware, families and studies")
 _DATA = ("data TEXT --out DATA", "learn a tokenizer and tokenize a text")
-_EXPLAIN = ("explain TOPIC", "a choice: why, who uses it, what it costs")
-_LEDGER = ("ledger", "published claims, and what was measured here")
+_EXPLAIN = ("explain TOPIC", "reasons, users and cost of a choice")
+_LEDGER = ("ledger", "published claims, and what our runs found")
 _CHECK = ("check CONFIG", "review the shape of a config")
-_STUDY_REPORT = ("study report FOLDER", "the table and the page, from the runs so far")
+_STUDY_REPORT = ("study report FOLDER", "table and page of the runs so far")
 
 _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
     ("finetune fine-tune fine_tune sft lora adapt", (_IMPORT, _FURTHER)),
@@ -182,36 +183,36 @@ _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
     ("chat talk ask prompt complete completion predict sample infer inference", (_GENERATE,)),
     ("serve server deploy api", (_EXPORT, _GGUF)),
     ("save upload push publish", (_EXPORT, _GGUF)),
-    ("quantize quantise gguf", (_GGUF,)),
+    ("quantize gguf", (_GGUF,)),
     ("download pull fetch load get", (_IMPORT, _LIST)),
     ("plot chart graph curves dashboard watch monitor tensorboard log logs status", (_REPORT, _STUDY_REPORT, _DRAW)),
-    ("visualize visualise diagram picture", (_DRAW, _REPORT)),
+    ("visualize diagram picture", (_DRAW, _REPORT)),
     ("evaluate evaluation test score perplexity validate validation", (_EVAL, _LM_EVAL)),
     ("benchmark benchmarks", (_BENCH, _LM_EVAL)),
-    ("speed time timing measure", (_BENCH, _PROFILE, ("hardware --measure", "this machine"))),
+    ("speed time timing measure", (_BENCH, _PROFILE, ("hardware --measure", "measure this machine"))),
     ("info describe summary summarize view print config", (_SHOW, _INSPECT)),
     ("new init create edit", (_SHOW, _OWN_STUDY)),
     ("params parameters flops memory count estimate price budget", (_COST,)),
     ("scale shape design", (("size --params 1B", "a shape for a number of parameters"), _CHECK)),
     ("lint review", (_CHECK,)),
     ("models model preset presets families studies ls", (_LIST,)),
-    ("tokenize tokenise tokenizer prepare preprocess dataset", (_DATA,)),
+    ("tokenize tokenizer prepare preprocess dataset", (_DATA,)),
     ("why evidence claims", (_EXPLAIN, _LEDGER)),
-    ("help", (("--help", "the commands"),)),
+    ("help", (("--help", "all commands"),)),
     ("version", (("--version", "the version"),)),
-    ("docs doc tutorial", (("guide --out DIR", "the documents as a site"),)),
+    ("docs doc tutorial", (("guide --out DIR", "the documentation as a website"),)),
     ("study-start study-train study-resume study-continue", (_STUDY,)),
     ("study-create study-init study-edit", (_OWN_STUDY,)),
     ("study-status study-results study-plot study-compare study-summary", (_STUDY_REPORT,)),
 )  # fmt: skip
 
 WORDS: Mapping[str, Sequence[Way]] = {word: ways for words, ways in _ROWS for word in words.split()}
-"""Word, after its group and a dash if it has one (`study-resume`) -> the commands that do it."""
+"""Word -> the commands that do it. A word of a group begins with the group and a dash (`study-resume`)."""
 
 
 def meant(word: str, ways: Sequence[Way]) -> str:
-    """The lines that say what to use in place of a word."""
+    """Return lines that name the commands to use in place of a word."""
     width = max(len(command) for command, _ in ways)
     return "\n".join(
-        [f"no command {word!r}; use:", *(f"  archlab {command:<{width}}  {does}" for command, does in ways)]
+        [f"unknown command {word!r}; use:", *(f"  archlab {command:<{width}}  {does}" for command, does in ways)]
     )

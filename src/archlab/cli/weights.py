@@ -1,4 +1,4 @@
-"""Refusing a CONFIG that holds weights where a training would begin from random ones."""
+"""Refusing a CONFIG with weights if a training would start from random weights."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ from archlab.training.schedule import warmup_steps
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:
-    """Raise UserError if a training in `out` would ignore the weights of CONFIG, or of a folder that a `base` names.
+    """Raise UserError if a training in `out` would ignore the weights of CONFIG or of the folder in a `base`.
 
-    A run in `out` that has a checkpoint goes on from there, and a file (config.yaml, config.json) is a config alone.
-    The message prints the command that trains those weights, and the one that begins from random values.
+    A run in `out` with a checkpoint resumes from it. A file (config.yaml, config.json) is only a config. The message
+    has the command that trains those weights, and the one that starts from random weights.
     """
     if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return
     if _holds_weights(config):
-        what = "holds weights"
+        problem = "has weights"
         if kind_of(config) == "hub id":
-            what = "is no folder here; as a hub id it names weights"
+            problem = "is not a folder on this machine, and a hub id stands for weights"
         lines = (
-            f"{config}: {what}, but a training in {out} would begin from random values.",
+            f"{config}: {problem}, but a training in {out} would start from random weights.",
             *_to_train_these(config, overrides, out),
-            "To begin from random values, with the config alone:",
+            "To start from random weights, use only the config:",
             *_to_train_random(config, overrides, out),
         )
         raise UserError("\n".join(lines))
@@ -38,19 +38,19 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
         folder = file.parent / base
         if _holds_weights(folder):
             raise UserError(
-                f"{file}: base is {base}, a folder with weights, but a base gives its config alone.\n"
-                f"To begin from random values, name the file: base: {Path(base) / config_file(folder).name}\n"
-                f"To train those weights, give `archlab train` the folder: it then prints how."
+                f"{file}: base is {base}, a folder with weights, but only the config of a base is used.\n"
+                f"To start from random weights, name the file: base: {Path(base) / config_file(folder).name}\n"
+                f"To train those weights, pass the folder to `archlab train`; it then prints the command."
             )
 
 
 def _bases(file: Path) -> Iterator[tuple[Path, str]]:
-    """Each file of CONFIG with a `base`, which is a path from it."""
+    """Yield each file of CONFIG that has a `base`, and that base as a path relative to the file."""
     seen = set[Path]()
     while file.is_file() and file.name != CONFIG and file not in seen:
         seen.add(file)
         base = read_entry(file)[1].get("base")
-        if not isinstance(base, str) or not (file.parent / base).exists():  # none, or a preset
+        if not isinstance(base, str) or not (file.parent / base).exists():  # no base, or a preset
             return
         yield file, base
         file = config_file(file.parent / base)
@@ -67,18 +67,18 @@ def _holds_weights(source: str | Path) -> bool:
 
 
 def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[str]:
-    """Lines that say how the weights of `source` are trained further."""
+    """Return lines with the commands that train the weights of `source` further."""
     heading = "To train these weights further:"
     if kind_of(source) != "run folder":
         return [heading, _command("import", source, "--out", out), _command("train", out, *overrides, "--out", out)]
     run = RunFolder(Path(source))
-    if not run.environment():  # imported, and not begun: the overrides decide how it is trained
+    if not run.environment():  # imported and not trained yet: the overrides apply
         return [heading, _command("train", source, *overrides, "--out", source)]
     if run.summary() is None:
         return [heading, _command("train", source, "--out", source)]
     old = resolve_train(load_config(source))
-    wanted = resolve_train(load_config(source, *overrides)).tokens
-    tokens = wanted if wanted > old.tokens else 2 * old.tokens
+    new_tokens = resolve_train(load_config(source, *overrides)).tokens
+    tokens = new_tokens if new_tokens > old.tokens else 2 * old.tokens
     longer = old.model_copy(update={"tokens": tokens, "warmup": warmup_steps(old)})
     try:
         run.check_extension(old, longer)
@@ -86,13 +86,13 @@ def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[st
         return [f"These weights cannot be trained further: {error}"]
     warmup = [] if isinstance(old.warmup, int) else [f"train.warmup={longer.warmup}"]
     return [
-        f"{heading[:-1]} (the run is finished; this makes it longer):",
+        f"{heading[:-1]} (the run is finished; this extends it):",
         _command("train", source, f"train.tokens={longer.tokens}", *warmup, "--out", source),
     ]
 
 
 def _to_train_random(source: str, overrides: Sequence[str], out: Path) -> list[str]:
-    """Lines with the commands that train the model of `source` from random values."""
+    """Return lines with the commands that train the model of `source` from random weights."""
     if kind_of(source) != "hub id":
         return [_command("train", config_file(source), *overrides, "--out", out)]
     file = f"{Path(source).name}.yaml"

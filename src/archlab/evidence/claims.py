@@ -1,4 +1,4 @@
-"""What is claimed, by whom, and what is told wrongly: read from the YAML files beside this one."""
+"""Claims, their sources, and errors in circulation, read from the YAML files in this folder."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,34 +17,34 @@ from archlab.errors import UserError
 from archlab.evidence.topics import topics
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
-"""What a claim says of an arm beside its reference. higher, lower: of an outcome whose values are neither good nor
-bad. equivalent, not worse and not better hold where a difference beyond the margin is ruled out: that none was found
-is not enough."""
+"""Prediction of a claim for an arm compared with its reference. "higher" and "lower" are for outcomes whose values are
+neither good nor bad. "equivalent", "not worse" and "not better" hold only if a difference beyond the margin is ruled
+out; it is not enough that none was found."""
 
 
 class Publication(Base):
     """A paper, a report or a repository."""
 
     authors: Line
-    """Family names of up to two authors, or of the first, and others."""
+    """Family names of one or two authors, or that of the first author and "and others"."""
     year: Annotated[int, Field(ge=1900)]
-    """Of the first publication."""
+    """Year of the first publication."""
     title: Line | None = None
-    """null: not known for sure."""
+    """Title. null: not certain."""
     where: Line | None = None
-    """Its number in arXiv, the venue, or the site. null: not known for sure."""
+    """Number in arXiv, venue, or website. null: not certain."""
     certainty: Certainty
-    """verified: what is said of it here was read in its own text; secondary: in transcriptions; from memory: not read
-    again for this list."""
+    """Basis of what archlab says of it. verified: its own text; secondary: transcriptions; from memory: not read again
+    for this list."""
 
     @property
     def cited(self) -> str:
-        """`Zhang and Sennrich 2019`, `Kaplan 2020`."""
+        """Short citation: `Zhang and Sennrich 2019`, `Kaplan 2020`."""
         return f"{self.authors.removesuffix(' and others')} {self.year}"
 
     @property
     def address(self) -> str | None:
-        """Where a browser finds it; None where that is not known for sure."""
+        """URL for a browser. None if it is not certain."""
         where = self.where or ""
         if number := re.match(r"arXiv (\d{4}\.\d{5})", where):
             return f"https://arxiv.org/abs/{number[1]}"
@@ -52,102 +52,102 @@ class Publication(Base):
 
     @property
     def located(self) -> str:
-        """`Shazeer 2020, arXiv 2002.05202`; its title where it is not known where it is."""
+        """Citation with place: `Shazeer 2020, arXiv 2002.05202`. The title stands in for an unknown place."""
         return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 
 class Effect(Base):
-    """What one source found."""
+    """A result that one source published."""
 
     source: Line
-    """Its key in sources.yaml."""
+    """Key in sources.yaml."""
     of: Line
-    """What was compared."""
+    """Quantity and the things compared."""
     found: Line
-    """The numbers, in words."""
+    """Numbers, in words."""
     scale: Line | None = None
-    """Size of the models, or their data. null: not said, or the number has none."""
+    """Size of the models, or their data. null: not stated, or not applicable."""
     read: Literal["in the paper's text", "in a secondary source", "off a plot"]
-    """How sure the numbers are."""
+    """Way in which the numbers were read, which limits their certainty."""
 
 
 class Expectation(Base):
-    """What a claim predicts for one comparison of one study."""
+    """Prediction of a claim for one comparison of one study."""
 
     study: Line
-    """The name of a study that comes with archlab."""
+    """Name of a study that comes with archlab."""
     arm: Line
-    """The arm that is compared with its reference; of crossed factors also a contrast, by its name."""
+    """Name of the arm that is compared with its reference, or of a contrast of crossed factors."""
     outcome: Line | None = None
-    """By name. null: the one that the study's answer is about."""
+    """Name of the outcome. null: the study's primary outcome."""
     verdict: Predicted
-    """What is expected of it."""
+    """Predicted result."""
     margin: Positive | None = None
-    """The largest difference that does not matter, in the outcome's unit. null: the study's own, which is of the
-    outcome that its answer is about."""
+    """Largest difference that does not matter, in the outcome's unit. null: the study's own margin, which is for its
+    primary outcome."""
     untested: Line | None = None
-    """Why the runs of its study as it stands could not test it: what they lack that it is about. It is undecided then,
-    whatever their numbers say. null: they could."""
+    """Reason why the runs of the study at its default scale could not test the prediction. It then stays undecided,
+    whatever the numbers say. null: they could test it."""
 
 
 class Ranking(Base):
-    """An order of arms that a source has published, to hold ours against."""
+    """Published order of arms, for comparison with ours."""
 
     study: Line
-    """The name of a study that comes with archlab."""
+    """Name of a study that comes with archlab."""
     source: Line
-    """The key of who published it."""
+    """Key in sources.yaml."""
     what: Line
-    """Which numbers they are."""
+    """Name of the published quantity."""
     values: Annotated[dict[Line, float], Field(min_length=4)]
-    """Arm -> what was published of it; lower is better."""
+    """Arm -> published number; lower is better."""
 
 
 class Claim(Base):
-    """Something that people repeat when they choose an architecture."""
+    """A statement that people repeat when they choose an architecture."""
 
     number: Annotated[int, Field(ge=1)]
-    """By which it is called."""
+    """Number of the claim, as in `archlab ledger 4`."""
     name: Line
-    """In a few words."""
+    """Name in a few words."""
     statement: Line
-    """In a sentence or two."""
+    """Claim in one or two sentences."""
     sources: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
-    """Keys of who says so."""
+    """Keys in sources.yaml of publications that make the claim."""
     in_short: Line
-    """What is said in a few words, for a table: of what was published that which the verdict is about."""
+    """Published result in a few words, for a table: the part that the verdict is about."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
-    """What was found elsewhere."""
+    """Published results."""
     expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
-    """What it predicts for our studies; empty where there is none about it yet."""
+    """Predictions for our studies. Empty if no study tests the claim yet."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
-    """Orders that ours is held against. They decide no verdict."""
+    """Published orders for comparison with ours. They decide no verdict."""
     caveat_in_short: Line
-    """The main point of `caveat` in a few words, for every place that shows the verdict."""
+    """Main point of `caveat` in a few words, shown wherever the verdict is shown."""
     caveat: Line
-    """Why a small scale may mislead."""
+    """Reasons why results at a small scale may mislead."""
 
     @property
     def studies(self) -> list[str]:
-        """Names of the studies about it."""
-        return list(dict.fromkeys(one.study for one in self.expected))
+        """Names of the studies that test the claim."""
+        return list(dict.fromkeys(expectation.study for expectation in self.expected))
 
     @property
     def also_cited(self) -> list[str]:
-        """Keys of who published numbers about it without saying so."""
-        found = dict.fromkeys(one.source for one in (*self.published, *self.rankings))
-        return [key for key in found if key not in self.sources]
+        """Keys of publications with numbers about the claim that do not make it themselves."""
+        keys = dict.fromkeys(published.source for published in (*self.published, *self.rankings))
+        return [key for key in keys if key not in self.sources]
 
 
 class Mistake(Base):
     """An error in circulation."""
 
     said: Line
-    """What one reads."""
+    """Statement in circulation."""
     fact: Line
-    """What is so."""
+    """Correct statement."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Keys of where it stands; empty where it follows from counting (docs/cost.md)."""
+    """Keys in sources.yaml. Empty if the fact follows from counting (docs/cost.md)."""
 
 
 _Read = TypeVar("_Read")
@@ -155,30 +155,30 @@ _Read = TypeVar("_Read")
 
 @cache
 def sources() -> dict[str, Publication]:
-    """Key -> who published what, and where."""
+    """Return all publications by key."""
     return _checked(dict[str, Publication], _raw("sources"))
 
 
 @cache
 def claims() -> dict[int, Claim]:
-    """Number -> claim, in the order of their numbers."""
-    found = sorted(_checked(list[Claim], _raw("claims")["claims"]), key=lambda claim: claim.number)
-    return {claim.number: claim for claim in found}
+    """Return all claims by number, in order."""
+    in_order = sorted(_checked(list[Claim], _raw("claims")["claims"]), key=lambda claim: claim.number)
+    return {claim.number: claim for claim in in_order}
 
 
 @cache
 def mistakes() -> list[Mistake]:
-    """Errors in circulation, those of architecture before those of counting."""
+    """Return errors in circulation: first those about architecture, then those about counting."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
 
 
 def cited(keys: Iterable[str]) -> list[Publication]:
-    """The sources of these keys."""
+    """Return the publications with these keys."""
     return [sources()[key] for key in keys]
 
 
 def keys_in_use() -> Iterator[str]:
-    """Every key that a claim, a mistake or a topic names."""
+    """Yield every key of a publication that a claim, a mistake or a topic names."""
     for claim in claims().values():
         yield from claim.sources
         yield from (effect.source for effect in claim.published)
@@ -190,18 +190,18 @@ def keys_in_use() -> Iterator[str]:
 
 
 def claim_of(study: str) -> list[Claim]:
-    """The claims that a study is about."""
+    """Return the claims that a study tests."""
     return [claim for claim in claims().values() if study in claim.studies]
 
 
 def find_claim(text: str) -> Claim:
-    """The claim of that number or name; UserError where there is none."""
+    """Return the claim with this number or name. Raise UserError if there is none."""
     by_name = {claim.name: claim for claim in claims().values()}
-    named = by_name | {str(number): claim for number, claim in claims().items()}
-    if text not in named:
+    by_name_or_number = by_name | {str(number): claim for number, claim in claims().items()}
+    if text not in by_name_or_number:
         hint = nearest(text, by_name) or f"; allowed: 1 to {max(claims())}, or a claim's name"
-        raise UserError(f"no claim {text!r}{hint}")
-    return named[text]
+        raise UserError(f"unknown claim {text!r}{hint}")
+    return by_name_or_number[text]
 
 
 def _raw(name: str) -> dict[str, Any]:

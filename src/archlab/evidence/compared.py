@@ -1,4 +1,4 @@
-"""What the runs of a study found of one of its comparisons: an arm beside its reference, or a contrast of factors."""
+"""Result of one comparison of a study: an arm with its reference, or a contrast of factors."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,35 +20,35 @@ class Compared(Base):
 
     study: str
     arm: str
-    """Its name, or that of the contrast."""
+    """Name of the arm or of the contrast."""
     label: str
-    """What the arm is called."""
+    """Label of the arm."""
     against: str
-    """What it is compared with; empty where nothing was run."""
+    """Label of what it is compared with. Empty if nothing was run."""
     outcome: Heading | None
-    """null where nothing was run."""
+    """Outcome. null if nothing was run."""
     comparison: Comparison | None
-    """null where nothing was run."""
+    """Result of the comparison. null if nothing was run."""
     is_contrast: bool
-    """Of crossed factors, and no arm."""
+    """Whether it is a contrast of crossed factors and not an arm."""
     share: float | None
-    """The difference as a share of the reference's mean; null where that says nothing, and where nothing was run."""
+    """Difference as a share of the reference's mean. null if that has no meaning, or if nothing was run."""
     effects: tuple[float, float] | None = None
-    """Of an interaction: the two effects of which it is the difference, that which is subtracted first."""
+    """For an interaction: the two effects whose difference it is. The first is subtracted from the second."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether it follows from the config, as the bytes of a cache do: no run could find anything else."""
+        """Whether the outcome follows from the config, like the bytes of a cache, so that runs cannot change it."""
         return self.outcome is not None and self.outcome.source == "config"
 
     @property
     def has_sides(self) -> bool:
-        """Whether it can be told which side did better: nobody can of a contrast in which runs diverged."""
+        """Whether one side can be better. A contrast with diverged runs has no better side."""
         return not (self.is_contrast and self.comparison and "diverged" in self.comparison.verdict)
 
     @property
     def why(self) -> str:
-        """What was found, in words: `better`; of what is neither good nor bad `higher` or `lower`."""
+        """Result in words: `better`, for instance, or `higher` or `lower` if values are neither good nor bad."""
         if self.comparison is None:
             return "not run yet"
         if self.comparison.verdict == "differs" and self.comparison.difference:
@@ -57,8 +57,8 @@ class Compared(Base):
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """The one that decides: of what is equivalent that which lies within the margin, else that which leaves 0 out
-        where there is a difference."""
+        """Interval behind the verdict. For "equivalent" it is the one within the margin, and otherwise the one that
+        excludes 0 if there is a difference."""
         if self.comparison is None:
             return None, None
         if self.comparison.verdict == "equivalent":
@@ -67,62 +67,64 @@ class Compared(Base):
 
     @property
     def effect(self) -> str:
-        """`-0.021 [-0.030, -0.012] bits per byte`; empty where there is none."""
+        """Difference with its interval: `-0.021 [-0.030, -0.012] bits per byte`. Empty if there is none."""
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
-        said = effect(self.comparison.difference, *self.interval, self.outcome.unit)
+        text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
         if self.effects:
             first, other = (difference(value, self.outcome.unit) for value in self.effects)
-            return f"{said} ({other} less {first})"
-        return said if self.share is None else f"{said} ({self.share:+.1%})"
+            return f"{text} ({other} less {first})"
+        return text if self.share is None else f"{text} ({self.share:+.1%})"
 
 
 def compared(results: Results, outcome: str | None = None, margin: float | None = None) -> dict[str, Compared]:
-    """By the name of the arm or the contrast; `outcome` and `margin` as in `Results.compared`."""
+    """Return all comparisons by the name of their arm or contrast, with the arguments of `Results.compared`."""
     measured = results.compared(outcome, margin)
-    contrasts = {name: contrast_in_words(found) for name, found in factor_contrasts(results.about.arms).items()}
+    contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
     labels = {arm.name: arm.label for arm in results.about.arms}
-    found: dict[str, Compared] = {}
-    for name, one in measured.items():
-        if one.comparison is None:
+    comparisons: dict[str, Compared] = {}
+    for name, statistics in measured.items():
+        if statistics.comparison is None:
             continue
         heading = results.heading(outcome)
-        label, against = contrasts.get(name) or (labels[name], labels[one.comparison.reference])
-        found[name] = Compared(
+        label, against = contrasts.get(name) or (labels[name], labels[statistics.comparison.reference])
+        comparisons[name] = Compared(
             study=results.about.study,
             arm=name,
             label=label,
             against=against,
             outcome=heading,
-            comparison=one.comparison,
+            comparison=statistics.comparison,
             is_contrast=name in contrasts,
-            share=_share(heading, one.comparison, measured.get(one.comparison.reference)),
+            share=_share(heading, statistics.comparison, measured.get(statistics.comparison.reference)),
             effects=results.effects(outcome, name),
         )
-    return found
+    return comparisons
 
 
 def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
-    """Of speeds and bytes, which say little without it."""
+    """Return the difference as a share of the reference for speeds and bytes, which mean little without it."""
     if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
         return None
     return None if comparison.difference is None else comparison.difference / reference.mean
 
 
 def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
-    """What is compared with what: `post-norm on average` and `pre-norm`; of an interaction `effect of no warm-up with
-    post-norm` and `that with pre-norm`."""
-    *given, (factor, (first, other)) = contrast.factors.items()
-    if not given:
+    """Return both sides of a contrast in words: `post-norm on average` and `pre-norm`.
+
+    The sides of an interaction are `effect of no warm-up with post-norm` and `that with pre-norm`.
+    """
+    *other_factors, (factor, (first, other)) = contrast.factors.items()
+    if not other_factors:
         return f"{level_in_words(factor, other)} on average", level_in_words(factor, first)
-    ((where, levels),) = given
-    one, another = (f"with {level_in_words(where, level)}" for level in levels)
-    return f"effect of {level_in_words(factor, other)} {another}", f"that {one}"
+    ((other_factor, levels),) = other_factors
+    at_first, at_second = (f"with {level_in_words(other_factor, level)}" for level in levels)
+    return f"effect of {level_in_words(factor, other)} {at_second}", f"that {at_first}"
 
 
 def level_in_words(path: str, level: Any) -> str:
-    """`post-norm`, where a topic is made by this value; `weight decay 0.3` and `no warm-up`, where one is about the
-    field, whatever its value; else as on the command line."""
+    """Return a level in words: `post-norm` if a topic has this value, `weight decay 0.3` or `no warm-up` if a topic is
+    about the field with any value, and otherwise the setting as on the command line."""
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
         what = _in_a_sentence(about[0].title)
@@ -136,27 +138,30 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_a_sentence(title: str) -> str:
-    """With a small letter where the first word is not a name of its own, as RoPE is."""
+    """Return the title with a small first letter, unless its first word is a name such as RoPE."""
     return title[0].lower() + title[1:] if re.match(r"[A-Z][a-z]+\b", title) else title
 
 
 def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Iterator[Compared]:
-    """By the outcome that a study's answer is about, and by those of which the claim predicts something for others;
-    none of what is counted. Where factors are crossed, their contrasts say what the arms do."""
+    """Yield the comparisons of a claim's studies that the claim does not predict.
+
+    Outcomes are the primary one and those that the claim predicts for other arms, but none that follow from the config.
+    If factors are crossed, contrasts replace arms.
+    """
     for study in claim.studies:
         if ran := results.get(results_name(study, scale)):
             answer = ran.heading(None).name
-            predicted = [(one.outcome or answer, one.arm) for one in claim.expected if one.study == study]
+            predicted = [(e.outcome or answer, e.arm) for e in claim.expected if e.study == study]
             for outcome in dict.fromkeys([answer, *(outcome for outcome, _ in predicted)]):
-                found = compared(ran, outcome).values()
-                is_crossed = any(one.is_contrast for one in found)
-                for one in found:
-                    is_asked = (outcome, one.arm) not in predicted and one.is_contrast == is_crossed
-                    if is_asked and not one.is_counted:
-                        yield one
+                comparisons = compared(ran, outcome).values()
+                is_crossed = any(comparison.is_contrast for comparison in comparisons)
+                for comparison in comparisons:
+                    is_new = (outcome, comparison.arm) not in predicted and comparison.is_contrast == is_crossed
+                    if is_new and not comparison.is_counted:
+                        yield comparison
 
 
 def is_difference(found: Compared) -> bool:
-    """Whether one was found, whose side can be told."""
+    """Return whether a difference was found of which one side is better."""
     differences = ("better", "worse", "differs", "diverged", "reference diverged")
     return found.has_sides and found.comparison is not None and found.comparison.verdict in differences

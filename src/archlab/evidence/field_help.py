@@ -1,4 +1,4 @@
-"""What the schema says of each of its fields: docstring, what is allowed, the default; one entry per dotted path."""
+"""Help for every field of a schema: its docstring, allowed values and default, with one entry per dotted path."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -16,45 +16,45 @@ _SECTION = "a section"
 
 
 class FieldVariant(Base):
-    """A field as some kinds of its section have it."""
+    """A field as defined by some kinds of its section."""
 
     kinds: list[str]
-    """Of the section that it stands in; empty where that has no kinds."""
+    """Kinds of its section that define it so. Empty if the section has no kinds."""
     text: str
     allowed: str
     default: str | None
-    """As YAML writes it; null: it must be given."""
+    """Default in YAML. null: the field is required."""
 
 
 class FieldHelp(Base):
-    """A dotted field."""
+    """Help for a dotted field."""
 
     path: str
     readings: list[FieldVariant]
-    """One, unless kinds of the section have different fields of that name."""
+    """A single one, unless kinds of the section define the field differently."""
     values: dict[str, str]
-    """Each word that it may be -> what the schema says of it, if anything."""
+    """Allowed word -> its docstring in the schema, if any."""
 
     @property
     def is_section(self) -> bool:
-        """Whether it holds fields and not a value."""
+        """Whether it holds fields instead of a value."""
         return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
 
 
 @cache_of_kinds
 def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
-    """Dotted path -> its help, in the order of the schema."""
+    """Return the help of all fields by dotted path, in the order of the schema."""
     found: dict[str, FieldHelp] = {}
     for path, owner, name in fields_below(schema):
         field, kind = owner.model_fields[name], _kind(owner)
         new = _variant(owner, name, kind)
-        known = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
-        same = [r for r in known.readings if (r.text, r.allowed, r.default) == (new.text, new.allowed, new.default)]
+        help_ = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
+        same = [r for r in help_.readings if (r.text, r.allowed, r.default) == (new.text, new.allowed, new.default)]
         if same:
             same[0].kinds.extend(k for k in new.kinds if k not in same[0].kinds)
         else:
-            known.readings.append(new)
-        known.values.update(_values(owner, field, name))
+            help_.readings.append(new)
+        help_.values.update(_values(owner, field, name))
     for help_ in found.values():
         if help_.path.endswith(".kind"):
             help_.readings[:] = [_of_kinds(help_)]
@@ -65,11 +65,11 @@ _PLACES: dict[Section, str] = {
     "optimizer": "train.optimizer", "schedule": "train.schedule", "objective": "train.objective",
     "task": "data.task", "outcome": "measure.NAME", "activation": "model.mlp.activation",
 }  # fmt: skip
-"""Section -> where a file names its kind; any other section is one of the model."""
+"""Section -> path at which a file names its kind. All other sections belong to the model."""
 
 
 def place_of(kind: type[Registered]) -> str:
-    """Return the path at which a config or a study says a kind: `model.norm.kind`."""
+    """Return the path at which a config or a study names a kind, such as `model.norm.kind`."""
     place = _PLACES.get(kind.section, f"model.{kind.section}")
     return place if kind.section in ("activation", "schedule") else f"{place}.kind"
 
@@ -97,8 +97,8 @@ def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVarian
 
 
 def _of_kinds(help_: FieldHelp) -> FieldVariant:
-    """Of a section's kind: which there are; the first is not always the default, which the section says."""
-    return FieldVariant(kinds=[], text="Which kind.", allowed=", ".join(help_.values), default=None)
+    """Return the help for the kind of a section. It has no default, because the section itself shows it."""
+    return FieldVariant(kinds=[], text="Name of the kind.", allowed=", ".join(help_.values), default=None)
 
 
 def _default(field: FieldInfo) -> str:
@@ -110,11 +110,11 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(owner: type[BaseModel], field: FieldInfo, name: str) -> dict[str, str]:
-    """The words that a plain value may be; of kinds with what each says of itself."""
+    """Return the words that are allowed as a value, and the docstrings of those that are kinds."""
     if name == "kind":
         return {str(field.default): one_line(owner.__doc__)}
-    named = [mark for mark in field.metadata if isinstance(mark, KindName)]
-    return {kind: one_line(found.__doc__) for mark in named for kind, found in kinds(mark.root).items()} or (
+    marks = [mark for mark in field.metadata if isinstance(mark, KindName)]
+    return {kind: one_line(found.__doc__) for mark in marks for kind, found in kinds(mark.root).items()} or (
         dict.fromkeys(_words(field.annotation), "")
     )
 
@@ -138,15 +138,15 @@ _MORE = {"null": "null", "array": "a list", "object": "keys and values"}
 
 
 def allowed(owner: type[BaseModel], name: str) -> str:
-    """What may stand there, in words."""
+    """Return the allowed values in words."""
     section = _section(owner.model_fields[name])
     return " or ".join(dict.fromkeys(_in_words(_property(owner, name), section)))
 
 
 def _section(field: FieldInfo) -> str:
-    """Where it may be one: of which kinds, or else of which fields."""
-    if named := kind_names(field):
-        return f"{_SECTION} of kind {', '.join(named)}"
+    """Return the description of a section by its kinds or its fields, or "" for a plain value."""
+    if names := kind_names(field):
+        return f"{_SECTION} of kind {', '.join(names)}"
     return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))
 
 

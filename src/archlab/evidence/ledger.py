@@ -1,4 +1,4 @@
-"""The ledger: every claim beside what our committed runs say of it, and what of that is about one topic."""
+"""The ledger: every claim with the findings of our committed runs, and the part of these that is about one topic."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,44 +18,44 @@ from archlab.study.study_file import AS_IT_STANDS, library_study
 
 
 class LedgerEntry(Base):
-    """A claim and what was found."""
+    """A claim and the findings on it."""
 
     claim: Claim
     found: list[ClaimAtScale]
-    """As the studies stand first; of other scales those that were run."""
+    """Findings at the default scale first, then at other scales that were run."""
     runs: list[Ran]
-    """Of the results that this is computed from: what was run where, and when."""
+    """Descriptions of the runs behind the findings: what was run, where, and when."""
     changed: list[str]
-    """Names of results whose study asks for other runs today."""
+    """Names of results whose study has changed since it was run."""
 
 
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
-    """By the numbers of the claims. `results` None: those that come with archlab; `chosen` None: all claims."""
-    known = committed() if results is None else results
-    scales = sorted({one.about.scale for one in known.values()} - {AS_IT_STANDS})
-    return [_entry(claim, known, scales) for claim in (claims().values() if chosen is None else chosen)]
+    """Return entries in the order of claim numbers: by default all claims, with the results that come with archlab."""
+    used = committed() if results is None else results
+    scales = sorted({ran.about.scale for ran in used.values()} - {AS_IT_STANDS})
+    return [_entry(claim, used, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
 def about_study(study: str) -> list[LedgerEntry]:
-    """The claims that a study which comes with archlab is about, with what was found by its own runs.
+    """Return entries of the claims that a study in archlab's library tests, with the findings of its own runs only.
 
-    Verdicts are those on the whole claims, of which other studies may test a part.
+    The verdicts are those on the whole claims; other studies may test parts of them.
     """
     return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
 
 
 def _of_study(entry: LedgerEntry, study: str) -> LedgerEntry:
     found = [
-        one.model_copy(
+        at_scale.model_copy(
             update={
-                "judged": [judged for judged in one.judged if judged.expected.study == study],
-                "unpredicted": [found for found in one.unpredicted if found.study == study],
-                "rankings": [found for found in one.rankings if found.ranking.study == study],
+                "judged": [judged for judged in at_scale.judged if judged.expected.study == study],
+                "unpredicted": [compared for compared in at_scale.unpredicted if compared.study == study],
+                "rankings": [agreement for agreement in at_scale.rankings if agreement.ranking.study == study],
             }
         )
-        for one in entry.found
+        for at_scale in entry.found
     ]
-    names = {results_name(study, one.scale) for one in found}
+    names = {results_name(study, at_scale.scale) for at_scale in found}
     return entry.model_copy(
         update={
             "found": found,
@@ -67,9 +67,10 @@ def _of_study(entry: LedgerEntry, study: str) -> LedgerEntry:
 
 def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) -> LedgerEntry:
     judged = [judge(claim, results, scale) for scale in (AS_IT_STANDS, *scales)]
-    found = [one for one in judged if one.scale == AS_IT_STANDS or one.verdict not in ("not run yet", "no study yet")]
-    named = (results_name(study, one.scale) for one in found for study in claim.studies)
-    runs = {name: results[name].ran for name in named if name in results}
+    missing = ("not run yet", "no study yet")
+    found = [at_scale for at_scale in judged if at_scale.scale == AS_IT_STANDS or at_scale.verdict not in missing]
+    names = (results_name(study, at_scale.scale) for at_scale in found for study in claim.studies)
+    runs = {name: results[name].ran for name in names if name in results}
     return LedgerEntry(
         claim=claim,
         found=found,
@@ -83,59 +84,64 @@ def _has_changed(about: ResultsHeader) -> bool:
 
 
 _LETTERS = 3
-"""Of a name that is looked for in a sentence, at least."""
+"""Minimum length of a name that is searched for in a sentence."""
 
 
 def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """Comparisons of arms that change to the topic of that name, and of what it names itself, as the studies stand;
-    none that follows from the config, as a cache's size does. What it names comes first, and what a study's answer is
-    about before other outcomes."""
-    named = dict(topics())[name].measured
-    found = [one for one in _compared(entries) if _called(one) in named or name in _topics_of(one)]
-    yield from sorted(found, key=lambda one: (_called(one) not in named, not _is_answer(one)))
+    """Yield the comparisons, at the default scale, that are about a topic.
+
+    They are those that the topic names, and those of arms that change to the topic. Outcomes that follow from the
+    config, like the size of a cache, are left out. Named comparisons come first, and primary outcomes before others.
+    """
+    keys = dict(topics())[name].measured
+    about_topic = [found for found in _compared(entries) if _key(found) in keys or name in _topics_of(found)]
+    yield from sorted(about_topic, key=lambda found: (_key(found) not in keys, not _is_answer(found)))
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """All that claims predict; of the rest what is about the outcome of the study's answer."""
+    """Yield all predicted comparisons, and others by the primary outcome only."""
     for entry in entries:
-        yield from (one for one in entry.found[0].judged if one.comparison and not one.is_counted)
-        yield from (one for one in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(one))
+        yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
+        yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
 
 
-def _called(found: Compared) -> str:
-    """As in `Topic.measured`."""
-    return f"{found.study}/{found.arm}"
+def _key(comparison: Compared) -> str:
+    """Return the form used in `Topic.measured`."""
+    return f"{comparison.study}/{comparison.arm}"
 
 
-def _is_answer(found: Compared) -> bool:
-    return found.outcome == committed()[results_name(found.study, AS_IT_STANDS)].heading(None)
+def _is_answer(comparison: Compared) -> bool:
+    return comparison.outcome == committed()[results_name(comparison.study, AS_IT_STANDS)].heading(None)
 
 
 def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
-    """Effects that name the topic."""
+    """Yield the published effects that name the topic."""
     spellings = [plain(text) for text in (topic.title, *topic.aliases)]
-    for effect in (one for entry in entries for one in entry.claim.published):
-        said = plain(f"{effect.of} {effect.found}")
-        if any(spelling in said for spelling in spellings if len(spelling) >= _LETTERS):
+    for effect in (effect for entry in entries for effect in entry.claim.published):
+        text = plain(f"{effect.of} {effect.found}")
+        if any(spelling in text for spelling in spellings if len(spelling) >= _LETTERS):
             yield effect
 
 
-def _topics_of(found: Compared) -> set[str]:
-    return _topics_of_study(found.study).get(found.arm, set())
+def _topics_of(comparison: Compared) -> set[str]:
+    return _topics_of_study(comparison.study).get(comparison.arm, set())
 
 
 @cache
 def _topics_of_study(study: str) -> dict[str, set[str]]:
-    """Arm -> the topics that explain what it changes; where factors are crossed, contrast -> those of the level whose
-    effect it is on average."""
-    known = arms(library_study(study, AS_IT_STANDS))
-    found = {arm.name: set(explaining(flatten(arm.overrides), flatten(resolved(arm.config)))) for arm in known}
-    for name, contrast in factor_contrasts(known).items():
+    """Map each arm to the topics that explain its changes.
+
+    A contrast of crossed factors is mapped to the topics of the level whose average effect it is.
+    """
+    study_arms = arms(library_study(study, AS_IT_STANDS))
+    found = {arm.name: set(explaining(flatten(arm.overrides), flatten(resolved(arm.config)))) for arm in study_arms}
+    for name, contrast in factor_contrasts(study_arms).items():
         if len(contrast.factors) == 1:
             ((factor, (_, level)),) = contrast.factors.items()
-            found[name] = set(explaining({factor: level}, flatten(resolved(_at(known, factor, level).config))))
+            config = _arm_with(study_arms, factor, level).config
+            found[name] = set(explaining({factor: level}, flatten(resolved(config))))
     return found
 
 
-def _at(known: Sequence[Arm], factor: str, level: object) -> Arm:
-    return next(arm for arm in known if arm.factors[factor] == level)
+def _arm_with(study_arms: Sequence[Arm], factor: str, level: object) -> Arm:
+    return next(arm for arm in study_arms if arm.factors[factor] == level)

@@ -1,4 +1,4 @@
-"""Which topics, or fields of the schema, a person means by a word, and which explain what an arm changes."""
+"""Look up the topics or schema fields that a word means, and the topics that explain the changes of an arm."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +17,18 @@ Named = tuple[str, Topic]
 
 
 class UsersKinds(list[type[Registered]]):
-    """Kinds of one name that a user's file brings, one per section."""
+    """Kinds of one name that a user's file registers, one per section."""
 
 
 _CLOSE = 0.82
-"""Words of the field are short and many, so that one that is less alike is another word, as NSA and SWA are."""
+"""Minimum similarity of a suggestion. Words of the field are short and many; NSA and SWA, for instance, differ."""
 
 
 def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
-    """Return the user's kinds of that name, the topic, the chapter, or the fields.
+    """Return the user's kinds with this name, or else the topic, the chapter, or the fields.
 
-    Fields are found by a dotted path or the end of one, by a value that they may have, or by what others call them.
-    Raise UserError for a word that is not known, or that means something archlab lacks.
+    Fields are found by a dotted path or its end, by an allowed value, or by a name that other libraries use.
+    Raise UserError for an unknown word, and for a word that means something archlab lacks.
     """
     if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
         return UsersKinds(own)
@@ -45,18 +45,18 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
 
 
 def _every_field() -> dict[str, FieldHelp]:
-    """Of a config's file, what a published model's says about it too."""
+    """Return the help of every field in config files, including those about published models."""
     return field_help(SCHEMAS["config"])
 
 
 def plain(text: str) -> str:
-    """Letters and digits alone."""
+    """Return only the letters and digits of a text, in lower case."""
     return "".join(character for character in text.lower() if character.isalnum())
 
 
 @cache
 def by_name() -> dict[str, Named]:
-    """Every spelling of every topic, plain -> the topic."""
+    """Return all topics by each of their spellings, reduced by `plain`."""
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
     }
@@ -64,7 +64,7 @@ def by_name() -> dict[str, Named]:
 
 @cache
 def _chapters_by_name() -> dict[str, Chapter]:
-    """Every spelling of every chapter, plain -> the chapter."""
+    """Return all chapters by each of their spellings, reduced by `plain`."""
     return {
         plain(spelling): chapter
         for name, chapter in chapters().items()
@@ -73,7 +73,7 @@ def _chapters_by_name() -> dict[str, Chapter]:
 
 
 def _fields_named(text: str) -> list[FieldHelp]:
-    """Those whose path is the text, or ends with it."""
+    """Return the fields whose path is the text, or otherwise those whose path ends with it."""
     wanted = [plain(part) for part in text.split(".")]
     paths = {path: [plain(part) for part in path.split(".")] for path in _every_field()}
     exact = [path for path, parts in paths.items() if parts == wanted]
@@ -82,18 +82,18 @@ def _fields_named(text: str) -> list[FieldHelp]:
 
 
 def _fields_with(value: str) -> list[FieldHelp]:
-    """Those that may have this value."""
+    """Return the fields that allow this value."""
     return [field for field in _every_field().values() if plain(value) in map(plain, field.values)]
 
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
-    """The topic that a value is called by, where that sets it, among others; else as of several."""
-    named = by_name().get(plain(setting.partition("=")[2]))
-    return named if named and setting in named[1].settings else _of_settings([setting])
+    """Return the topic named after the value, if its settings include this one. Otherwise see `_of_settings`."""
+    found = by_name().get(plain(setting.partition("=")[2]))
+    return found if found and setting in found[1].settings else _of_settings([setting])
 
 
 def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
-    """The topic that most of these `field=value` make, or else the fields that they set."""
+    """Return the topic made by the most of these `field=value`, or otherwise the fields that they set."""
     made = [(name, topic) for name, topic in topics() if topic.fields and set(topic.settings) <= set(settings)]
     if made:
         return max(made, key=lambda found: len(found[1].fields))
@@ -105,41 +105,43 @@ def _unknown(text: str) -> list[FieldHelp]:
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field(), *map(kind_of, users_kinds())], _CLOSE)
     raise UserError(
-        f"unknown topic {text!r}{hint or ';'} `archlab explain` lists all, and any field of a config is one"
+        f"unknown topic {text!r}{hint or ';'} `archlab explain` lists all topics; any field of a config is a topic, too"
     )
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
-    """What `archlab explain` takes for what was changed in a resolved config; both are by dotted fields.
+    """Yield the arguments for `archlab explain` that explain changes in a resolved config; both use dotted fields.
 
-    First topics that are made by the changes, those with most changed fields first; then fields that topics are made
-    by, too, but with other values.
+    Topics made by the changes come first, ordered by their number of changed fields. Then come changed fields that
+    belong to topics but have other values.
     """
-    left = set(changed)
+    unexplained = set(changed)
     for name, topic in [*_made(changed, config), *_called(changed, config)]:
-        if left & topic.fields.keys():
-            left -= topic.fields.keys()
+        if unexplained & topic.fields.keys():
+            unexplained -= topic.fields.keys()
             yield name
-    told = {path for _, topic in topics() for path in topic.fields}
-    yield from (path for path in changed if path in left & told)
+    fields_of_topics = {path for _, topic in topics() for path in topic.fields}
+    yield from (path for path in changed if path in unexplained & fields_of_topics)
 
 
 def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
-    """Topics that the config has, and of which a field was changed; the plainest first of those with as many."""
+    """Return topics that the config has and that set a changed field: most changed fields first, then fewest fields."""
     found = [
         (name, topic)
         for name, topic in topics()
         if topic.fields.keys() & changed.keys()
         and all(path in config and config[path] == value for path, value in topic.fields.items())
     ]
-    return sorted(found, key=lambda one: (-len(one[1].fields.keys() & changed.keys()), len(one[1].fields)))
+    return sorted(found, key=lambda named: (-len(named[1].fields.keys() & changed.keys()), len(named[1].fields)))
 
 
 def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
-    """Topics that go by the name of a value, as `latent`; none whose words are not all in the config: what GELU is to a
-    plain MLP is GEGLU to a gated one."""
-    named = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
-    return [found for path, found in named if found and path in found[1].fields and _has_words(found[1], config)]
+    """Return topics named after a changed value, such as `latent`, if the config has all word values of the topic.
+
+    GELU, for instance, is not returned for a gated MLP, because there it is GEGLU.
+    """
+    by_value = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
+    return [found for path, found in by_value if found and path in found[1].fields and _has_words(found[1], config)]
 
 
 def _has_words(topic: Topic, config: Mapping[str, Any]) -> bool:

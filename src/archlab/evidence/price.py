@@ -1,4 +1,4 @@
-"""What a choice costs: a small model with it, and without."""
+"""Cost of a choice: a small model with it and without it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,24 +16,26 @@ from archlab.pricing.work import forward_flops
 
 BASE = "tiny-llama"
 CONTEXT = 4096
-"""Tokens of text; the base is built for as many, so that tables of positions are as long."""
+"""Tokens of text. The base is built for this length, so tables of positions are as long."""
 
 
 class Price(Base):
-    """Of one model."""
+    """Cost of one model."""
 
     parameters: int
     active: int
-    """Of these, how many one token makes use of."""
+    """Number of parameters that one token uses."""
     flops: float
-    """Forward, per token of a text of CONTEXT tokens."""
+    """FLOPs of the forward pass per token, for a text of CONTEXT tokens."""
     state_bytes: int
-    """Kept of such a text for decoding, in bfloat16: the cache and recurrent states."""
+    """Bytes kept for decoding such a text in bfloat16: the cache and recurrent states."""
 
 
 def prices(topic: Topic) -> dict[str, Price]:
-    """With the choice, without it, and without it at as many parameters where that is another size; empty for what is
-    no choice of the model."""
+    """Return the costs with the choice and without it, and without it at equal parameters if the sizes differ.
+
+    The result is empty for a topic that is not a choice of the model.
+    """
     if not any(path.startswith("model.") for path in topic.fields):
         return {}
     compared = {"with it": topic.fields, "without": topic.against}
@@ -43,25 +45,25 @@ def prices(topic: Topic) -> dict[str, Price]:
 
 
 def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
-    """What is counted, in each of them, for people; empty where all of it reads the same."""
-    every = found.values()
-    rows = [("parameters", *(units.count(one.parameters) for one in every))]
-    if any(one.parameters != one.active for one in every):
-        rows.append(("of them used by a token", *(units.count(one.active) for one in every)))
-    rows.append(("FLOPs per token", *(units.si(one.flops) for one in every)))
-    rows.append(("kept for decoding", *(units.binary(one.state_bytes) for one in every)))
+    """Return the rows of a table of costs. It is empty if no row shows a difference."""
+    models = found.values()
+    rows = [("parameters", *(units.count(price.parameters) for price in models))]
+    if any(price.parameters != price.active for price in models):
+        rows.append(("used per token", *(units.count(price.active) for price in models)))
+    rows.append(("FLOPs per token", *(units.si(price.flops) for price in models)))
+    rows.append(("kept for decoding", *(units.binary(price.state_bytes) for price in models)))
     return rows if any(len(set(counted)) > 1 for _, *counted in rows) else []
 
 
 def equal_size(topic: Topic) -> str:
-    """What the model of equal size has, in words; empty where there is none."""
+    """Return a description of the model of equal size, or "" if there is none."""
     changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
     settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
     return f"equal size: without it, and {settings} for as many parameters" if settings else ""
 
 
 def configured(change: dict[str, Any]) -> Config:
-    """The base with some fields changed."""
+    """Return the base with some fields changed."""
     raw = overlay(read_config(BASE), {"model.max_seq_len": CONTEXT}, Config)
     return build_config(overlay(raw, change, Config) if change else raw, (), f"{BASE} with {change}")
 

@@ -1,8 +1,8 @@
-"""The runs of studies as they are committed: `results/NAME.jsonl`, a line per run, from which verdicts are computed.
+"""Committed results of studies, `results/NAME.jsonl`, from which verdicts are computed.
 
-A file begins with a line that says what was run where. Then follow a line per run (arm, seed, fold, every outcome's
-value), a line per arm and round of timing, and a line per arm of what is counted. Nothing that could be computed from
-these lines is in them.
+The first line of a file says what was run, and on which machine. Then come one line per run (arm, seed, fold and the
+value of every outcome), one line per arm and round of timing, and one line per arm for outcomes that follow from the
+config. The lines hold nothing that could be computed from them.
 """
 
 import json
@@ -29,73 +29,73 @@ from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Folds, Values
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
-_NOT_MEANING = {"question", "claim", "labels", "scales"}
-"""Fields of a study that change no result."""
+_WITHOUT_EFFECT = {"question", "claim", "labels", "scales"}
+"""Fields of a study that cannot change a result."""
 
 
 class ArmOfResults(Base):
-    """What a reader must know of an arm."""
+    """Description of an arm."""
 
     name: str
     label: str
     reference: str | None
-    """The arm that it is compared with; null for the first."""
+    """Name of the arm that it is compared with. null for the first arm."""
     factors: dict[str, Any]
-    """Factor -> its level; empty where the study names its arms."""
+    """Factor -> level. Empty if the study names its arms."""
     tuned: dict[str, Any]
-    """Values that tuning found."""
+    """Values found by tuning."""
     parameters: int
     tokens: int
-    """Of training, per run."""
+    """Training tokens per run."""
 
 
 class ResultsHeader(Base):
-    """The first line of a file."""
+    """First line of a results file."""
 
     study: str
-    """The name of a study that comes with archlab."""
+    """Name of a study that comes with archlab."""
     scale: str
-    """One of its scales; cpu: as it stands."""
+    """Scale of the study. cpu is the default scale."""
     digest: str
-    """Of all fields of the study that can change a result."""
+    """Hash of all fields of the study that can change a result."""
     date: str
-    """On which its last run ended, as in 2026-11-23."""
+    """Date on which the last run ended, as in 2026-11-23."""
     command: str
-    """What repeats it."""
+    """Command that repeats the study."""
     environment: dict[str, Any]
-    """Versions, processor, threads."""
+    """Versions, processor and number of threads."""
     corpus: str
-    """What text was read."""
+    """Description of the text."""
     margin: float | None
-    """Of the outcome that the answer is about, which is the first one."""
+    """Margin for the primary outcome, which is the first one."""
     first: list[int] | None
-    """Seeds whose scatter decided how many there are; null where that was planned."""
+    """Seeds whose spread decided the number of seeds. null if that number was fixed in advance."""
     outcomes: list[Heading]
     arms: list[ArmOfResults]
 
 
 class Ran(Base):
-    """What was run, without what came of it."""
+    """Description of what was run, without the values."""
 
     about: ResultsHeader
     seeds: int
-    """Of each arm."""
+    """Number of seeds of each arm."""
 
 
 class Results(Base):
-    """One file."""
+    """Content of a results file."""
 
     about: ResultsHeader
     values: dict[str, dict[str, dict[int, float | None]]]
-    """Outcome -> arm -> seed or round -> value; null where the run diverged, left out where there is none."""
+    """Outcome -> arm -> seed or round -> value. null if the run diverged; missing values have no entry."""
     folds: dict[int, int]
-    """Seed -> the part of the text that judges it."""
+    """Seed -> fold, the part of the text that is held out."""
 
     def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
-        """Arms and contrasts with what they are compared to, corrected for each other, as in the study's own summary.
+        """Return the statistics of arms and contrasts with their comparisons, corrected for their number.
 
-        `outcome` None: the one that the answer is about; none of one that was not measured. `margin` None: the study's
-        own, which is of the answer's outcome alone.
+        They are the same as in the summary of the study. By default, `outcome` is the primary outcome, and `margin` is
+        the study's own, which is for the primary outcome only. The result is empty if the outcome was not measured.
         """
         if outcome is not None and outcome not in self.values:
             return {}
@@ -113,8 +113,11 @@ class Results(Base):
         )
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
-        """Of an interaction of two factors: what the last one does at the first level of the other one, and at the
-        other level; the comparison is of their difference. None of all else."""
+        """Return the two effects behind an interaction of two factors; the comparison is of their difference.
+
+        They are the effects of the last factor at the first and at the second level of the other factor. Return None
+        for anything that is not an interaction.
+        """
         contrast = factor_contrasts(self.about.arms).get(name)
         if contrast is None or (outcome is not None and outcome not in self.values):
             return None
@@ -124,17 +127,17 @@ class Results(Base):
 
     @property
     def ran(self) -> Ran:
-        """Beside the values."""
+        """Description of what was run."""
         return Ran(about=self.about, seeds=len(self.folds))
 
     @property
     def names(self) -> set[str]:
-        """Of the arms and contrasts that are compared; at another scale a study may compare others."""
+        """Names of arms and contrasts that are compared. They may differ between scales."""
         return {arm.name for arm in self.about.arms if arm.reference} | factor_contrasts(self.about.arms).keys()
 
     def heading(self, outcome: str | None) -> Heading:
-        """What the outcome of that name is; the answer's where it is None."""
-        return next(one for one in self.about.outcomes if outcome in (None, one.name))
+        """Return the heading of the outcome with this name, or of the primary outcome for None."""
+        return next(heading for heading in self.about.outcomes if outcome in (None, heading.name))
 
     def _shared_folds(self) -> Folds:
         return self.folds if 1 < len(set(self.folds.values())) < len(self.folds) else None
@@ -143,64 +146,71 @@ class Results(Base):
 class _Outcome(NamedTuple):
     heading: Heading
     values: Mapping[str, Values]
-    """By arm."""
+    """Arm -> its values."""
 
 
 def results_name(study: str, scale: str) -> str:
-    """What the results of a study at a scale are called, as its folder is."""
+    """Return the name of a study's results at a scale, which is also the name of its folder."""
     return study if scale == AS_IT_STANDS else f"{study}-{scale}"
 
 
 def digest(study: StudyConfig) -> str:
-    """Of what can change a result. Plug-ins count by their files' names, for the folder differs by machine."""
-    values = study.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_MEANING)
+    """Return a hash of everything in a study that can change a result.
+
+    Only the file names of plug-ins enter it, because their folder differs between machines.
+    """
+    values = study.model_dump(mode="json", exclude_defaults=True, exclude=_WITHOUT_EFFECT)
     if study.plugins:
         values["plugins"] = [Path(plugin).name for plugin in study.plugins]
     return config_hash(values)
 
 
 def in_library(summary: StudySummary) -> tuple[str, str] | None:
-    """Which study that comes with archlab was run, and at which scale; None where it is none of them, or where another
-    version of archlab wrote what this one cannot read."""
+    """Return the name and the scale of the study in archlab's library that was run.
+
+    Return None if it is none of them, or if this version of archlab cannot read the study.
+    """
     try:
         wanted = digest(StudyConfig.model_validate(summary.study))
     except ValidationError:
         return None
-    every = ((name, scale) for name in studies() for scale in scales_of(name))
-    return next((one for one in every if digest(library_study(*one)) == wanted), None)
+    candidates = ((name, scale) for name in studies() for scale in scales_of(name))
+    return next((candidate for candidate in candidates if digest(library_study(*candidate)) == wanted), None)
 
 
 def identified(summary: StudySummary) -> tuple[str, str]:
-    """As `in_library`, but UserError for none."""
+    """Return the same as `in_library`. Raise UserError instead of returning None."""
     if found := in_library(summary):
         return found
-    raise UserError(f"{summary.name}: no study that comes with archlab asks for the same runs; run one as it stands")
+    raise UserError(
+        f"{summary.name}: no study that comes with archlab has the same runs; run one of `archlab study list` unchanged"
+    )
 
 
 def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator[str]:
-    """The lines of a results file. UserError for runs that are missing, and for a study over sizes."""
+    """Yield the lines of a results file. Raise UserError for missing runs and for a study over several sizes."""
     config = StudyConfig.model_validate(summary.study)
     if unfinished := [arm.name for arm in summary.arms if len(arm.seeds) < len(summary.seeds)]:
         raise UserError(f"{summary.name}: runs of {', '.join(unfinished)} are missing; run the study again")
     if summary.sizes:
-        raise UserError(f"{summary.name}: a study over sizes; results are kept of studies of one size")
+        raise UserError(f"{summary.name}: the study has several sizes; only results of one size can be recorded")
     yield _line(_about(summary, config, study, scale, date).model_dump(mode="json"))
-    every = [_Outcome(summary.outcome, {arm.name: arm.values for arm in summary.arms})]
-    every += [_Outcome(other.outcome, {arm: one.values for arm, one in other.arms.items()}) for other in summary.others]
+    outcomes = [_Outcome(summary.outcome, {arm.name: arm.values for arm in summary.arms})]
+    outcomes += [_Outcome(o.outcome, {name: arm.values for name, arm in o.arms.items()}) for o in summary.others]
     for arm in summary.arms:
         for seed in arm.seeds:
-            where = {"arm": arm.name, "seed": seed, "fold": seed % _n_folds(config)}
-            yield _line({**where, "values": _of_index(every, ("log", "weights", "sweep"), arm.name, seed)})
+            labels = {"arm": arm.name, "seed": seed, "fold": seed % _n_folds(config)}
+            yield _line({**labels, "values": _at_index(outcomes, ("log", "weights", "sweep"), arm.name, seed)})
     for source, index in (("timing", "round"), ("config", None)):
         for arm in summary.arms:
-            rounds = {n for outcome in every if outcome.heading.source == source for n in outcome.values[arm.name]}
+            rounds = {n for outcome in outcomes if outcome.heading.source == source for n in outcome.values[arm.name]}
             for n in sorted(rounds):
-                where = {"arm": arm.name, **({index: n} if index else {})}
-                yield _line({**where, "values": _of_index(every, (source,), arm.name, n)})
+                labels = {"arm": arm.name, **({index: n} if index else {})}
+                yield _line({**labels, "values": _at_index(outcomes, (source,), arm.name, n)})
 
 
 def read_results(lines: str) -> Results:
-    """A results file's text."""
+    """Parse the text of a results file."""
     first, *rows = map(json.loads, lines.splitlines())
     about = ResultsHeader.model_validate(first)
     values = {heading.name: {arm.name: dict[int, float | None]() for arm in about.arms} for heading in about.outcomes}
@@ -213,12 +223,12 @@ def read_results(lines: str) -> Results:
 
 @cache
 def committed() -> dict[str, Results]:
-    """All that come with archlab, by name."""
+    """Return all results that come with archlab, by name."""
     return {name: read_results(file.read_text(encoding="utf-8")) for name, file in results_files().items()}
 
 
 def results_files() -> dict[str, Traversable]:
-    """Name -> its file."""
+    """Return the file of each result by name."""
     home = resources.files("archlab.evidence") / "results"
     files = home.iterdir() if home.is_dir() else iter(())
     return {file.name.removesuffix(".jsonl"): file for file in files if file.name.endswith(".jsonl")}
@@ -252,13 +262,13 @@ def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, d
     )
 
 
-def _of_index(every: Sequence[_Outcome], sources: tuple[str, ...], arm: str, index: int) -> dict[str, float | None]:
-    chosen = {one.heading.name: one.values[arm] for one in every if one.heading.source in sources}
+def _at_index(outcomes: Sequence[_Outcome], sources: tuple[str, ...], arm: str, index: int) -> dict[str, float | None]:
+    chosen = {outcome.heading.name: outcome.values[arm] for outcome in outcomes if outcome.heading.source in sources}
     return {name: values[index] for name, values in chosen.items() if index in values}
 
 
 def _n_folds(config: StudyConfig) -> int:
-    """On which seeds take turns; our text has as many folds as a text can have, and so has a task."""
+    """Return the number of folds that seeds alternate over. By default a text or a task has as many as possible."""
     return config.folds or n_test_folds(MOST_FOLDS)
 
 
@@ -267,21 +277,21 @@ def _line(value: Any) -> str:
 
 
 _STUDY, _ARM = "norm-kind", "rms"
-"""Its runs are timed, and this arm is mini-llama as it is, the base of most studies."""
+"""A study with timed runs, and its arm that is mini-llama unchanged, the base of most studies."""
 
 
 class Pace(Base):
-    """Of a machine."""
+    """Speed of a machine."""
 
     flops_per_second: float
-    """Of training, as computed."""
+    """Training FLOPs per second, as computed by archlab."""
     tokens_per_second: float
-    """Of that model."""
+    """Training tokens per second of mini-llama."""
     processor: str
 
 
 def committed_pace() -> Pace | None:
-    """None where no such results are committed."""
+    """Return the speed in the committed results, or None if they lack the timed study."""
     results = committed().get(results_name(_STUDY, AS_IT_STANDS))
     if results is None:
         return None

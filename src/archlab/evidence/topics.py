@@ -1,4 +1,4 @@
-"""Topics: what people call a choice, what it computes, why it is made and what it costs; chapters in lecture order."""
+"""Topics: the names of a choice, what it computes, why people make it and what it costs; chapters in lecture order."""
 
 import shlex
 from collections.abc import Iterator
@@ -15,59 +15,60 @@ _Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Topic(Base):
-    """One choice, or one word of the field."""
+    """A choice of architecture or training, or a term of the field."""
 
     title: str
-    """As the field writes it."""
+    """Title, spelled as usual in the field."""
     aliases: _Texts = ()
-    """Other spellings that people type; case, spaces, dots, dashes and underscores do not matter."""
+    """Other spellings that people type. Case, spaces, dots, dashes and underscores are ignored."""
     fields: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Dotted field -> value: what makes this choice in a config. Empty: no single choice."""
+    """Dotted field -> value that makes this choice in a config. Empty: the topic is not a single choice."""
     against: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """What tiny-llama has instead, where the two are compared. Empty: tiny-llama as it is."""
+    """Values of tiny-llama that the choice is compared with. Empty: tiny-llama unchanged."""
     resized: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """The same as `against` at as many parameters as with the choice, where that is another size. Empty: it is not."""
+    """`against` with as many parameters as with the choice. Empty: `against` has as many already."""
     used: _Texts | None = None
-    """Conditions of which one layer of a published model must meet all to count. null: those of `fields`."""
+    """Conditions that a single layer of a published model must all meet for the model to count as a user of the choice.
+    null: the values in `fields`."""
     formula: str
-    """As a terminal shows it."""
+    """Formula, laid out for a terminal."""
     does: str
-    """What it computes, in words."""
+    """Description in words."""
     why: str
-    """Why people think it helps."""
+    """Reason why people think it helps."""
     costs: str
-    """What it takes."""
+    """Costs and drawbacks."""
     claims: Annotated[tuple[int, ...], Field(strict=False)] = ()
-    """Numbers of those that it is part of."""
+    """Numbers of the claims about it."""
     sources: _Texts
-    """Keys of who says so, in sources.yaml."""
+    """Keys in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
-    """One command."""
+    """Command to try."""
     shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Sentence about what the command prints -> the same as an expression over the names in its `--json`, which a test
-    evaluates. `answers` is the whole list if there are several; `without` has the command's answer without changed
-    fields. Empty: nothing that can be checked, or no numbers."""
+    """Sentence about the output of the command -> the same as an expression over the names in its `--json`. A test
+    evaluates it. `answers` is the whole list if the output is a list. `without` is the output without changed fields.
+    Empty: the command prints no numbers, or nothing that can be checked."""
     measured: _Texts = ()
-    """Comparisons of our studies that are about it and that `fields` do not tell, each as `study/arm`; a contrast of
-    crossed factors by its name."""
+    """Comparisons of our studies that are about the topic but do not follow from `fields`, each as `study/arm`. A
+    contrast of crossed factors is given by its name."""
     pictures: _Texts = ()
-    """Names of drawings that show it."""
+    """Names of drawings of it."""
     tested_by: _Texts = ()
-    """Tests that hold the formula against the code."""
+    """Tests that compare the formula with the code."""
 
     @property
     def typed(self) -> str:
-        """`fields` as a shell takes them."""
+        """`fields` as arguments for a shell."""
         return shlex.join(self.settings)
 
     @property
     def settings(self) -> list[str]:
-        """`fields`, each as `field=value`."""
+        """`fields` as a list of `field=value`."""
         return [f"{path}={to_yaml_line(value)}" for path, value in self.fields.items()]
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What a published model must meet to count as one that has it; none where that is not known of them."""
+        """Conditions for a published model to count as a user. Empty if they cannot be known of published models."""
         if self.used is not None:
             return self.used
         return tuple(self.settings) if all(path.startswith("model.") for path in self.fields) else ()
@@ -78,16 +79,16 @@ class Chapter(Base):
 
     title: str
     about: str
-    """What the choices have in common."""
+    """Common ground of the topics."""
     aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """What people call all of it, beside its title."""
+    """Other names of the chapter."""
     topics: dict[str, Topic]
-    """By the name that `archlab explain` lists."""
+    """Name that `archlab explain` lists -> topic."""
 
 
 @cache
 def chapters() -> dict[str, Chapter]:
-    """Name -> chapter, in lecture order: that of the files' numbers."""
+    """Return all chapters by name, in lecture order: the order of the numbers in the file names."""
     home = resources.files("archlab.evidence") / "topics"
     files = sorted((file for file in home.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return {
@@ -96,11 +97,11 @@ def chapters() -> dict[str, Chapter]:
 
 
 def topics() -> Iterator[tuple[str, Topic]]:
-    """Name and topic, in lecture order."""
+    """Yield the name and the topic of each, in lecture order."""
     for chapter in chapters().values():
         yield from chapter.topics.items()
 
 
 def topics_that_set(path: str) -> list[str]:
-    """Names of those that a dotted field makes."""
+    """Return the names of topics whose `fields` have this dotted field."""
     return [name for name, topic in topics() if path in topic.fields]

@@ -1,4 +1,4 @@
-"""Who uses what: the published models of the atlas that meet conditions, read from their resolved layers."""
+"""Find the published models in the atlas that meet conditions, from their resolved layers."""
 
 import re
 from collections import Counter
@@ -18,30 +18,33 @@ _FIELD = re.compile(r"(model|train|about)\.[\w.]+")
 
 
 class LayerCondition(NamedTuple):
-    """What one layer must meet."""
+    """Condition for one layer."""
 
     path: str
     sign: str
     wanted: tuple[Any, ...]
-    """One of these values; a dotted field stands for its own value there."""
+    """Allowed values. A dotted field stands for its value in the same layer."""
 
 
 class Usage(Base):
     """Published models that have a choice."""
 
     models: list[str]
-    """Their presets, by year."""
+    """Names of their presets, by year."""
     uncertain: list[str]
-    """Those whose configs say so, but which are unverified there; not among `models`."""
+    """Names of presets that have the choice in an unverified field. They are not in `models`."""
     known: int
-    """Models of which it is known whether they have it."""
+    """Number of models for which it is known whether they have it."""
     by_year: dict[int, tuple[int, int]]
-    """Year -> how many have it, and of how many that is known."""
+    """Year -> number of models that have it, and number of models for which that is known."""
 
 
 def usage(conditions: Sequence[str]) -> Usage:
-    """The models of which one layer meets all conditions, as in `model.attention.n_kv_heads=1`. The right side may be
-    a field, too, or several values, as in `gelu|gelu_tanh`; `!=` holds of what the layer does not have."""
+    """Return the models with a layer that meets all conditions, such as `model.attention.n_kv_heads=1`.
+
+    The right side may also be a field, or several values as in `gelu|gelu_tanh`. `!=` holds if the layer lacks the
+    field. Raise UserError for text that is not a condition.
+    """
     parsed = [_parse(text) for text in conditions]
     fields = [condition.path.removeprefix("model.") for condition in parsed]
     models, uncertain, years = list[str](), list[str](), Counter[int]()
@@ -64,7 +67,7 @@ def usage(conditions: Sequence[str]) -> Usage:
 
 
 def values(path: str) -> dict[str, list[str]]:
-    """Each value that a field of the model has in published models, the most frequent first -> their presets."""
+    """Return the presets of published models by their value of a field, most frequent value first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():
         layers = layer_configs(entry.config.model)
@@ -81,7 +84,9 @@ def _entries() -> list[PublishedModel]:
 
 def _parse(text: str) -> LayerCondition:
     if not (found := _CONDITION.fullmatch(text)):
-        raise UserError(f"{text!r}: allowed: a field, {' '.join(COMPARE)}, and a value or a field")
+        raise UserError(
+            f"{text!r} is not a condition; write a field, one of {' '.join(COMPARE)}, and a value or a field"
+        )
     return LayerCondition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
 
@@ -103,7 +108,7 @@ def _compares(sign: str, found: Any, wanted: Any) -> bool:
 
 
 def _is_known(path: str, entry: PublishedModel) -> bool:
-    """Of what stands in `about`, null is unknown; what stands in the config is known."""
+    """Return whether a field is known. In `about`, null means unknown; fields of the config are always known."""
     return not path.startswith("about.") or getattr(entry.about, path.removeprefix("about.")) is not None
 
 
@@ -111,7 +116,7 @@ _MISSING = object()
 
 
 def _value(path: str, entry: PublishedModel, layer: LayerConfig) -> Any:
-    """Of a dotted field: of the layer where layers have it, else of the config or of what is known beside it."""
+    """Return the value of a dotted field from the layer, the config or `about`."""
     root, *names = path.split(".")
     value: Any = entry.about if root == "about" else getattr(entry.config, root)
     if root == "model" and names[0] in LayerConfig.model_fields:
@@ -131,13 +136,13 @@ _MOST_NAMES = 4
 
 
 def in_words(found: Usage) -> str:
-    """`14 of 107 published models: mistral-7b-v0.1, ..., ...`, a few names from first to last."""
+    """Return `14 of 107 published models: mistral-7b-v0.1, ...`, with a few names from first to last."""
     n, names = len(found.models), list(dict.fromkeys(_spread(found.models)))
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
     return f"{n} of {found.known} published models{named}"
 
 
 def _spread(models: Sequence[str]) -> Iterator[str]:
-    """A few at even distances."""
+    """Yield a few models at even distances."""
     few = min(_MOST_NAMES, len(models))
     yield from (models[round(i * (len(models) - 1) / max(1, few - 1))] for i in range(few))

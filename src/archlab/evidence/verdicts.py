@@ -1,9 +1,9 @@
-"""Whether a claim holds in our runs: a verdict on every expectation, and from these one on the claim.
+"""Verdicts on claims by our runs: one on every prediction, and from these one on the claim.
 
-Supported: every expectation was found. Contradicted: the opposite of one was found. Undecided: all else, for "not
-distinguishable" says neither. What is counted and not measured decides nothing. A prediction that its run could not
-test is undecided, so that this makes a verdict more careful and never less. Each is of the scale that was run, and
-of no other. How well our order of arms agrees with a published one decides nothing either.
+A claim is "supported" if every prediction came true, and "contradicted" if the opposite of one was found. Otherwise it
+is "undecided", because "not distinguishable" speaks for neither side. A prediction that its run could not test is
+undecided, too; this can only make a verdict more careful. Outcomes that follow from the config decide nothing, and
+neither does the agreement of our order of arms with a published one. A verdict holds only for the scale that was run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,24 +22,24 @@ from archlab.study.stats import ALPHA
 from archlab.study.study_file import AS_IT_STANDS, library_study
 
 ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not run yet"]
-"""Of one expectation."""
+"""Verdict on one prediction."""
 
 ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
-"""Of a claim at a scale; "no study yet" where it predicts nothing that its runs could decide."""
+"""Verdict on a claim at a scale. "no study yet" means that it predicts nothing that runs could decide."""
 
 
 class JudgedExpectation(Compared):
-    """An expectation beside what was found."""
+    """A prediction and the result."""
 
     expected: Expectation
     found: ExpectationVerdict
     untested: str | None = None
-    """Why the run could not test it, so that it is undecided whatever its numbers say; null where it could, and where
-    nothing was run."""
+    """Reason why the run could not test it; it is then undecided whatever the numbers say. null if the run could test
+    it, or if nothing was run."""
 
     @property
     def why(self) -> str:
-        """`as claimed: better`."""
+        """Verdict and result in words: `as claimed: better`."""
         if self.comparison is None:
             return self.found
         if self.is_counted:
@@ -51,58 +51,60 @@ class JudgedExpectation(Compared):
 
 
 class Agreement(Base):
-    """Of our means with published numbers."""
+    """Agreement of our means with published numbers."""
 
     ranking: Ranking
     arms: int
-    """Those that both have."""
+    """Number of arms that both have."""
     rho: float | None
-    """Spearman's rank correlation: 1 the same order, -1 the reverse. null with fewer than four arms."""
+    """Spearman's rank correlation: 1 for the same order, -1 for the reverse. null for fewer than four arms."""
     low: float | None
-    """Lower end of its 95% interval over the choice of arms, with the variance of Bonett and Wright (2000). null where
-    `rho` is, or where it is 1 or -1."""
+    """Lower end of its 95% interval over the choice of arms, with the variance of Bonett and Wright (2000). null if
+    `rho` is null, 1 or -1."""
     high: float | None
-    """Upper end."""
+    """Upper end of the interval."""
 
 
 class ClaimAtScale(Base):
-    """What our runs say of a claim."""
+    """Findings of our runs on a claim."""
 
     scale: str
     verdict: ClaimVerdict
     judged: list[JudgedExpectation]
     unpredicted: list[Compared]
-    """Differences that were found and of which the claim predicts nothing. They decide nothing."""
+    """Differences that were found but not predicted. They decide nothing."""
     rankings: list[Agreement]
 
 
 def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtScale:
-    """`results`: by name, as they are committed. A study that has none at this scale is not run yet."""
-    found = {one: results.get(results_name(one.study, scale)) for one in claim.expected}
-    judged = [_judged(one, ran, scale) for one, ran in found.items() if ran is None or one.arm in ran.names]
-    rankings = [
-        agreement(ranking, found)
-        for ranking in claim.rankings
-        if (found := results.get(results_name(ranking.study, scale)))
+    """Judge a claim by results, which are keyed by name. Predictions without results at this scale are not run yet."""
+    runs = {expected: results.get(results_name(expected.study, scale)) for expected in claim.expected}
+    judged = [
+        _judged(expected, ran, scale) for expected, ran in runs.items() if ran is None or expected.arm in ran.names
     ]
-    tested: list[ExpectationVerdict] = [one.found for one in judged if not one.is_counted]
+    rankings = [
+        agreement(ranking, ran)
+        for ranking in claim.rankings
+        if (ran := results.get(results_name(ranking.study, scale)))
+    ]
+    tested: list[ExpectationVerdict] = [prediction.found for prediction in judged if not prediction.is_counted]
     return ClaimAtScale(
         scale=scale,
         verdict=_verdict(tested),
         judged=judged,
-        unpredicted=[one for one in unpredicted(claim, results, scale) if is_difference(one)],
+        unpredicted=[found for found in unpredicted(claim, results, scale) if is_difference(found)],
         rankings=rankings,
     )
 
 
-def _verdict(found: list[ExpectationVerdict]) -> ClaimVerdict:
-    if not found:
+def _verdict(verdicts: list[ExpectationVerdict]) -> ClaimVerdict:
+    if not verdicts:
         return "no study yet"
-    if set(found) == {"not run yet"}:
+    if set(verdicts) == {"not run yet"}:
         return "not run yet"
-    if "the opposite" in found:
+    if "the opposite" in verdicts:
         return "contradicted"
-    return "supported" if set(found) == {"as claimed"} else "undecided"
+    return "supported" if set(verdicts) == {"as claimed"} else "undecided"
 
 
 def _judged(expected: Expectation, results: Results | None, scale: str) -> JudgedExpectation:
@@ -121,16 +123,16 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
             share=None,
         )
     untested = expected.untested if scale == AS_IT_STANDS else None
-    is_told = run.has_sides and not untested
-    found = finding(expected, run.comparison) if is_told else "undecided"
+    is_decidable = run.has_sides and not untested
+    found = finding(expected, run.comparison) if is_decidable else "undecided"
     return JudgedExpectation(**dict(run), expected=expected, found=found, untested=untested)
 
 
 def finding(expected: Expectation, found: Comparison) -> ExpectationVerdict:
-    """Whether what was expected was found, its opposite, or neither.
+    """Return whether the prediction was found, its opposite, or neither.
 
-    A difference that was found, and that is shown to be smaller than the margin, does not matter. A difference speaks
-    against "equivalent", "not worse" and "not better" where its whole interval lies beyond the margin.
+    A difference that is shown to be smaller than the margin does not matter. A difference speaks against "equivalent",
+    "not worse" and "not better" only if its whole interval lies beyond the margin.
     """
     match expected.verdict:
         case "better":
@@ -166,12 +168,12 @@ def _is_equivalent(found: Comparison) -> bool:
 
 
 def is_within_margin(found: Comparison) -> bool:
-    """Whether the true difference is shown to be smaller than the margin, be there one or not."""
+    """Return whether the true difference, if there is one, is shown to be smaller than the margin."""
     return found.p_equivalent is not None and found.p_equivalent < ALPHA and "diverged" not in found.verdict
 
 
 def _matters(found: Comparison) -> bool:
-    """Whether a difference lies beyond the margin as a whole; all do where there is none, or where runs diverged."""
+    """Return whether a difference lies wholly beyond the margin. Without a margin, or if runs diverged, it does."""
     if found.margin is None or found.low is None or found.high is None or "diverged" in found.verdict:
         return True
     return found.low >= found.margin or found.high <= -found.margin
@@ -183,7 +185,7 @@ def _differs(found: Comparison, sign: int) -> bool:
 
 
 def agreement(ranking: Ranking, results: Results) -> Agreement:
-    """Of the outcome that the study's answer is about. An arm of which no run ended well takes no part."""
+    """Compare a published order with ours by the primary outcome. Arms without a successful run are left out."""
     means = {arm: found.mean for arm, found in results.compared().items() if found.mean is not None}
     arms = [arm for arm in ranking.values if arm in means]
     if len(arms) < 4:
@@ -198,5 +200,5 @@ def agreement(ranking: Ranking, results: Results) -> Agreement:
     )
 
 
-def _spearman(these: Sequence[float], those: Sequence[float]) -> float:
-    return float(np.corrcoef(stats.rankdata(these), stats.rankdata(those))[0, 1])
+def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
+    return float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1])

@@ -1,4 +1,4 @@
-"""The atlas of published architectures as a page: shares of each choice by year, shapes by year and by size."""
+"""Page of the atlas of published architectures: shares of each choice by year, proportions by year and by size."""
 
 import math
 from collections import Counter, defaultdict
@@ -14,19 +14,19 @@ from archlab.atlas.models import AtlasRow
 from archlab.atlas.table import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, count, more, remarks
 from archlab.atlas.words import NOTHING
 from archlab.files import write_page
-from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
+from archlab.report.charts.marks import DASHED, chart_of, color, layered, tooltip
 from archlab.report.html import render_page
 
 
 def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
-    """Write the page, and the folders above it; its path."""
+    """Write the page, and missing parent folders. Return its path."""
     return write_page(path, render(rows))
 
 
 def render(rows: Sequence[AtlasRow]) -> str:
     """Return the page as text."""
-    choices = [(choice, found) for choice in CHOICES if (found := kinds(rows, choice))]
-    shapes = [drawn for drawn in SHAPES if any(row.size and drawn.of(row) for row in rows)]
+    choices = [(choice, n_families) for choice in CHOICES if (n_families := kinds(rows, choice))]
+    shapes = [proportion for proportion in SHAPES if any(row.size and proportion.of(row) for row in rows)]
     charts = {chart.name: shares(rows, chart) for chart, _ in choices}
     charts |= {chart.name: shape(rows, chart) for chart in shapes}
     charts |= {f"{chart.name}-by-size": by_size(rows, chart) for chart in shapes}
@@ -48,30 +48,32 @@ def render(rows: Sequence[AtlasRow]) -> str:
 
 _HEIGHT = 150
 _SPREAD = 0.62
-"""Part of a year's width over which its models stand side by side."""
+"""Share of a year's width over which its models are spread."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of the architecture, drawn as the share of a year's families that made it this or that way."""
+    """Architectural choice, drawn as the shares of a year's families that chose each option."""
 
     name: str
     title: str
     of: Callable[[AtlasRow], str]
     field: str | None = None
-    """Models in which this field of the config is a stand-in are left out."""
+    """Field of the config. Models whose value is only assumed are left out."""
 
 
 CHOICES = (
     Choice("norm", "Norm", lambda row: row.norm, "norm.kind"),
-    Choice("placement", "Where the norm stands", lambda row: row.placement, "norm.placement"),
+    Choice("placement", "Place of the norm", lambda row: row.placement, "norm.placement"),
     Choice("position", "Positions", lambda row: _POSITIONS.get(row.position, row.position), "position.kind"),
     Choice("activation", "MLP", lambda row: row.activation),
     Choice("gated", "Gate in the MLP", lambda row: NOTHING if row.gated is None else _GATES[row.gated]),
-    Choice("feed_forward", "Dense or mixtures of experts", lambda row: _MLPS.get(row.feed_forward, row.feed_forward)),
-    Choice("mixers", "What brings tokens together", lambda row: row.mixers),
+    Choice(
+        "feed_forward", "Dense MLPs or mixtures of experts", lambda row: _MLPS.get(row.feed_forward, row.feed_forward)
+    ),
+    Choice("mixers", "Token mixing", lambda row: row.mixers),
     Choice("heads", "Query and KV heads", lambda row: row.heads),
-    Choice("reach", "What the layers see", lambda row: _REACHES.get(row.reach, row.reach)),
+    Choice("reach", "Context that the layers see", lambda row: _REACHES.get(row.reach, row.reach)),
     Choice("biases", "Biases", lambda row: _BIASES[row.biases]),
     Choice("block", "Attention and MLP", lambda row: row.block),
     Choice("tied", "Embedding and head", lambda row: "tied" if row.tied else "untied"),
@@ -82,70 +84,73 @@ _GATES = ("without", "with")
 _MLPS = {"dense+mixture": "both"}
 _REACHES = {
     "full": "everything",
-    "local": "a window each",
-    "local+full": "windows and full",
-    "state": "a state each",
-    "state+full": "states and full",
+    "local": "a window",
+    "local+full": "a window or everything",
+    "state": "a state",
+    "state+full": "a state or everything",
 }
-_BIASES = {"all": "everywhere", "some": "in places", "none": "none"}
+_BIASES = {"all": "everywhere", "some": "in some places", "none": "none"}
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """One proportion, drawn as a dot per model and the median of every year."""
+    """Ratio or size of a model, drawn as a dot per model and the median of each year."""
 
     name: str
     title: str
     caption: str
     of: Callable[[AtlasRow], float | None]
-    """None where a model has no such part; it is left out then."""
+    """Function that returns None if the model has no such part; such a model is left out."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
     guides: tuple[float, ...] = ()
-    """The rule of thumb: its values, or its ends."""
+    """Values, or both ends, of the rule of thumb."""
 
 
-_WIDTHS = "Width of one MLP matrix over that of the stream; of a mixture, of all experts together that a token meets."
+_WIDTHS = (
+    "Width of an MLP matrix divided by the width of the residual stream. For a mixture: all active experts together."
+)
 
 SHAPES = (
     Proportion("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
           lambda v: f"{v:.3g}", (1, 2, 4, 8, 16, 32, 64), (8 / 3, 4)),
-    Proportion("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
-          (25, 50, 100, 200), (100, 200)),
-    Proportion("heads-width", "heads · head_dim / d_model", "Width of all queries together over that of the stream.",
+    Proportion("aspect", "d_model / layers", "Wide models are at the top, deep ones at the bottom.",
+          lambda r: r.d_over_layers, lambda v: f"{v:.0f}", (25, 50, 100, 200), (100, 200)),
+    Proportion("heads-width", "heads · head_dim / d_model",
+          "Width of all queries together divided by the width of the residual stream.",
           lambda r: r.heads_over_d, lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
-    Proportion("vocabulary", "Vocabulary", "Rows of the embedding.", lambda r: r.vocab_size, lambda v: count(int(v)),
-          (32e3, 64e3, 128e3, 256e3)),
+    Proportion("vocabulary", "Vocabulary", "Number of rows of the embedding.",
+          lambda r: r.vocab_size, lambda v: count(int(v)), (32e3, 64e3, 128e3, 256e3)),
 )  # fmt: skip
 
 
 def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
-    """What there is of a choice, in order of appearance -> how many families have it in one size at least."""
-    found = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
-    return dict(Counter(kind for _, kind in found))
+    """Map each option, in order of appearance, to the number of families that have it in at least one size."""
+    choices = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
+    return dict(Counter(kind for _, kind in choices))
 
 
 def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
-    """The models that have such a part, and of which the choice is known."""
+    """Return the models that have such a part and whose choice is known."""
     known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
     return [row for row in known if choice.of(row) != NOTHING]
 
 
 def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
-    """One bar per year, stacked in order of appearance.
+    """Return a chart with one bar per year, stacked in order of appearance.
 
-    A family counts once, however many sizes it has; where they differ, each size is its part of one.
+    A family counts once, no matter how many sizes it has. If its sizes differ, each counts as a fraction of the family.
     """
-    named, known = list(kinds(rows, choice)), counted(rows, choice)
+    options, known = list(kinds(rows, choice)), counted(rows, choice)
     sizes = Counter((row.about.year, row.family) for row in known)
     totals = Counter(year for year, _ in sizes)
-    found: defaultdict[tuple[int, str], float] = defaultdict(float)
+    n_families: defaultdict[tuple[int, str], float] = defaultdict(float)
     for row in known:
-        found[row.about.year, choice.of(row)] += 1 / sizes[row.about.year, row.family]
+        n_families[row.about.year, choice.of(row)] += 1 / sizes[row.about.year, row.family]
     data = [
-        {"year": str(year), "kind": kind, "order": named.index(kind), "share": n / totals[year],
+        {"year": str(year), "kind": kind, "order": options.index(kind), "share": n / totals[year],
          "text": f"{year}: {n:.3g} of {totals[year]}"}
-        for (year, kind), n in sorted(found.items())
+        for (year, kind), n in sorted(n_families.items())
     ]  # fmt: skip
     share = alt.Y("share:Q", stack="zero", scale=alt.Scale(domain=[0, 1]))
     return (
@@ -155,25 +160,25 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
         .encode(
             x=_years(Counter(year for year, _ in {(row.about.year, row.family) for row in rows})),
             y=share.axis(title=None, format="%", values=[0, 0.5, 1], grid=False),
-            color=colour(named, "kind"),
+            color=color(options, "kind"),
             order="order:Q",
             tooltip=tooltip("kind", "text"),
         )
     )
 
 
-def shape(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
-    """A dot per model on a logarithmic axis, and a bar at the median of every year."""
+def shape(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
+    """Return a chart with a dot per model on a logarithmic axis, and a bar at the median of each year."""
     by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:
-        if (value := drawn.of(row)) is not None:
+        if (value := proportion.of(row)) is not None:
             by_year[row.about.year].append((row.about.name, value))
-    dots = [dot for year, group in by_year.items() for dot in _dots(year, group, drawn)]
+    dots = [dot for year, group in by_year.items() for dot in _dots(year, group, proportion)]
     middle = [
         {"year": str(year), "offset": 0.5, "value": median(value for _, value in group)}
         for year, group in by_year.items()
     ]
-    y = upright(drawn, [dot["value"] for dot in dots])
+    y = upright(proportion, [dot["value"] for dot in dots])
     x = _years({year: len(group) for year, group in by_year.items()})
     offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
     points = chart_of(dots).mark_point(filled=True, size=34, opacity=0.55, style="dots")
@@ -182,82 +187,82 @@ def shape(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
         points.encode(x=x, xOffset=offset, y=y, tooltip=tooltip("model", "text")),
         bars.encode(x=x, xOffset=offset, y=y),
     ]
-    return layered(layers, drawn.title, _HEIGHT + 60)
+    return layered(layers, proportion.title, _HEIGHT + 60)
 
 
-def upright(drawn: Proportion, values: Sequence[float]) -> alt.Y:
-    """The logarithmic axis of a shape."""
-    scale = alt.Scale(type="log", domain=ends(drawn, values), nice=False)
+def upright(proportion: Proportion, values: Sequence[float]) -> alt.Y:
+    """Return the logarithmic vertical axis of a proportion."""
+    scale = alt.Scale(type="log", domain=ends(proportion, values), nice=False)
     label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
-    return alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
+    return alt.Y("value:Q", scale=scale).axis(title=None, values=list(proportion.ticks), labelExpr=label)
 
 
-def ends(drawn: Proportion, values: Sequence[float]) -> tuple[float, float]:
-    """Of the axis: all values and ticks are on it."""
-    return min(*values, drawn.ticks[0]) / 1.1, max(*values, drawn.ticks[-1]) * 1.1
+def ends(proportion: Proportion, values: Sequence[float]) -> tuple[float, float]:
+    """Return both ends of the axis, so that it covers all values and ticks."""
+    return min(*values, proportion.ticks[0]) / 1.1, max(*values, proportion.ticks[-1]) * 1.1
 
 
-def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Proportion) -> Iterator[dict[str, Any]]:
+def _dots(year: int, group: Sequence[tuple[str, float]], proportion: Proportion) -> Iterator[dict[str, Any]]:
     for index, (model, value) in enumerate(group):
         offset = 0.5 + _SPREAD * ((index + 0.5) / len(group) - 0.5)
         yield {"model": model, "year": str(year), "offset": offset, "value": value,
-               "text": f"{drawn.title} {drawn.format(value)}"}  # fmt: skip
+               "text": f"{proportion.title} {proportion.format(value)}"}  # fmt: skip
 
 
 def _years(n: Mapping[int, int]) -> alt.X:
-    """All years, `’17`; below them how many there are in each."""
-    every = [str(year) for year in range(min(n), max(n) + 1)]
-    numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in every) + "}"
+    """Return an axis of all years, such as `’17`, with the count of each year below it."""
+    years = [str(year) for year in range(min(n), max(n) + 1)]
+    numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in years) + "}"
     axis = alt.Axis(
         title=None, labelAngle=0, grid=False, labelExpr=f"['’' + slice(datum.label, 2), {numbers}[datum.label]]"
     )
-    return alt.X("year:O", scale=alt.Scale(domain=every), axis=axis)
+    return alt.X("year:O", scale=alt.Scale(domain=years), axis=axis)
 
 
 MLP_KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
-"""The colours, in order."""
+"""Kinds of MLP, in the order of their colors."""
 
 _SIZES_WIDTH, _SIZES_HEIGHT = 430, 300
-"""Pixels; the width is that on a usual page, by which names are placed."""
+"""Pixels. The width is that of a chart on a usual page; names are placed for it."""
 _LETTER, _LINE = 6.2, 13
-"""Pixels of a name's letter and line."""
+"""Width of a letter and height of a line of a name, in pixels."""
 _GAP = 8
 """Pixels between a dot and its name."""
 _UNUSUAL = 1.4
-"""Factor beyond the rule of thumb from which on a model is named."""
+"""A model is named if it is beyond the rule of thumb by at least this factor."""
 _SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
 _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
-"""A Vega expression: 1B for 1e9."""
+"""Vega expression that writes 1e9 as 1B."""
 
 Box = tuple[float, float, float, float]
-"""Left, right, upper and lower end in pixels."""
+"""Left, right, upper and lower edge, in pixels."""
 
 
-def by_size(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
-    """A dot per model of known size on two logarithmic axes, and lines at the rule of thumb."""
+def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
+    """Return a chart with a dot per model of known size on two logarithmic axes, and lines at the rule of thumb."""
     dots = [
         {"model": row.about.name, "size": row.size, "value": value, "kind": _mlp_kind(row),
-         "text": f"{count(row.size)}, {drawn.title} {drawn.format(value)}"}
+         "text": f"{count(row.size)}, {proportion.title} {proportion.format(value)}"}
         for row in rows
-        if row.size is not None and (value := drawn.of(row)) is not None
+        if row.size is not None and (value := proportion.of(row)) is not None
     ]  # fmt: skip
     domain = [min(dot["size"] for dot in dots) / 1.3, max(dot["size"] for dot in dots) * 1.3]
     axis = alt.Axis(title=None, values=list(_SIZES), grid=False, labelExpr=_SIZE)
     x = alt.X("size:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=axis)
-    y = upright(drawn, [dot["value"] for dot in dots])
+    y = upright(proportion, [dot["value"] for dot in dots])
     points = chart_of(dots).mark_point(filled=True, size=46, opacity=0.7)
-    guides = chart_of([{"value": value} for value in drawn.guides])
+    guides = chart_of([{"value": value} for value in proportion.guides])
     layers = [
         guides.mark_rule(strokeDash=DASHED, style="notch").encode(y=y),
-        points.encode(x=x, y=y, color=colour(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
+        points.encode(x=x, y=y, color=color(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
     ]
-    sides = list(_named(dots, drawn, domain))
+    sides = list(_named(dots, proportion, domain))
     for direction in (1, -1):
-        here = chart_of([dot for dot, side in sides if side == direction])
+        named = chart_of([dot for dot, side in sides if side == direction])
         align = "left" if direction > 0 else "right"
-        text = here.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
+        text = named.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
         layers.append(text.encode(x=x, y=y, text="model:N"))
-    return layered(layers, f"{drawn.title} by size", _SIZES_HEIGHT)
+    return layered(layers, f"{proportion.title} by size", _SIZES_HEIGHT)
 
 
 def _mlp_kind(row: AtlasRow) -> str:
@@ -267,14 +272,14 @@ def _mlp_kind(row: AtlasRow) -> str:
 
 
 def _named(
-    dots: Sequence[dict[str, Any]], drawn: Proportion, domain: Sequence[float]
+    dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Unusual models, the most unusual first, with the side where their name covers no dot and no other name."""
-    if not drawn.guides:
+    """Yield unusual models, the most unusual first, and the side where the name covers no dot and no other name."""
+    if not proportion.guides:
         return
-    low, high = drawn.guides[0], drawn.guides[-1]
+    low, high = proportion.guides[0], proportion.guides[-1]
     beyond = {dot["model"]: max(dot["value"] / high, low / dot["value"]) for dot in dots}
-    places = {dot["model"]: _place(dot, dots, drawn, domain) for dot in dots}
+    places = {dot["model"]: _place(dot, dots, proportion, domain) for dot in dots}
     taken = list[Box]()
     for dot in sorted(dots, key=lambda dot: -beyond[dot["model"]]):
         if beyond[dot["model"]] < _UNUSUAL:
@@ -291,10 +296,10 @@ def _named(
 
 
 def _place(
-    dot: dict[str, Any], dots: Sequence[dict[str, Any]], drawn: Proportion, domain: Sequence[float]
+    dot: dict[str, Any], dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
 ) -> tuple[float, float]:
-    """In pixels."""
-    low, high = ends(drawn, [other["value"] for other in dots])
+    """Return the position of a dot in pixels."""
+    low, high = ends(proportion, [other["value"] for other in dots])
     x = math.log(dot["size"] / domain[0]) / math.log(domain[1] / domain[0])
     return _SIZES_WIDTH * x, _SIZES_HEIGHT * (1 - math.log(dot["value"] / low) / math.log(high / low))
 
@@ -303,5 +308,5 @@ def _around(x: float, y: float, half_width: float, half_height: float) -> Box:
     return x - half_width, x + half_width, y - half_height, y + half_height
 
 
-def _meet(one: Box, other: Box) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+def _meet(a: Box, b: Box) -> bool:
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]

@@ -1,4 +1,4 @@
-"""What `archlab check` says of a finding, and who says so: the same in the terminal, as JSON and on the page."""
+"""Findings of `archlab check` in words, with their sources: the same in the terminal, as JSON and on the page."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,10 @@ _MOST_NAMES = 6
 
 
 def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """Of each finding what it is, why it matters, what is known of others, and who says so."""
-    for found in findings:
-        yield f"{found.level:<9}{found.what}"
-        for text in (*said(found), *_references(found)):
+    """Yield lines of text for each finding: what it is, why it matters, what others do, and the sources."""
+    for finding in findings:
+        yield f"{finding.level:<9}{finding.what}"
+        for text in (*sentences(finding), *_references(finding)):
             yield from textwrap.wrap(
                 text,
                 max(width, 40),
@@ -33,29 +33,29 @@ def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
         yield ""
 
 
-def said(found: Finding) -> Iterator[str]:
-    """Whole sentences."""
-    yield found.why
-    if found.measured:
-        yield f"Measured {_measured(found.measured)}."
-    if found.published:
-        yield f"Published: {found.published}."
-    if found.others:
-        named, more = ", ".join(found.others[:_MOST_NAMES]), len(found.others) - _MOST_NAMES
-        yield f"Published all the same: {named}{f' and {more} more' if more > 0 else ''}."
+def sentences(finding: Finding) -> Iterator[str]:
+    """Yield the sentences that explain a finding."""
+    yield finding.why
+    if finding.measured:
+        yield f"Measured {_measured(finding.measured)}."
+    if finding.published:
+        yield f"Published: {finding.published}."
+    if finding.others:
+        names, more = ", ".join(finding.others[:_MOST_NAMES]), len(finding.others) - _MOST_NAMES
+        yield f"Published models that do it anyway: {names}{f' and {more} more' if more > 0 else ''}."
 
 
 def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
-    """Return the rows of a table of a pipeline's stages, the headings first; neighbors that are alike share a row."""
+    """Yield the rows of a table of pipeline stages, headings first. Neighbors that are alike share a row."""
     layers, counted, last = layer_configs(case.config.model), case.counted, len(cut.layers) - 1
     head = counted.embedding if case.config.model.head.tied else counted.head
     mean = sum(cut.work) / len(cut.work)
     rows = list[tuple[str, str, str]]()
-    for i, of_stage in enumerate(cut.layers):
-        own = sum(layers[index].parameters().total() for index in of_stage)
+    for i, stage in enumerate(cut.layers):
+        own = sum(layers[index].parameters().total() for index in stage)
         ends = [*(["embedding"] if i == 0 else []), *(["head"] if i == last else [])]
         own += counted.embedding * (i == 0) + head * (i == last)
-        rows.append((" + ".join([str(len(of_stage)), *ends]), count(own), f"{cut.work[i] / mean:.2f}"))
+        rows.append((" + ".join([str(len(stage)), *ends]), count(own), f"{cut.work[i] / mean:.2f}"))
     yield "stage", "layers", "parameters", "work / mean"
     first = 1
     for row, alike in groupby(rows):
@@ -64,23 +64,23 @@ def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
         first += n
 
 
-def claims_about(found: Finding) -> list[Claim]:
-    """Those of the ledger."""
-    return [claims()[number] for number in found.claims]
+def claims_about(finding: Finding) -> list[Claim]:
+    """Return the claims of the ledger that the finding is about."""
+    return [claims()[number] for number in finding.claims]
 
 
 def command(claim: Claim) -> str:
-    """What tells it in full."""
+    """Return the command that prints the claim in full."""
     return f"archlab ledger {claim.number}"
 
 
-def as_json(found: Finding) -> dict[str, Any]:
-    """With its sources as the ledger has them, and the commands that tell its claims in full."""
-    keys = [*found.sources, *([found.measured.source] if found.measured else [])]
+def as_json(finding: Finding) -> dict[str, Any]:
+    """Return the finding as JSON, with its sources from the ledger and the commands that print its claims in full."""
+    keys = [*finding.sources, *([finding.measured.source] if finding.measured else [])]
     return {
-        **found.model_dump(mode="json"),
+        **finding.model_dump(mode="json"),
         "sources": {key: sources()[key].model_dump(mode="json") for key in keys},
-        "claims": {claim.number: command(claim) for claim in claims_about(found)},
+        "claims": {claim.number: command(claim) for claim in claims_about(finding)},
     }
 
 
@@ -89,28 +89,29 @@ def _measured(point: PublishedResult) -> str:
     return f"at {shown(point.at)}: {point.found} ({where})"
 
 
-def _references(found: Finding) -> Iterator[str]:
-    if found.sources:
-        yield f"Source: {'; '.join(', '.join(filter(None, [one.cited, one.where])) for one in cited(found.sources))}."
-    for claim in claims_about(found):
+def _references(finding: Finding) -> Iterator[str]:
+    if finding.sources:
+        citations = (", ".join(filter(None, [source.cited, source.where])) for source in cited(finding.sources))
+        yield f"Source: {'; '.join(citations)}."
+    for claim in claims_about(finding):
         yield f"Claim {claim.number}, {claim.name}: {command(claim)}"
 
 
-def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
-    """Write the page, and the folders above it; its path."""
-    return write_page(path, render(config, found))
+def write_check(config: str, findings: Sequence[Finding], path: Path) -> Path:
+    """Write the page, and missing parent folders. Return its path."""
+    return write_page(path, render(config, findings))
 
 
-def render(config: str, found: Sequence[Finding]) -> str:
-    """Return the page as text. `config`: as it was called."""
+def render(config: str, findings: Sequence[Finding]) -> str:
+    """Return the page as text. `config` is the name that the user typed."""
     from archlab.report.html import render_page  # Altair takes a second to load
 
     return render_page(
         "check",
         config=config,
-        found=found,
-        summary=summary(found),
-        said=said,
+        findings=findings,
+        summary=summary(findings),
+        sentences=sentences,
         claims_about=claims_about,
         command=command,
         cited=cited,

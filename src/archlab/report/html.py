@@ -1,4 +1,4 @@
-"""How every page is made: a template, what it shows and its charts become one HTML file that loads nothing."""
+"""Rendering of every page: a template, its values and its charts become one HTML file that loads nothing."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,30 +19,30 @@ from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
 def render_page(
     template: str,
     charts: Mapping[str, alt.TopLevelMixin | None] | None = None,
-    colours: Mapping[Mode, Sequence[str]] | None = None,
-    **shown: Any,
+    colors: Mapping[Mode, Sequence[str]] | None = None,
+    **values: Any,
 ) -> str:
-    """Return the page of that template as text: styles, charts and Vega itself are inlined.
+    """Return the page of this template as text, with styles, charts and Vega inlined.
 
-    `charts`: by the name of their place on the page; None if there is nothing to draw. Vega is on pages with charts
-    only. `colours`: of what is told apart by color; by default the palette's distinct ones. `shown`: the template's
-    values. What it prints is escaped, what it lacks is an error.
+    The mapping `charts` gives each place on the page its chart, or None if there is nothing to draw. Only pages with
+    charts contain Vega. The `colors` are those of the categories, by default the palette's distinct ones. The `values`
+    are the template's variables. Everything that the template prints is escaped; a missing variable is an error.
     """
-    colours = colours or {mode: PALETTES[mode].distinct for mode in MODES}
+    colors = colors or {mode: PALETTES[mode].distinct for mode in MODES}
     return (
         _environment()
         .get_template(f"{template}.html.jinja")
         .render(
             specs={name: _full_width(chart) for name, chart in (charts or {}).items() if chart is not None},
-            themes={mode: vega_theme(mode, colours[mode]) for mode in MODES},
-            colours=list(zip(*(colours[mode] for mode in MODES), strict=True)),
-            **shown,
+            themes={mode: vega_theme(mode, colors[mode]) for mode in MODES},
+            colors=list(zip(*(colors[mode] for mode in MODES), strict=True)),
+            **values,
         )
     )
 
 
 def sentence(title: str) -> str:
-    """Return the title with a capital first letter, and the others as they are."""
+    """Return the title with its first letter capitalized and the rest unchanged."""
     return title[:1].upper() + title[1:]
 
 
@@ -54,37 +54,37 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_shown,
+        finalize=_printed,
     )
     environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega}
     return environment
 
 
-def _shown(value: object) -> object:
-    """Return the value as a template prints it: text as `visible` shows it, and our own markup as it is."""
+def _printed(value: object) -> object:
+    """Return the value as a template prints it: text through `visible`, and our own markup unchanged."""
     return value if hasattr(value, "__html__") else visible(str(value))
 
 
 def _full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """Vega-Lite that is as wide as its place on the page. That it is valid is what tests ask."""
+    """Return a Vega-Lite spec that is as wide as its place on the page. Tests check that it is valid."""
     return {**chart.to_dict(validate=False), "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 @cache
 def _vega() -> Markup:
-    """Vega, Vega-Lite and vega-embed as one script, from the wheel of vl-convert, which takes a second to bundle it."""
+    """Return Vega, Vega-Lite and vega-embed as one script from the wheel of vl-convert. Bundling takes a second."""
     snippet = "window.vegaEmbed = vegaEmbed;"
     key = ["vega", version("vl-convert-python"), snippet]
     return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))
 
 
 def _inline(name: str) -> Markup:
-    """A style or a script of ours, from the templates."""
+    """Return one of our own styles or scripts from the templates."""
     return _safe_inline((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
 
 
 def _safe_inline(code: str) -> Markup:
-    """Our own or Vega's code as it is, after making sure that it does not close the element it stands in."""
+    """Return code unchanged as markup. Raise ValueError if it would close the element that contains it."""
     if "</script" in code or "</style" in code or "<!--" in code:
-        raise ValueError("code to inline would end its element early")
+        raise ValueError("the code to inline would close its element early")
     return Markup(code)

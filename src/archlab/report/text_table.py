@@ -1,4 +1,4 @@
-"""Tables as text, as narrow as the terminal: the widest column is broken first, and only between words."""
+"""Text tables that fit the width of the terminal. The widest column is wrapped first, and only between words."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,21 +9,22 @@ from rich.cells import cell_len
 from archlab.config.core.text import visible
 
 FIXED = "\u00a0"
-"""A space at which no line is broken."""
+"""Space at which no line is broken."""
 
 _PIECE_ENDS = re.compile(r"(?<= )|(?<=[-./])(?=[A-Za-z])")
-"""Behind a space; inside `pre-norm`, `model.norm.kind` and `runs/a`, not inside a number."""
+"""Places where a line may be broken: after a space, and inside `pre-norm`, `model.norm.kind` and `runs/a`, but not
+inside a number."""
 
 
 class Table(NamedTuple):
-    """Rows under headings; all but the first column are numbers."""
+    """Rows under headings. All columns except the first hold numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]]:
-    """The same rows with lines broken until all columns together are `room` wide, or cannot be broken any more."""
+    """Yield the rows with wrapped cells, so that all columns together are at most `room` wide, if that is possible."""
     whole = [[visible(cell) for cell in column] for column in zip(*rows, strict=True)]
     columns, open_ = list(whole), set(range(len(whole)))
     while open_ and sum(map(_extent, columns)) > room:
@@ -37,12 +38,12 @@ def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]
 
 
 def _extent(cells: Sequence[str]) -> int:
-    """Columns of the terminal that the longest line takes."""
+    """Return the width of the longest line, in columns of the terminal."""
     return max(cell_len(line) for cell in cells for line in cell.split("\n"))
 
 
 def _broken(text: str, width: int) -> str:
-    """Lines of that width, as long as no piece is longer."""
+    """Wrap the text to lines of this width. A single piece that is longer stays whole."""
     lines: list[str] = []
     for line in text.split("\n"):
         lines.append("")

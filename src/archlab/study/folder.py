@@ -19,13 +19,13 @@ from archlab.data.split import n_test_folds
 from archlab.digests import DIGESTS, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
-from archlab.files import TEMPORARY, disk_errors, make_folder, refuse_linked_folders, remove_folder, write_atomic
+from archlab.files import STUDY, TEMPORARY, disk_errors, make_folder, refuse_linked_folders, remove_folder, write_atomic
 from archlab.study.arm import Arm
 from archlab.study.formatting import listed
 from archlab.study.record import StudySummary, has_summary, read_summary
 from archlab.study.schema import Seeds, StudyConfig
 from archlab.study.study_file import is_study_folder, read_held
-from archlab.training.run_folder import STUDY, RunFolder
+from archlab.training.run_folder import RunFolder
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""

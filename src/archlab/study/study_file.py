@@ -19,11 +19,10 @@ from archlab.config.problems import ConfigError, Problem, nearest, raise_problem
 from archlab.config.schema import Config
 from archlab.digests import verify
 from archlab.errors import UserError
-from archlab.files import real_path
+from archlab.files import STUDY, real_path
 from archlab.study.design import arms
 from archlab.study.outcome_schema import named
 from archlab.study.schema import StudyConfig
-from archlab.training.run_folder import STUDY
 
 _MOST_EXTENDED = 100
 """Studies that extend each other."""

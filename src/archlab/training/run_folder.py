@@ -31,6 +31,7 @@ from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verif
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import (
+    STUDY,
     TEMPORARY,
     disk_errors,
     make_folder,
@@ -61,8 +62,6 @@ _WHERE_IT_LIES = ("data.path", "data.mixture", "data.held_out")
 """Fields that decide the text, which may lie elsewhere by now; its tokens are compared by themselves."""
 
 SUMMARY = "summary.json"
-STUDY = "study.yaml"
-"""File that makes a folder a study's; its runs are in `runs/` beside it."""
 DOCUMENTS = "documents.json"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
 _LOCK = ".lock"

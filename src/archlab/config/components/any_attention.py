@@ -63,9 +63,7 @@ class AnyAttention(Visibility, QueryHeads):
         key_width: int,
         value_width: int,
         kv_width: int,
-        *,
         sinks: int = 0,
-        lies_by_head: bool = False,
     ) -> Iterator[Operation]:
         """Yield the products of queries with keys, the softmax, and the products with values. A fused kernel keeps no
         scores.
@@ -74,7 +72,7 @@ class AnyAttention(Visibility, QueryHeads):
         product with the vector of every distance, of which each pair uses one. A bias is read for every pair.
 
         `kv_width` is the number of elements per token in the keys and values of all heads. With a cache, they are read
-        from it. `lies_by_head` says whether queries lie in memory head by head instead of token by token.
+        from it.
         """
         needs = self._needs_in_pass(site, model_pass)
         heads, pairs = self.n_heads, model_pass.texts * self._pairs(needs, model_pass)
@@ -93,9 +91,7 @@ class AnyAttention(Visibility, QueryHeads):
             weights=learned * model_pass.bytes_each,
             kept=self.kept_bytes(site, model_pass),
             moved=(queries + model_pass.rows * kv_width + biases) * model_pass.bytes_each,
-            saved=self._saved(
-                site, model_pass, key_width, value_width, kv_width, has_sinks=sinks > 0, lies_by_head=lies_by_head
-            ),
+            saved=self._saved(site, model_pass, key_width, value_width, kv_width, has_sinks=sinks > 0),
             times=2 if is_written else 1,
         )
         scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
@@ -112,6 +108,10 @@ class AnyAttention(Visibility, QueryHeads):
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
         )
 
+    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+        """Return whether queries lie in memory head by head instead of token by token."""
+        return False
+
     def _saved(
         self,
         site: Site,
@@ -121,7 +121,6 @@ class AnyAttention(Visibility, QueryHeads):
         kv_width: int,
         *,
         has_sinks: bool,
-        lies_by_head: bool,
     ) -> float:
         """Return the bytes of queries, keys, values, masks and biases that training keeps.
 
@@ -136,7 +135,11 @@ class AnyAttention(Visibility, QueryHeads):
         output_width = 0
         if model_pass.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
-            is_copied = lies_by_head or bool(self._blocks(needs, model_pass)) or key_width != value_width
+            is_copied = (
+                self._lies_by_head(site, model_pass)
+                or bool(self._blocks(needs, model_pass))
+                or key_width != value_width
+            )
             is_copied |= bytes_each != model_pass.bytes_each
             key_width = value_width = max(key_width, value_width)
             output_width = value_width * is_copied

@@ -106,7 +106,7 @@ class Latent(AnyAttention):
         kv_rank.
         """
         d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
-        is_absorbed = model_pass.is_cached and self.absorbing_is_less(model_pass.tokens)
+        is_absorbed = self._is_absorbed(model_pass)
         if rank:
             yield model_pass.product("projections", d, rank, bias=rank * self.qkv_bias)
             yield from model_pass.norm(self.narrow_norm, rank)
@@ -135,8 +135,15 @@ class Latent(AnyAttention):
             yield from self.mixing(site, model_pass, self.kept_width, value, self.kept_width)
         else:
             kv_width = H * (self.query_width + self.v_dim)
-            yield from self.mixing(site, model_pass, self.query_width, self.v_dim, kv_width, lies_by_head=True)
+            yield from self.mixing(site, model_pass, self.query_width, self.v_dim, kv_width)
         yield model_pass.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
+
+    def _is_absorbed(self, model_pass: Pass) -> bool:
+        return model_pass.is_cached and self.absorbing_is_less(model_pass.tokens)
+
+    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+        """Return whether the keys and values of all heads are computed."""
+        return not self._is_absorbed(model_pass)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         return (StateTensor("latent", (1, keys_kept(self, capacity), self.kept_width), per_token=True),)

@@ -177,15 +177,8 @@ class MultiHead(AnyAttention, _Shape):
         if self.temperature is not None:
             yield model_pass.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
         kv_width = self.n_kv_heads * (self.head_dim + self.v_dim)
-        yield from self.mixing(
-            site,
-            model_pass,
-            self.head_dim,
-            self.v_dim,
-            kv_width,
-            sinks=self.n_heads * self.sinks,
-            lies_by_head=self._lies_by_head(site),
-        )
+        sinks = self.n_heads * self.sinks
+        yield from self.mixing(site, model_pass, self.head_dim, self.v_dim, kv_width, sinks)
         yield from model_pass.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
         if self.gate is not None:
             yield model_pass.product(
@@ -197,9 +190,8 @@ class MultiHead(AnyAttention, _Shape):
             yield model_pass.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
-    def _lies_by_head(self, site: Site) -> bool:
-        """Return whether queries lie in memory head by head. Torch's norms and a partial rotation copy them that
-        way."""
+    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+        """Return whether torch's norms or a partial rotation copy the queries head by head."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
         if isinstance(norm, NoNorm) or norm.scope != "head":

@@ -1,8 +1,8 @@
-"""A gated MLP with one more norm before its last matrix, where BitNet has one: none, RMS norm, or batch norm.
+"""Gated MLP with an optional norm before its last matrix, as in BitNet: none, RMSNorm, or batch norm.
 
-Batch norm (Ioffe 2015) divides every feature by its scatter over all tokens of the batch: of other texts, and of what
-comes later in the same text. In training a token so learns of its future; when the model is used, running averages
-stand in for the batch, and what was learnt no longer fits.
+Batch norm (Ioffe 2015) divides every feature by its standard deviation over all tokens of the batch. These include
+other texts and later tokens of the same text, so in training a token has information about its future. When the model
+is used, running averages replace the statistics of the batch, and what was learned no longer fits.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ import archlab
 
 
 class Options(archlab.Component):
-    """What a config may say."""
+    """Options in a config."""
 
     d_ff: int = 176
     norm: Literal["none", "rms", "batch"] = "none"
 
     def parameters(self, site: Any) -> dict[str, int]:
-        """Three matrices, and the norm's weights."""
+        """Count the three matrices and the weights of the norm."""
         return {"mlp": 3 * site.d_model * self.d_ff, "norms": self.d_ff * (self.norm != "none")}
 
     def work(self, site: Any, this: Any) -> Iterator[Any]:
-        """As a gated MLP, and the norm."""
+        """Yield the operations of a gated MLP and of the norm."""
         yield this.product("mlp", site.d_model, self.d_ff)
         yield this.product("mlp", site.d_model, self.d_ff, shares_input=True)
         yield this.element_wise("activations", "mlp", self.d_ff, flops=4, saved=1)
@@ -37,7 +37,7 @@ class Options(archlab.Component):
 
 
 class NormedMLP(nn.Module):
-    """down(norm(silu(gate x) * up x))."""
+    """Compute down(norm(silu(gate x) * up x))."""
 
     mean: Tensor
     variance: Tensor
@@ -54,7 +54,7 @@ class NormedMLP(nn.Module):
             self.register_buffer("variance", torch.ones(width))
 
     def forward(self, x_BTD: Tensor, context: Any = None, state: Any = None) -> Tensor:
-        """[batch, tokens, d_model] -> the same."""
+        """Map a tensor of shape [batch, tokens, d_model] to the same shape."""
         hidden_BTF = F.silu(self.gate(x_BTD)) * self.up(x_BTD)
         if self.norm == "rms":
             hidden_BTF = F.rms_norm(hidden_BTF, hidden_BTF.shape[-1:], self.weight.to(hidden_BTF.dtype), 1e-5)

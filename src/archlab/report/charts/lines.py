@@ -1,5 +1,6 @@
-"""Curves over training tokens, and what all pictures with a line per arm share: the vertical axis, the names at the
-lines' ends. A line is told from those that it overlaps by its dashes. The page sets `chosen` to single out an arm.
+"""Curves over training tokens, and parts of all charts with a line per arm: the vertical axis and names beside lines.
+
+Dashes tell overlapping lines apart. The page sets the parameter `chosen` to highlight one arm.
 """
 
 import math
@@ -10,46 +11,46 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
-from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, colour, dashes, layered, tooltip
+from archlab.report.charts.marks import ON_A_PHONE, ChartRow, Width, chart_of, color, dashes, layered, tooltip
 from archlab.study.formatting import amount
 from archlab.study.outcome_schema import Unit
 
 _LINE = 15
-"""Pixels from one name to the next."""
+"""Least distance between two names, in pixels."""
 
 _ROOM = 190
-"""Pixels that a name beside the lines may take on a page."""
+"""Largest width of a name beside the lines on a page, in pixels."""
 
 _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
-"""Pixels, and how many letters have their place in them."""
+"""Largest width of a name on a phone, in pixels, and the number of letters that fit."""
 
 _BEYOND = 20
-"""Heights of a picture."""
+"""Points outside the axis are moved to at most this many heights of the chart beyond its edge."""
 
 _TINY = -700.0
-"""Logarithm of a number that a float still holds, as that of its inverse."""
+"""Logarithm of a very small number. A float can hold this number and its inverse."""
 
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
-"""Between the labels of training tokens, as a share of the axis."""
+"""Least gap between labels of training tokens, as a share of the axis."""
 
 _LABEL = 46
-"""Pixels from one label of tokens to the next, so that both can be read."""
+"""Least distance between two labels of training tokens, in pixels."""
 
 
 class Axis(NamedTuple):
-    """What the vertical axis of curves shows."""
+    """Vertical axis of curves: its title, unit and scale."""
 
     title: str
     unit: Unit
     is_logarithmic: bool = False
 
     def text(self, value: float) -> str:
-        """As our tables write it."""
+        """Return the value as our tables write it."""
         return amount(value, self.unit)
 
 
 class YAxis:
-    """`y("low")`: a field on the one vertical axis that all layers of a chart share."""
+    """Vertical axis that all layers of a chart share. `y("low")` encodes a field on it."""
 
     def __init__(self, title: str, unit: Unit, low: float, high: float, is_logarithmic: bool = False) -> None:
         self.low, self.high, self.is_logarithmic = low, high, is_logarithmic
@@ -61,16 +62,19 @@ class YAxis:
             self._axis = axis(title, unit, low, high, most=6)
 
     def __call__(self, field: str) -> alt.Y:
-        """The field, on this axis."""
+        """Return the encoding of a field on this axis."""
         return alt.Y(f"{field}:Q", scale=self._scale, axis=self._axis)
 
-    def held(self, value: float) -> float:
-        """The value, or the end of the axis where it is beyond."""
+    def clamped(self, value: float) -> float:
+        """Return the value, or the nearest end of the axis if the value is beyond it."""
         return min(max(value, self.low), self.high)
 
     def in_reach(self, value: float) -> float:
-        """The value, or a point so far beyond the end of the axis that a line to it leaves as steeply. The renderer
-        aborts the process where coordinates are millions of pixels away."""
+        """Return the value, or a nearer point if the value is very far beyond the axis.
+
+        A line to that point leaves the chart almost as steeply. The renderer aborts the process if coordinates are
+        millions of pixels away.
+        """
         if self.is_logarithmic:
             low, high = math.log(self.low), math.log(self.high)
             reach = _BEYOND * (high - low)
@@ -81,10 +85,10 @@ class YAxis:
 
 
 def curves(
-    named: Sequence[str],
+    arms: Sequence[str],
     means: Sequence[ChartRow],
-    gone: Sequence[ChartRow],
-    drawn: Axis,
+    diverged: Sequence[ChartRow],
+    vertical: Axis,
     *,
     marks: Sequence[ChartRow] = (),
     width: Width = "container",
@@ -93,45 +97,46 @@ def curves(
     named_beside: bool = True,
     height: int = 260,
 ) -> alt.LayerChart | None:
-    """A line through the means of each name, in a band from the lowest to the highest; a single mean is a point.
+    """Return a chart with a line through the means of each name, in a band from the lowest to the highest value.
 
-    None if no name has two means, and none diverged. What diverged (`gone`) is a thin line that ends in a cross, held
-    at the edge where the line leaves the picture. `marks` are triangles, held there too. `named_beside`: names stand
-    where the lines end.
+    A single mean is a point. Rows of diverged runs are thin lines that end in a cross. Crosses and triangles (`marks`)
+    beyond the axis are drawn at its edge. With `named_beside`, each name is beside the end of its line. Return None if
+    no name has two means and nothing diverged.
     """
-    last = max((row["tokens"] for row in means or gone), default=0)
+    last = max((row["tokens"] for row in means or diverged), default=0)
     begin = last // 2 if second_half else 0
-    means, gone = ([row for row in rows if row["tokens"] >= begin] for rows in (means, gone))
-    if drawn.is_logarithmic:  # which has no place for 0
+    means, diverged = ([row for row in rows if row["tokens"] >= begin] for rows in (means, diverged))
+    if vertical.is_logarithmic:  # such an axis has no place for 0
         means = [row for row in means if row["low"] > 0]
-    lines = means or [row for row in gone if row["low"] > 0 or not drawn.is_logarithmic]
+    lines = means or [row for row in diverged if row["low"] > 0 or not vertical.is_logarithmic]
     per_name = Counter(row["arm"] for row in means)
-    if not lines or (not gone and max(per_name.values()) < 2):
+    if not lines or (not diverged and max(per_name.values()) < 2):
         return None
-    alone = [row for row in means if per_name[row["arm"]] == 1]
+    single_means = [row for row in means if per_name[row["arm"]] == 1]
     low, high = _range_of_ends(lines) if second_half else _range_of_lines(lines)
-    y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
+    y = YAxis(vertical.title, vertical.unit, *padded(low, high, vertical.is_logarithmic), vertical.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
-    base = chart_of(means).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
-    height = tall_enough(height, len(named)) if named_beside else height
+    base = chart_of(means).encode(x=x, color=color(arms), tooltip=tooltip("arm", "text"))
+    height = tall_enough(height, len(arms)) if named_beside else height
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
-        base.mark_line(clip=True, strokeWidth=2).encode(
-            y=y("mean"), strokeDash=dashes(named), opacity=opacity(1, 0.12)
-        ),
+        base.mark_line(clip=True, strokeWidth=2).encode(y=y("mean"), strokeDash=dashes(arms), opacity=opacity(1, 0.12)),
         base.mark_point(clip=True, size=90, opacity=0, filled=True).encode(y=y("mean")),
-        *([_points(alone, x, y, named)] if alone else []),
-        *_diverged(gone, x, y, named),
-        *_marked([row for row in marks if row["tokens"] >= begin], x, y, named),
-        *([names([*gone, *means], y, width, height, named)] if named_beside else []),
+        *([_points(single_means, x, y, arms)] if single_means else []),
+        *_diverged(diverged, x, y, arms),
+        *_marked([row for row in marks if row["tokens"] >= begin], x, y, arms),
+        *([names([*diverged, *means], y, width, height, arms)] if named_beside else []),
     ]
-    description = f"{drawn.title} over training tokens, a line for each, with a band from the lowest to the highest"
+    description = f"{vertical.title} over training tokens: a line for each name, with a band from lowest to highest"
     return layered(layers, description, height, width).add_params(single_out())
 
 
 def _x(lines: Sequence[ChartRow], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
-    """Training tokens. Where the early ones matter as much as the late ones, the axis is logarithmic, and linear only
-    before the first evaluation after an update. The end of the training always has its label."""
+    """Return the axis of training tokens, on which the end of the training always has a label.
+
+    If early tokens matter as much as late ones, the axis is logarithmic. It is then linear only before the first
+    evaluation that follows an update.
+    """
     first = min((row["tokens"] for row in lines if row["tokens"]), default=0)
     is_logarithmic = from_zero and 0 < 4 * first <= last
     if is_logarithmic:
@@ -167,76 +172,86 @@ def _range_of_ends(rows: Sequence[ChartRow]) -> tuple[float, float]:
     return _range_of_lines([row for row in rows if last[row["arm"]] in near])
 
 
-def _points(rows: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
-    base = chart_of(rows).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
+def _points(rows: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) -> alt.Chart:
+    base = chart_of(rows).encode(x=x, y=y("mean"), color=color(arms), opacity=opacity(1, 0.12))
     return base.mark_point(clip=True, size=50, filled=True)
 
 
-def _diverged(gone: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
-    if not gone:
+def _diverged(diverged: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) -> list[alt.Chart]:
+    if not diverged:
         return []
-    rows = [{**row, "held": y.held(row["mean"]), "mean": y.in_reach(row["mean"])} for row in gone]
+    rows = [{**row, "clamped": y.clamped(row["mean"]), "mean": y.in_reach(row["mean"])} for row in diverged]
     base = chart_of(rows)
-    base = base.encode(x=x, color=colour(named), detail="seed:N", tooltip=tooltip("arm", "text"))
+    base = base.encode(x=x, color=color(arms), detail="seed:N", tooltip=tooltip("arm", "text"))
     base = base.encode(opacity=opacity(0.9, 0.12))
     end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)
-    return [base.mark_line(clip=True, strokeWidth=1).encode(y=y("mean")), end.encode(y=y("held"))]
+    return [base.mark_line(clip=True, strokeWidth=1).encode(y=y("mean")), end.encode(y=y("clamped"))]
 
 
-def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
+def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) -> list[alt.Chart]:
     if not marks:
         return []
-    base = chart_of([{**row, "held": y.held(row["mean"])} for row in marks])
-    base = base.encode(x=x, y=y("held"), color=colour(named), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
+    base = chart_of([{**row, "clamped": y.clamped(row["mean"])} for row in marks])
+    base = base.encode(x=x, y=y("clamped"), color=color(arms), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
     return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]
 
 
-def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
-    """Return each arm's name, which stands to the right of the lines, where its own ends. On a phone, names that would
-    be cut are left out: the page has them above."""
-    limit: Any = 0  # none: a picture of known width grows beside its lines
+def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: Sequence[str]) -> alt.Chart:
+    """Return the name of each arm, to the right of the end of its line.
+
+    On a phone, names are left out if they would be cut; the page shows them above the chart.
+    """
+    limit: Any = 0  # no limit: a chart of known width grows beside its lines
     is_left_out = "false"
     if width == "container":
         limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}
-        is_left_out = ON_A_PHONE if max(map(len, named), default=0) > _LETTERS_ON_A_PHONE else "false"
-    said: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
+        is_left_out = ON_A_PHONE if max(map(len, arms), default=0) > _LETTERS_ON_A_PHONE else "false"
+    name_text: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
     base = chart_of(name_rows(lines, y, _LINE / height))
-    text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=said)
+    text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=name_text)
     text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
-    return text.encode(color=colour(named), opacity=opacity(1, 0.25))
+    return text.encode(color=color(arms), opacity=opacity(1, 0.25))
 
 
 def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:
-    """Each arm's name and the value beside which it stands: that of its line's end, at least `gap`, a share of the
-    picture's height, from the next. Where a line ends beyond the picture, its name stands at the edge."""
-    to: Callable[[float], float] = math.log if y.is_logarithmic else float
-    back: Callable[[float], float] = math.exp if y.is_logarithmic else float
-    bottom, height = to(y.low), to(y.high) - to(y.low) or 1.0
-    ends = {row["arm"]: (to(y.held(row["mean"])) - bottom) / height for row in lines}
-    found = sorted(ends, key=lambda arm: ends[arm])
-    places = [ends[name] for name in found]
+    """Return the name of each arm and the value beside which it is drawn, close to the end of its line.
+
+    Names are at least `gap` apart, as a share of the chart's height. If a line ends outside the chart, its name is
+    at the edge.
+    """
+    position: Callable[[float], float] = math.log if y.is_logarithmic else float
+    value_at: Callable[[float], float] = math.exp if y.is_logarithmic else float
+    bottom, height = position(y.low), position(y.high) - position(y.low) or 1.0
+    ends = {row["arm"]: (position(y.clamped(row["mean"])) - bottom) / height for row in lines}
+    ordered = sorted(ends, key=lambda arm: ends[arm])
+    places = [ends[name] for name in ordered]
     for i in range(1, len(places)):
         places[i] = max(places[i], places[i - 1] + gap)
     for i in reversed(range(len(places))):
         places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
-    return [{"arm": name, "beside": back(bottom + place * height)} for name, place in zip(found, places, strict=True)]
+    return [
+        {"arm": name, "beside": value_at(bottom + place * height)} for name, place in zip(ordered, places, strict=True)
+    ]
 
 
 def tall_enough(height: int, n_arms: int) -> int:
-    """Pixels in which the names of all arms have their place."""
+    """Return a height in pixels that has room for the names of all arms."""
     return max(height, _LINE * n_arms)
 
 
 def opacity(shown: float, faded: float, field: str = "arm") -> Any:
-    """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
+    """Return the opacity of an arm: `shown` if it or no arm is highlighted, otherwise `faded`.
+
+    `field` holds the name of the arm.
+    """
     return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
 
 
 def single_out() -> alt.Parameter:
-    """By which the page says which arm is singled out."""
+    """Return the parameter with which the page highlights an arm."""
     return alt.param(name="chosen", value=None)
 
 
 def never_single_out() -> alt.Parameter:
-    """For a picture whose lines are no arms, so that it stays as it is when one is singled out."""
+    """Return a parameter for charts whose lines are not arms, so that the page does not fade them."""
     return alt.param(name="chosen", expr="null")

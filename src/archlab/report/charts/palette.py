@@ -1,7 +1,7 @@
 """Colors for light and dark, after Okabe & Ito 2008 and viridis 2015.
 
 Every color of a line or a label has a contrast of at least 4.5 with the paper (WCAG AA). The colors of one picture
-differ also for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py computes how far.
+also differ for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py measures how much.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ VERDICTS: tuple[Verdict, ...] = (
     "equivalent",
     "equal",
 )
-"""In the order of Palette.verdicts and SHAPES."""
+"""Verdicts, in the order of `Palette.verdicts` and SHAPES."""
 
 _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
-"""Two bars, as an SVG path: with the line of the interval between them, the sign of equivalence."""
+"""SVG path of two bars. With the line of the interval between them, they are the sign of equivalence."""
 
 SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
-"""Of the marks of verdicts, for Vega-Lite."""
+"""Shapes of the marks of verdicts, for Vega-Lite."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
@@ -45,9 +45,9 @@ class Palette(NamedTuple):
     line: str
     verdicts: tuple[str, ...]
     distinct: tuple[str, ...]
-    """For up to 8 arms without an order: after Okabe & Ito, apart from the blue and the orange of verdicts."""
+    """Colors for up to 8 arms without an order, after Okabe & Ito. They differ from the blue and orange of verdicts."""
     ramp: tuple[str, ...]
-    """For a ladder, or more than 8 arms: a grey for the first one, then colors whose lightness only grows."""
+    """Colors for a ladder, or for more than 8 arms: gray for the first, then colors that become steadily lighter."""
 
 
 PALETTES: dict[Mode, Palette] = {
@@ -72,17 +72,17 @@ PALETTES: dict[Mode, Palette] = {
 }
 
 
-def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
+def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
     """Return the colors of `n` lines."""
     palette = PALETTES[mode]
     if is_ladder or n > _MOST_DISTINCT:
-        grey, *others = palette.ramp
-        return [grey, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
+        gray, *others = palette.ramp
+        return [gray, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
     return list(palette.distinct[:n])
 
 
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
-    """The Vega-Lite config of one mode, with these colours for categories."""
+    """Return the Vega-Lite config of a mode, with these colors for categories."""
     palette = PALETTES[mode]
     words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {
@@ -92,7 +92,7 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
         "range": {
             "category": list(category),
             "ordinal": list(palette.verdicts),
-            "ramp": list(palette.ramp[1:]),  # without the grey of a ladder's first arm
+            "ramp": list(palette.ramp[1:]),  # without the gray of a ladder's first arm
         },
         "axis": {
             **words,
@@ -124,6 +124,6 @@ def _between(ramp: Sequence[str], share: float) -> str:
     """Return the color at `share` of the way along the ramp."""
     position = share * (len(ramp) - 1)
     left = min(int(position), len(ramp) - 2)
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
+    ends = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in ramp[left : left + 2]]
     mixed = [round(a + (b - a) * (position - left)) for a, b in zip(*ends, strict=True)]
     return "#" + "".join(f"{value:02x}" for value in mixed)

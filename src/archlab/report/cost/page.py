@@ -1,4 +1,4 @@
-"""What configs cost, as one HTML file that opens offline: tables and pictures."""
+"""Page of the costs of configs: tables and charts in one HTML file that opens offline."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from archlab.pricing.summary import Cost, cost
 from archlab.pricing.units import binary, si
 from archlab.pricing.work import PassName
 from archlab.report.charts.axes import LENGTH
-from archlab.report.charts.marks import DASHED, chart_of, colour, dash_turns, layered, tooltip
+from archlab.report.charts.marks import DASHED, chart_of, color, dash_turns, layered, tooltip
 from archlab.report.cost.tables import Point, beyond_limits, side_by_side
 from archlab.report.html import render_page
 
@@ -27,43 +27,45 @@ BATCHES = tuple(2**n for n in range(10))
 
 def write_costs(
     configs: Mapping[str, Config],
-    found: Mapping[str, Mapping[Point, Cost]],
+    costs_at: Mapping[str, Mapping[Point, Cost]],
     device: Hardware,
     dtype: Format,
     path: Path,
 ) -> Path:
-    """Write the page, and the folders above it; its path."""
-    return write_page(path, render(configs, found, device, dtype))
+    """Write the page, and missing parent folders. Return its path."""
+    return write_page(path, render(configs, costs_at, device, dtype))
 
 
 def render(
-    configs: Mapping[str, Config], found: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
+    configs: Mapping[str, Config], costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
 ) -> str:
     """Return the page as text."""
-    points = list(next(iter(found.values())))
-    asked = list(dict.fromkeys(context for context, _ in points))
+    points = list(next(iter(costs_at.values())))
+    requested = list(dict.fromkeys(context for context, _ in points))
     batch, most = points[0][1], max(b for _, b in points)
     varied = next((name for name in configs if _has_heads_to_vary(configs[name])), None)
-    costs = {name: list(at.values()) for name, at in found.items()}
+    costs = {name: list(at.values()) for name, at in costs_at.items()}
     charts = {"roofline": roofline(costs, device), "memory": memory(costs, device)}
     if varied:
-        kinds = [row for context in asked for row in _kinds_of_heads(configs[varied], most, context, dtype, device)]
+        kinds = [row for context in requested for row in _kinds_of_heads(configs[varied], most, context, dtype, device)]
         charts["heads"] = heads(varied, list(configs), kinds)
     if any("decoding" in cost.work for at in costs.values() for cost in at):
         limits = {name: config.model.max_seq_len for name, config in configs.items()}
         at_context = {
-            name: [cost(config, batch, c, dtype) for c in _contexts(asked, limits[name])]
+            name: [cost(config, batch, c, dtype) for c in _contexts(requested, limits[name])]
             for name, config in configs.items()
         }
         kept = {n: [(c.context, _kept(c), binary(_kept(c))) for c in at] for n, at in at_context.items()}
         speeds = {n: [_speed(c, c.context, device) for c in at] for n, at in at_context.items()}
         at_batch = {
-            name: {context: [_speed(cost(config, b, context, dtype), b, device) for b in BATCHES] for context in asked}
+            name: {
+                context: [_speed(cost(config, b, context, dtype), b, device) for b in BATCHES] for context in requested
+            }
             for name, config in configs.items()
         }
         charts |= {
-            "cache": over_context(kept, limits, asked, "bytes kept"),
-            "context": over_context(speeds, limits, asked, "decoded tokens/s"),
+            "cache": over_context(kept, limits, requested, "bytes kept"),
+            "context": over_context(speeds, limits, requested, "decoded tokens/s"),
             "batch": over_batch(at_batch, "decoded tokens/s"),
         }
     return render_page(
@@ -73,29 +75,31 @@ def render(
         varied=varied,
         device=device,
         dtype=dtype,
-        asked=" and ".join(f"{context:,}" for context in asked),
-        beyond=beyond_limits(found),
+        asked=" and ".join(f"{context:,}" for context in requested),
+        beyond=beyond_limits(costs_at),
         batch=batch,
         most=most,
-        tables=list(side_by_side(found, device)),
+        tables=list(side_by_side(costs_at, device)),
     )
 
 
-def _contexts(asked: Sequence[int], limit: int) -> list[int]:
-    """Powers of two from 512 tokens (of a short limit, from a 16th) to the config's limit or to the longest context
-    that was asked for, and all that were asked for."""
-    powers = max(limit, *asked).bit_length()
-    return sorted({*asked, *(2**n for n in range(max(0, min(9, powers - 5)), powers))})
+def _contexts(requested: Sequence[int], limit: int) -> list[int]:
+    """Return the contexts to draw: all requested ones, and powers of two up to the limit or the longest requested one.
+
+    The powers begin at 512 tokens, or at a 16th of a short limit.
+    """
+    powers = max(limit, *requested).bit_length()
+    return sorted({*requested, *(2**n for n in range(max(0, min(9, powers - 5)), powers))})
 
 
-def _kept(found: Cost) -> int:
-    return found.kv_cache_bytes + found.recurrent_bytes
+def _kept(priced: Cost) -> int:
+    return priced.kv_cache_bytes + priced.recurrent_bytes
 
 
-def _speed(found: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
-    if "decoding" not in found.work:
+def _speed(priced: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
+    if "decoding" not in priced.work:
         return x, 0.0, ""
-    speed = ideal(found.work["decoding"], device, found.dtype, found.tokens["decoding"]).tokens_per_second
+    speed = ideal(priced.work["decoding"], device, priced.dtype, priced.tokens["decoding"]).tokens_per_second
     return x, speed, f"{si(speed)} tokens/s"
 
 
@@ -104,12 +108,13 @@ def _kinds_of_heads(
 ) -> Iterator[tuple[str, int, float, float]]:
     """Return (kind, context, bytes kept per token, decoded tokens per second) for the config with other heads.
 
-    The kinds: as many key heads as query heads, as few as the config has, a quarter, an eighth, one, and latent
-    attention in DeepSeek's proportions (a vector 4 heads wide and a rotated part of half a head).
+    The number of key heads is that of the query heads, a quarter or an eighth of it, the config's own number, or one.
+    The last kind is latent attention in DeepSeek's proportions: a vector 4 heads wide, and a rotated part of half a
+    head.
     """
-    one = layer_configs(config.model)[0].multi_head
-    H, C = one.n_heads, one.head_dim
-    numbers = {H, *(H // n for n in (4, 8) if H % n == 0), one.n_kv_heads, 1}
+    heads = layer_configs(config.model)[0].multi_head
+    H, C = heads.n_heads, heads.head_dim
+    numbers = {H, *(H // n for n in (4, 8) if H % n == 0), heads.n_kv_heads, 1}
     names = {H: "MHA", 1: "MQA"}
     kinds: dict[str, dict[str, Any]] = {
         names.get(n, f"GQA, {n} heads"): {"n_kv_heads": n} for n in sorted(numbers, reverse=True)
@@ -117,14 +122,14 @@ def _kinds_of_heads(
     kinds["latent"] = {
         "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
     }  # fmt: skip
-    for name, change in kinds.items():
-        model = with_overrides(config.model, {"attention": change})
-        found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
-        yield name, context, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+    for name, overrides in kinds.items():
+        model = with_overrides(config.model, {"attention": overrides})
+        varied_cost = cost(config.model_copy(update={"model": model}), batch, context, dtype)
+        yield name, context, varied_cost.kv_bytes_per_token, _speed(varied_cost, 0, device)[1]
 
 
 def _has_heads_to_vary(config: Config) -> bool:
-    """Multi-head attention with the same heads in every layer, whatever their windows, and a cache."""
+    """Return whether all layers have multi-head attention with the same heads, and a cache. Windows may differ."""
     attentions = [layer.attention for layer in layer_configs(config.model)]
     heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
     return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")
@@ -133,16 +138,16 @@ def _has_heads_to_vary(config: Config) -> bool:
 _GIB = 2**30
 _Rows = Sequence[Mapping[str, Any]]
 
-PASSES: dict[PassName, str] = {"training": "training", "prefill": "reading (prefill)", "decoding": "decoding"}
-"""Name of a pass -> what the page calls it."""
+PASSES: dict[PassName, str] = {"training": "training", "prefill": "prefill (reading)", "decoding": "decoding"}
+"""Name of a pass -> its name on the page."""
 
 
-def roofline(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
-    """FLOPs per second that the device could do at a pass's FLOPs per byte, and where every pass stands under it.
+def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
+    """Return a chart of the device's highest FLOPs per second over FLOPs per byte, with a mark for every pass.
 
-    `found`: name of a config -> its cost at each context and batch.
+    `costs_by_config` maps the name of a config to its cost at each context and batch.
     """
-    peak, bandwidth = device.speed(next(iter(found.values()))[0].dtype), device.bandwidth
+    peak, bandwidth = device.speed(next(iter(costs_by_config.values()))[0].dtype), device.bandwidth
     dots = [
         {
             "config": name,
@@ -152,7 +157,7 @@ def roofline(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.Layer
             "text": f"{_what_is_passed(passed, cost)}: {at.flops_per_byte:.3g} FLOPs per byte, "
             f"{si(at.of_peak * peak)}FLOP/s at best",
         }
-        for name, costs in found.items()
+        for name, costs in costs_by_config.items()
         for cost in costs
         for passed, work in cost.work.items()
         for at in [ideal(work, device, cost.dtype, cost.tokens[passed])]
@@ -170,8 +175,10 @@ def roofline(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.Layer
     shape = alt.Shape("pass:N", scale=alt.Scale(domain=list(PASSES.values()))).legend(
         title=None, orient="bottom", columns=2
     )
-    points = points.encode(x=x, y=y, color=colour([*found], "config"), shape=shape, tooltip=tooltip("config", "text"))
-    return layered([line, points], "The roofline: what a pass could reach at its FLOPs per byte")
+    points = points.encode(
+        x=x, y=y, color=color([*costs_by_config], "config"), shape=shape, tooltip=tooltip("config", "text")
+    )
+    return layered([line, points], "Roofline: the highest speed of a pass at its FLOPs per byte")
 
 
 def _what_is_passed(passed: PassName, cost: Cost) -> str:
@@ -180,9 +187,13 @@ def _what_is_passed(passed: PassName, cost: Cost) -> str:
     return f"{PASSES[passed]}, {cost.batch:,} x {cost.context:,} tokens"
 
 
-def memory(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
-    """Weights, cache and states as served: a bar for each config, context and batch."""
-    costs = {_on_two_lines(name, f"{c.batch:,} x {c.context:,} tokens"): c for name, at in found.items() for c in at}
+def memory(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
+    """Return a chart of the memory of serving, with a bar for each config, context and batch."""
+    costs = {
+        _on_two_lines(name, f"{c.batch:,} x {c.context:,} tokens"): c
+        for name, at in costs_by_config.items()
+        for c in at
+    }
     bars = [
         {"config": label, "part": part, "order": order, "GiB": n / _GIB, "text": f"{part}: {binary(n)}"}
         for label, cost in costs.items()
@@ -209,11 +220,11 @@ def memory(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerCh
     is_right = device.memory / _GIB > most / 2
     label = chart_of(limit).mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5)
     label = label.encode(x="GiB:Q", y=alt.value(-8), text="text:N")
-    return layered([bar, rule, label], "Bytes of serving each config", 46 * len(costs) + 20)
+    return layered([bar, rule, label], "Memory of serving each config", 46 * len(costs) + 20)
 
 
 _LINES = "split(datum.label, '|')"
-"""A Vega expression: the lines of a label."""
+"""Vega expression for the lines of a label."""
 
 
 def _on_two_lines(first: str, second: str) -> str:
@@ -225,29 +236,35 @@ def _served(cost: Cost) -> int:
 
 
 def over_context(
-    found: Mapping[str, Sequence[tuple[int, float, str]]], limits: Mapping[str, int], asked: Sequence[int], y_title: str
+    points: Mapping[str, Sequence[tuple[int, float, str]]],
+    limits: Mapping[str, int],
+    requested: Sequence[int],
+    y_title: str,
 ) -> alt.LayerChart:
-    """A line per config over the context: name -> (context, y, a few words).
+    """Return a chart over the context with a line per config: name -> (context, y, text of the tooltip).
 
-    A line is dashed beyond its config's limit. The contexts that were asked for have a tick and a larger dot.
+    A line is dashed beyond its config's limit. The requested contexts have a tick and a larger dot.
     """
     rows = list[Mapping[str, Any]]()
-    for name, values in found.items():
+    for name, values in points.items():
         last_within = max((context for context, *_ in values if context <= limits[name]), default=0)
         for context, y, text in values:
-            row = {"config": name, "x": context, "y": y, "text": text, "asked": context in asked}
+            row = {"config": name, "x": context, "y": y, "text": text, "asked": context in requested}
             rows += [{**row, "part": "within"}] if context <= limits[name] else []
             rows += [{**row, "part": "beyond"}] if context >= last_within and last_within < values[-1][0] else []
     contexts = sorted({row["x"] for row in rows})
     dash = alt.StrokeDash("part:N", scale=alt.Scale(domain=["within", "beyond"], range=[[1, 0], DASHED])).legend(None)
-    return _over(rows, list(found), _ticks(contexts, asked), dash, "tokens of context", y_title)
+    return _over(rows, list(points), _ticks(contexts, requested), dash, "tokens of context", y_title)
 
 
-def over_batch(found: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]]], y_title: str) -> alt.LayerChart:
-    """A line per config and context over the batch: name -> context -> (batch, y, a few words)."""
+def over_batch(points: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]]], y_title: str) -> alt.LayerChart:
+    """Return a chart over the batch with a line per config and context.
+
+    `points` maps the name of a config to each context and its (batch, y, text of the tooltip).
+    """
     rows = [
         {"config": name, "x": batch, "y": y, "text": f"{context:,} tokens: {text}", "context": f"{context:,}"}
-        for name, contexts in found.items()
+        for name, contexts in points.items()
         for context, values in contexts.items()
         for batch, y, text in values
     ]
@@ -255,12 +272,12 @@ def over_batch(found: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]
     dash = alt.StrokeDash("context:N", scale=alt.Scale(domain=contexts, range=dash_turns(len(contexts))))
     legend = alt.Legend(title="tokens of context", orient="bottom", symbolType="stroke", symbolSize=400)
     dash = dash.legend(legend if len(contexts) > 1 else None)
-    return _over(rows, list(found), _ticks(sorted({row["x"] for row in rows})), dash, "texts side by side", y_title)
+    return _over(rows, list(points), _ticks(sorted({row["x"] for row in rows})), dash, "batch (sequences)", y_title)
 
 
-def _ticks(values: Sequence[int], asked: Sequence[int] = ()) -> list[int]:
-    """All that were asked for, and those of the others whose labels meet no other label."""
-    ticks = [*asked]
+def _ticks(values: Sequence[int], requested: Sequence[int] = ()) -> list[int]:
+    """Return all requested values, and the others whose labels overlap no other label."""
+    ticks = [*requested]
     for value in values:
         if all(max(value / tick, tick / value) >= 4 for tick in ticks):
             ticks.append(value)
@@ -270,13 +287,13 @@ def _ticks(values: Sequence[int], asked: Sequence[int] = ()) -> list[int]:
 def _over(
     rows: _Rows, names: Sequence[str], ticks: Sequence[int], dash: alt.StrokeDash, x_title: str, y_title: str
 ) -> alt.LayerChart:
-    """Lines on two logarithmic axes."""
+    """Return a chart of lines on two logarithmic axes."""
     shown = [row for row in rows if row["y"]]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title=x_title, values=ticks, labelExpr=LENGTH)
     marks = _powers([row["y"] for row in shown]) if shown else []
     y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=[marks[0], marks[-1]] if marks else alt.Undefined, nice=False))
     y = y.axis(title=y_title, format="~s", values=marks)
-    base = chart_of(shown).encode(x=x, y=y, color=colour(names, "config"))
+    base = chart_of(shown).encode(x=x, y=y, color=color(names, "config"))
     dots = base.mark_point(filled=True).encode(
         size=alt.condition("datum.asked", alt.value(70), alt.value(22)), tooltip=tooltip("config", "text")
     )
@@ -285,7 +302,7 @@ def _over(
 
 
 def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, float, float]]) -> alt.LayerChart:
-    """Kinds of heads of one of the page's configs: (kind, context, bytes kept per token, decoded tokens per second)."""
+    """Return a chart of a config's kinds of heads: (kind, context, bytes kept per token, decoded tokens per second)."""
     several = len({context for _, context, *_ in rows}) > 1
     bars = [
         {
@@ -300,12 +317,12 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
     x = alt.X("speed:Q", scale=alt.Scale(domain=[0, room], nice=False)).axis(None)
     y = alt.Y("kind:N", sort=None).axis(title=None, labelLimit=180, labelExpr=_LINES)
     base = chart_of(bars).encode(x=x, y=y)
-    bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=colour(names, "config"))
+    bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=color(names, "config"))
     words = base.mark_text(align="left", dx=6, baseline="bottom", dy=2, lineBreak="|").encode(text="text:N")
-    return layered([bar, words], "Decoding speed and bytes kept by kind of heads", 40 * len(bars))
+    return layered([bar, words], "Decoding speed and bytes kept per token, by kind of heads", 40 * len(bars))
 
 
 def _powers(values: Sequence[float]) -> list[float]:
-    """Of ten, from the one below the smallest value to the one above the largest."""
+    """Return the powers of ten from just below the smallest value to just above the largest."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return [10.0**n for n in range(low, high + 1)]

@@ -1,4 +1,4 @@
-"""What `archlab cost --devices` says, as tables: what fits, what is sent, and how long it takes, way by way."""
+"""Tables of `archlab cost --devices`: memory, communication and time of each way to divide a training."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -26,35 +26,39 @@ from archlab.report.text_table import Table
 
 
 def tables(
-    config: Config, found: Mapping[Parallel, PlanPair], refused: Sequence[str], device: Hardware, price: float | None
+    config: Config,
+    plans_by_way: Mapping[Parallel, PlanPair],
+    refused: Sequence[str],
+    device: Hardware,
+    price: float | None,
 ) -> Iterator[Table]:
-    """A column for every way of dividing; `price` of a device and hour."""
-    plans = [divided.plain for divided in found.values()]
-    recomputed = [divided.recomputed for divided in found.values()]
-    chosen, n_devices = choose(found), next(iter(found)).devices
-    names = [f"{parallel} *" if chosen and parallel == chosen.way else str(parallel) for parallel in found]
+    """Yield tables with a column per way to divide the training. `price` is that of one device for one hour."""
+    plans = [pair.plain for pair in plans_by_way.values()]
+    recomputed = [pair.recomputed for pair in plans_by_way.values()]
+    chosen, n_devices = choose(plans_by_way), next(iter(plans_by_way)).devices
+    names = [f"{parallel} *" if chosen and parallel == chosen.way else str(parallel) for parallel in plans_by_way]
     yield Table(
-        (f"one {device.name} of {n_devices}", *names),
+        (f"each of {n_devices} {device.name}", *names),
         [
             *_memory(plans),
-            _row("in all", plans, lambda p: binary(p.total_memory)),
+            _row("total", plans, lambda p: binary(p.total_memory)),
             _row("  recomputing layers", recomputed, lambda p: binary(p.total_memory)),
             _row(f"fits in {binary(device.memory)}", plans, _fits),
             _row("  recomputing layers", recomputed, _fits),
-            _row("micro-batch, texts", plans, lambda p: str(p.micro_batch)),
+            _row("micro-batch, sequences", plans, lambda p: str(p.micro_batch)),
             _row("  largest that fits", plans, _largest_micro_batch),
             _row("  largest, recomputing", recomputed, _largest_micro_batch),
-            _row("tokens of a step", plans, lambda p: count(p.batch_tokens)),
-            _row("sent in a step", plans, lambda p: binary(sum(p.sent.values()))),
-            *([_row("layers of a stage", plans, _stages)] if any(len(p.stages) > 1 for p in plans) else []),
-            _row("pipeline's bubble", plans, lambda p: f"{p.bubble:.0%}"),
-            _row("a step at best", plans, lambda p: seconds(p.computing)),
+            _row("tokens per step", plans, lambda p: count(p.batch_tokens)),
+            _row("sent per step", plans, lambda p: binary(sum(p.sent.values()))),
+            *([_row("layers per stage", plans, _stages)] if any(len(p.stages) > 1 for p in plans) else []),
+            _row("pipeline bubble", plans, lambda p: f"{p.bubble:.0%}"),
+            _row("time of a step at best", plans, lambda p: seconds(p.computing)),
             _row("  recomputing layers", recomputed, lambda p: seconds(p.computing)),
-            _row("sending, unless hidden", plans, _sending),
+            _row("sending, if not overlapped", plans, _sending),
             _row("  recomputing layers", recomputed, _sending),
         ],
     )
-    yield _budgets(config, found, names, device, price)
+    yield _budgets(config, plans_by_way, names, device, price)
     if chosen:
         yield Table((f"* {chosen.way}",), [(reason,) for reason in _reasons(chosen, device)])
     yield _published()
@@ -67,13 +71,16 @@ def _row(label: str, plans: Sequence[TrainingPlan], cell: Callable[[TrainingPlan
 
 
 def _memory(plans: Sequence[TrainingPlan]) -> Iterator[Sequence[str]]:
-    for what in plans[0].memory:
-        if any(plan.memory[what] for plan in plans):
-            yield _row(what, plans, lambda p, what=what: binary(p.memory[what]) if p.memory[what] else "-")
+    for part in plans[0].memory:
+        if any(plan.memory[part] for plan in plans):
+            yield _row(part, plans, lambda p, part=part: binary(p.memory[part]) if p.memory[part] else "-")
 
 
 def _sending(plan: TrainingPlan) -> str:
-    """Seconds to send, and their share of computing: a wide model's tensor groups send little for what they compute."""
+    """Return the time to send, and its ratio to the computing time.
+
+    The tensor groups of a wide model send little relative to what they compute.
+    """
     return f"{seconds(plan.sending)} {plan.sending / plan.computing:.0%}"
 
 
@@ -90,39 +97,46 @@ def _stages(plan: TrainingPlan) -> str:
 
 
 def _budgets(
-    config: Config, found: Mapping[Parallel, PlanPair], names: Sequence[str], device: Hardware, price: float | None
+    config: Config,
+    plans_by_way: Mapping[Parallel, PlanPair],
+    names: Sequence[str],
+    device: Hardware,
+    price: float | None,
 ) -> Table:
-    """Time, utilization and money of what fits, with layers recomputed if nothing else fits."""
-    how = [
-        "does not fit" if d.fitting is None else "recomputing" if d.fitting.recomputes else "keeping"
-        for d in found.values()
+    """Return a table of time, utilization and price of the plans that fit. Layers are recomputed only if needed."""
+    activations = [
+        "does not fit" if pair.fitting is None else "recomputed" if pair.fitting.recomputes else "kept"
+        for pair in plans_by_way.values()
     ]
-    rows: list[Sequence[str]] = [("activations", *how)]
+    rows: list[Sequence[str]] = [("activations", *activations)]
     for budget in budgets(config):
         rule = f", {rule_in_words(parameters(config.model))}" if budget.is_rule else ""
-        at_best = [d.fitting and spent(budget, d.fitting, way.devices, device, price) for way, d in found.items()]
+        at_best = [
+            pair.fitting and spent(budget, pair.fitting, way.devices, device, price)
+            for way, pair in plans_by_way.items()
+        ]
         high, low = ([spent and at_published_mfu(spent)[i] for spent in at_best] for i in (0, 1))
         rows.append((f"{count(budget.tokens)} tokens{rule}", *map(_time, at_best)))
         rows.append((f"  {budget.flops:.3g} FLOPs, MFU", *(f"{spent.mfu:.0%}" if spent else "-" for spent in at_best)))
         rows.append((f"  at {HIGHEST_MFU.high:.0%} MFU, {HIGHEST_MFU.model}", *map(_time, high)))
         rows.append((f"  at {LOWEST_MFU.low:.0%} MFU, {LOWEST_MFU.model}", *map(_time, low)))
         if price is not None:
-            rows.append((f"  at {price:g} an hour and device", *map(_price, at_best)))
+            rows.append((f"  price at {price:g} per device-hour", *map(_price, at_best)))
             rows.append((f"    at {LOWEST_MFU.low:.0%} MFU", *map(_price, low)))
     return Table(("at best", *names), rows)
 
 
 def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
-    """Why that way would be chosen, a short sentence a row."""
+    """Yield the reasons for the chosen way, one short sentence per row."""
     plan = chosen.plan
     step, fastest = seconds(plan.step), seconds(chosen.fastest)
     others = "no way that fits is faster" if step == fastest else f"the fastest way needs {fastest}"
     yield f"A step takes {step} at best; {others}."
     if chosen.as_fast:
         least = seconds(min(other.sending for other in chosen.as_fast))
-        yield f"Of the ways within 1% of that, it sends least: {seconds(plan.sending)}, others {least} or more."
+        yield f"Of the ways within 1% of that, it sends least: {seconds(plan.sending)}, against {least} or more."
     activations = "recomputes layers" if plan.recomputes else "keeps all activations"
-    yield f"It {activations} and leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)}."
+    yield f"It {activations} and leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)} free."
 
 
 def _published() -> Table:
@@ -130,7 +144,7 @@ def _published() -> Table:
         (published.model, published.devices, _range(published.low, published.high), sources()[published.source].cited)
         for published in PUBLISHED_MFU
     ]
-    return Table(("published MFU", "devices", "", "source"), rows)
+    return Table(("published MFU", "devices", "MFU", "source"), rows)
 
 
 def _range(low: float, high: float) -> str:

@@ -1,4 +1,4 @@
-"""What `archlab cost` says, as tables: of one config, and of several side by side."""
+"""Tables of `archlab cost`: for one config, and for several side by side."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
 from archlab.report.text_table import Table
 
 Point = tuple[int, int]
-"""A context and a batch."""
+"""Context in tokens, and batch."""
 
 Unit = Callable[[float], str]
 
 
-def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
-    """Parameters, serving, training, the work of a pass, and how long it takes on a device at best."""
-    counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
+def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
+    """Yield the tables of one config: parameters, serving, training, the work of a pass and its best time."""
+    counts, flops, memory = cost.parameters, cost.forward_flops, cost.training_memory
     yield Table(
         ("parameters", "count", "share"),
         [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
@@ -27,155 +27,163 @@ def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
     )
     yield Table(
-        (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
+        (f"serving, {cost.context:,} tokens of context", "FLOPs per token", "share"),
         [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
     )
     yield Table(
         ("", "memory"),
         [
-            (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
-            (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
-            *_recurrent(found),
-            (f"weights, {found.dtype}", binary(found.weight_bytes)),
-            ("read per decoded token, one sequence", _read(found)),
+            (f"KV cache per token, {cost.dtype}", binary(cost.kv_bytes_per_token)),
+            (f"KV cache of {cost.batch} x {cost.context:,} tokens, {cost.dtype}", binary(cost.kv_cache_bytes)),
+            *_recurrent(cost),
+            (f"weights, {cost.dtype}", binary(cost.weight_bytes)),
+            ("read per decoded token, one sequence", _read(cost)),
         ],
     )
     yield Table(
-        (f"training, windows of {found.training_window:,} tokens", ""),
+        (f"training, windows of {cost.training_window:,} tokens", ""),
         [
-            *_training_flops(found),
+            *_training_flops(cost),
             ("weights, gradients, averages in float32", binary(memory.total)),
-            *_step_memory(found),
+            *_step_memory(cost),
         ],
     )
-    yield _intensity(found)
-    yield _kinds(found)
+    yield _intensity(cost)
+    yield _kinds(cost)
     if device is not None:
-        yield _room(found, device)
-        yield _times(found, device)
-        yield from _predictions(found, device)
+        yield _room(cost, device)
+        yield _times(cost, device)
+        yield from _predictions(cost, device)
 
 
-def _read(found: Cost) -> str:
-    n_bytes = found.read_bytes_per_decoded_token
+def _read(cost: Cost) -> str:
+    n_bytes = cost.read_bytes_per_decoded_token
     return "nothing is decoded" if n_bytes is None else binary(n_bytes)
 
 
-def _recurrent(found: Cost) -> list[tuple[str, str]]:
-    label = f"recurrent states of {found.batch}, {found.dtype} and float32"
-    return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
+def _recurrent(cost: Cost) -> list[tuple[str, str]]:
+    label = f"recurrent states, batch of {cost.batch}, {cost.dtype} and float32"
+    return [(label, binary(cost.recurrent_bytes))] if cost.recurrent_bytes else []
 
 
-def _step_memory(found: Cost) -> list[tuple[str, str]]:
-    step = found.step_memory
+def _step_memory(cost: Cost) -> list[tuple[str, str]]:
+    step = cost.step_memory
     return [
         ("activations of a micro-batch", binary(step.activations)),
-        ("  where layers are computed again", binary(step.recomputed_activations)),
-        ("logits at once", binary(step.logits)),
-        ("most at once in a step", binary(step.peak)),
-        ("  where layers are computed again", binary(step.recomputed_peak)),
+        ("  if layers are recomputed", binary(step.recomputed_activations)),
+        ("logits", binary(step.logits)),
+        ("peak memory of a step", binary(step.peak)),
+        ("  if layers are recomputed", binary(step.recomputed_peak)),
     ]
 
 
-def _training_flops(found: Cost) -> list[tuple[str, str]]:
-    """What the architecture asks for, and below it what the kernel computes where that is more."""
-    seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
-    hidden = "  with the hidden pairs that are computed, too"
-    rows = [("FLOPs per token, forward and backward", si(seen))]
-    rows += [(hidden, si(spent))] if spent != seen else []
+def _training_flops(cost: Cost) -> list[tuple[str, str]]:
+    """Return the FLOPs that the architecture needs and, if the kernel computes more, those that it computes."""
+    needed, tokens = cost.training_flops_per_token, cost.training_tokens
+    computed = cost.computed_training_flops_per_token
+    with_hidden = "  including hidden pairs that are computed"
+    rows = [("FLOPs per token, forward and backward", si(needed))]
+    rows += [(with_hidden, si(computed))] if computed != needed else []
     if tokens is None:
-        return [*rows, ("FLOPs of the whole training", "say train.tokens=N")]
-    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{seen * tokens:.3g}")]
-    return rows + ([(hidden, f"{spent * tokens:.3g}")] if spent != seen else [])
+        return [*rows, ("FLOPs of the whole training", "set train.tokens=N")]
+    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{needed * tokens:.3g}")]
+    return rows + ([(with_hidden, f"{computed * tokens:.3g}")] if computed != needed else [])
 
 
-def _intensity(found: Cost) -> Table:
-    """A pass as a whole."""
+def _intensity(cost: Cost) -> Table:
     rows = [
         (
-            _label(found, name),
+            _label(cost, name),
             si(_flops(work)),
             binary(_bytes(work)),
             _number(matrix_flops_per_byte(work)),
-            f"{sum(one.count for one in work):,}",
+            f"{sum(part.count for part in work):,}",
         )
-        for name, work in found.work.items()
+        for name, work in cost.work.items()
     ]
-    return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte", "operations"), rows)
+    return Table((f"a pass, {cost.dtype}", "FLOPs", "bytes moved", "FLOPs per byte", "operations"), rows)
 
 
-def _label(found: Cost, name: PassName) -> str:
+def _label(cost: Cost, name: PassName) -> str:
     match name:
         case "training":
-            return f"training step of {count(found.tokens[name])} tokens"
+            return f"training step of {count(cost.tokens[name])} tokens"
         case "prefill":
-            return f"prefill of {found.batch} x {found.context:,}"
+            return f"prefill of {cost.batch} x {cost.context:,}"
         case "decoding":
-            return f"decoding step of {found.batch}"
+            return f"decoding step, batch of {cost.batch}"
 
 
-def _times(found: Cost, device: Hardware) -> Table:
-    """At best, on one device."""
+def _times(cost: Cost, device: Hardware) -> Table:
     rows = list[Sequence[str]]()
-    for name, work in found.work.items():
-        one = ideal(work, device, found.dtype, found.tokens[name])
+    for name, work in cost.work.items():
+        best = ideal(work, device, cost.dtype, cost.tokens[name])
         rows.append(
-            (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, _share(one.of_peak))
+            (_label(cost, name), seconds(best.seconds), si(best.tokens_per_second), best.limit, _share(best.of_peak))
         )
-    return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
+    return Table((f"at best on one {device.name}", "time", "tokens/s", "limited by", "share of peak"), rows)
 
 
-def _room(found: Cost, device: Hardware) -> Table:
-    one = room(found, device)
+def _room(cost: Cost, device: Hardware) -> Table:
+    serving = room(cost, device)
     return Table(
         (f"serving on one {device.name}", ""),
         [
-            ("weights, cache and states", f"{binary(one.needed)} of {binary(one.memory)}"),
-            ("fits", "yes" if one.fits else "no"),
-            (f"texts of {found.context:,} tokens that fit", "any number" if one.texts is None else f"{one.texts:,}"),
+            ("weights, cache and states", f"{binary(serving.needed)} of {binary(serving.memory)}"),
+            ("fits", "yes" if serving.fits else "no"),
+            (
+                f"sequences of {cost.context:,} tokens that fit",
+                "any number" if serving.texts is None else f"{serving.texts:,}",
+            ),
         ],
     )
 
 
-def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
-    """As operations of the same kinds were timed there; nothing of a device that was not measured."""
+def _predictions(cost: Cost, device: Hardware) -> Iterator[Table]:
+    """Yield times that are predicted from timed operations of the same kinds, if the device was measured."""
     rows = list[Sequence[str]]()
-    for name, work in found.computed_work.items():
-        if (rates := device.rates(name, found.dtype)) is None:
+    for name, work in cost.computed_work.items():
+        if (rates := device.rates(name, cost.dtype)) is None:
             continue
         if unknown := untimed(work, rates):
-            rows.append((_label(found, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
+            rows.append((_label(cost, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
         else:
-            one = predicted(work, rates, found.tokens[name])
-            most, longest = max(one.seconds_by_kind.items(), key=lambda item: item[1])
-            share = f"{most} {longest / one.seconds:.0%}"
+            prediction = predicted(work, rates, cost.tokens[name])
+            most, longest = max(prediction.seconds_by_kind.items(), key=lambda item: item[1])
+            share = f"{most} {longest / prediction.seconds:.0%}"
             rows.append(
-                (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), seconds(one.latency), share)
+                (
+                    _label(cost, name),
+                    seconds(prediction.seconds),
+                    si(prediction.tokens_per_second),
+                    seconds(prediction.latency),
+                    share,
+                )
             )
     if rows:
-        yield Table(("as timed here, not compiled", "time", "tokens/s", "latency", "most of it"), rows)
+        yield Table(("predicted from timings, not compiled", "time", "tokens/s", "latency", "largest part"), rows)
 
 
-def _kinds(found: Cost) -> Table:
-    """Where the FLOPs of a training step and of decoding are, and where the bytes."""
-    shown: list[PassName] = [name for name in ("training", "decoding") if name in found.work]
-    kinds = dict.fromkeys(work.kind for name in shown for work in found.work[name])
+def _kinds(cost: Cost) -> Table:
+    """Return a table of the shares of FLOPs and bytes by kind of operation, in a training step and in decoding."""
+    passes: list[PassName] = [name for name in ("training", "decoding") if name in cost.work]
+    kinds = dict.fromkeys(work.kind for name in passes for work in cost.work[name])
     rows = list[Sequence[str]]()
     for kind in kinds:
-        of_kind = [next((work for work in found.work[name] if work.kind == kind), None) for name in shown]
-        rows.append(_shares(found, kind, shown, of_kind))
+        parts = [next((work for work in cost.work[name] if work.kind == kind), None) for name in passes]
+        rows.append(_shares(cost, kind, passes, parts))
         if kind == "products":
-            for part in found.products["training"]:
-                rows.append(_shares(found, f"  {part}", shown, [found.products[name].get(part) for name in shown]))
-    headings = [f"{name}: {what}" for name in shown for what in ("FLOPs", "bytes")]
+            for part in cost.products["training"]:
+                rows.append(_shares(cost, f"  {part}", passes, [cost.products[name].get(part) for name in passes]))
+    headings = [f"{name}: {quantity}" for name in passes for quantity in ("FLOPs", "bytes")]
     return Table(("share by kind of operation", *headings), rows)
 
 
-def _shares(found: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
-    """Of each pass, how much of its FLOPs and of its bytes are this part's."""
+def _shares(cost: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
+    """Return a row with this part's share of the FLOPs and bytes of each pass."""
     cells = [label]
     for name, part in zip(passes, parts, strict=True):
-        whole = found.work[name]
+        whole = cost.work[name]
         cells.append(_share(part.flops / _flops(whole)) if part else "-")
         cells.append(_share(part.n_bytes / _bytes(whole)) if part else "-")
     return cells
@@ -186,11 +194,11 @@ def _share(value: float) -> str:
 
 
 def _flops(work: Sequence[Work]) -> float:
-    return sum(one.flops for one in work)
+    return sum(part.flops for part in work)
 
 
 def _bytes(work: Sequence[Work]) -> float:
-    return sum(one.n_bytes for one in work)
+    return sum(part.n_bytes for part in work)
 
 
 def _number(value: float) -> str:
@@ -198,7 +206,7 @@ def _number(value: float) -> str:
 
 
 class CostQuantity(NamedTuple):
-    """A number of a config, that of another stands in a ratio to."""
+    """Quantity of a config that is compared with that of another as a ratio."""
 
     label: str
     of: Callable[[Cost], float]
@@ -214,7 +222,7 @@ WHOLE = (
     CostQuantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
     CostQuantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
 )
-"""Whatever the context and the batch."""
+"""Quantities that do not depend on the context or the batch."""
 
 AT_A_POINT = (
     CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
@@ -225,41 +233,44 @@ AT_A_POINT = (
 )
 
 
-def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
-    """A column for each config, with the ratio to the first; then what depends on the context or the batch."""
-    names = list(found)
-    points = list(found[names[0]])
-    whole = [found[name][points[0]] for name in names]
-    shown = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
-    rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in shown]
+def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
+    """Yield tables with a column per config and the ratio to the first config.
+
+    The first table does not depend on the context or the batch; each of the others is for one context and batch.
+    """
+    names = list(costs_at)
+    points = list(costs_at[names[0]])
+    whole = [costs_at[name][points[0]] for name in names]
+    quantities = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
+    rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in quantities]
     trained = [_speed("training", whole, device)] if device else []
     yield Table((whole[0].dtype, *names), [*rows, *trained, *_windows(whole)])
     for context, batch in points:
-        at = [found[name][context, batch] for name in names]
+        at = [costs_at[name][context, batch] for name in names]
         rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
         yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
 
 
-def beyond_limits(found: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
-    """Return a sentence for each config that is asked for a longer context than it is built for."""
+def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
+    """Return a sentence for each config whose requested context is longer than the one it is built for."""
     sentences = list[str]()
-    for name, costs in found.items():
+    for name, costs in costs_at.items():
         limit = next(iter(costs.values())).max_seq_len
         if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
             sentences.append(
-                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that, "
-                "and are counted all the same"
+                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that; "
+                "their costs are counted anyway"
             )
     return sentences
 
 
-def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
-    """How many times the first config's every quantity is, at the same context and batch; null where that has none."""
-    return {q.label: q.of(found) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
+def ratios(cost: Cost, first: Cost) -> dict[str, float | None]:
+    """Return each quantity divided by that of the first config at the same context and batch; None if that is zero."""
+    return {q.label: q.of(cost) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
-    """Whether weights and cache fit on one device, and the tokens per second of serving at best."""
+    """Yield rows: whether weights and cache fit on one device, and the best tokens per second of serving."""
     yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
     yield _speed("prefill", costs, device)
     yield _speed("decoding", costs, device)
@@ -276,13 +287,13 @@ def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
-    """Where they differ, FLOPs per token and tokens trained per second do by that alone."""
+    """Return a row of training windows if they differ; they alone change FLOPs per token and training speed."""
     windows = [cost.training_window for cost in costs]
     return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
 
 
 def _ratios(label: str, values: Sequence[float], unit: Unit) -> Sequence[str]:
-    """The value, and how many times the first config's it is."""
+    """Return a row of values, each with its ratio to the first config's."""
     first = values[0]
     return (label, unit(first) if first else "-", *(_cell(value, first, unit) for value in values[1:]))
 

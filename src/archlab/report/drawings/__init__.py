@@ -1,1 +1,1 @@
-"""Pictures that the code draws of itself, so that they cannot lie."""
+"""Pictures that are drawn from configs and from the code itself, so that they cannot be wrong."""

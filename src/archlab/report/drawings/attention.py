@@ -1,4 +1,4 @@
-"""Drawings of attention: how query heads share keys and values, and which keys a query sees."""
+"""Drawings of attention: how query heads share keys and values, and which keys a query attends to."""
 
 import math
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _QUERIES, _KEYS, _LATENT = 0, 1, 3
 
 
 def _kinds_of_heads() -> dict[str, AnyAttention]:
-    """Eight query heads of 64 in a model 512 wide, sharing ever more."""
+    """Return kinds of attention, from least to most sharing: 8 query heads of 64 in a model of width 512."""
     shared = {"Multi-head": _HEADS, "Grouped-query": 2, "Multi-query": 1}
     heads: dict[str, AnyAttention] = {
         name: MultiHead(n_heads=_HEADS, n_kv_heads=n, head_dim=_HEAD_DIM).resolve(_D_MODEL)
@@ -34,18 +34,21 @@ def _kinds_of_heads() -> dict[str, AnyAttention]:
 
 
 def kept_per_token(heads: AnyAttention) -> int:
-    """Numbers that a cache keeps of one token in one layer."""
+    """Return how many numbers a cache keeps per token in one layer."""
     site = Site(_D_MODEL, RMSNorm(), Rope())
     return sum(math.prod(tensor.shape) for tensor in heads.state(site, 1))
 
 
 def head_sharing() -> Svg:
-    """Query heads above, below them the heads of keys and values that they read, or what these are made from."""
+    """Draw query heads above the key and value heads that they read.
+
+    For latent attention, the vector from which keys and values are computed is below them.
+    """
     side, row = _HEADS * _STEP + _BESIDE, 170
-    found = list(_kinds_of_heads().items())
-    height = row * math.ceil(len(found) / _PER_ROW)
+    kinds = list(_kinds_of_heads().items())
+    height = row * math.ceil(len(kinds) / _PER_ROW)
     shapes = list[Shape]()
-    for i, (name, heads) in enumerate(found):
+    for i, (name, heads) in enumerate(kinds):
         x, top = _MARGIN + i % _PER_ROW * side, height - i // _PER_ROW * row
         shapes += [
             Label(name, x, top - 24, TITLE, bold=True),
@@ -55,7 +58,7 @@ def head_sharing() -> Svg:
     x = _MARGIN + _PER_ROW * side - _BESIDE / 2
     shapes += [Label("queries", x, height - 56, faint=True), Label("keys and values", x, height - 106, faint=True)]
     shapes.append(Label("one narrow vector", x, row - 136, faint=True))
-    return to_svg(shapes, x + 116, height, "Heads of keys and values that query heads share")
+    return to_svg(shapes, x + 116, height, "Key and value heads that query heads share")
 
 
 def _sharing(name: str, heads: AnyAttention, x: float, up: float) -> Iterator[Shape]:
@@ -82,7 +85,7 @@ def _kv_heads(heads: AnyAttention) -> int:
 
 _TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 36
 _PREFIX = 4
-"""Under a rule with a prefix it is a quarter of the text."""
+"""A prefix is the text's length divided by this number."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
 CYCLES = {
     "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
@@ -91,27 +94,30 @@ CYCLES = {
     "hybrid": "{recurrent: {attention: none, mixer: gated_delta}, full: {}, "
     "pattern: [recurrent, recurrent, recurrent, full]}",
 }
-"""What is drawn of each: layer kinds in a cycle, with windows that fit a picture of 16 tokens."""
+"""Name of a picture -> its `model.layers`: kinds of layers in a cycle, with windows that fit 16 tokens."""
 
 
 def cycle_visibility(name: str) -> Svg:
-    """One of CYCLES."""
+    """Draw which keys are visible in one of CYCLES."""
     return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
 
 
 def visibility(model: ModelConfig, length: int = _TOKENS) -> Svg:
-    """A square for every kind of layer, queries downwards and keys across; under it the keys that a cache keeps."""
+    """Draw a square for every kind of layer, with queries downwards and keys across.
+
+    Under it are the keys that a cache keeps.
+    """
     side = length * _SQUARE_CELL
     shapes, x = list[Shape](), float(_MARGIN)
     height = side + 100
-    for index, (layer, n) in enumerate(distinct_layers(model).items()):
+    for index, (layer, n_layers) in enumerate(distinct_layers(model).items()):
         labels = [
-            Label(f"{layer.kind} × {n}", x, height - 24, TITLE, bold=True),
+            Label(f"{layer.kind} × {n_layers}", x, height - 24, TITLE, bold=True),
             Label(_kept(layer, length), x, 14, SMALL, faint=True),
         ]
         shapes += [*labels, *_square(layer, length, index, x, height - 36), *_cache(layer, length, index, x, 32)]
         x += max(side, *(label.width for label in labels)) + _BETWEEN
-    return to_svg(shapes, x - _BETWEEN + _MARGIN, height, "Which keys a query sees, and which a cache keeps")
+    return to_svg(shapes, x - _BETWEEN + _MARGIN, height, "Keys that a query attends to, and keys that a cache keeps")
 
 
 def _rules(layer: LayerConfig) -> list[Visibility]:
@@ -119,38 +125,37 @@ def _rules(layer: LayerConfig) -> list[Visibility]:
 
 
 def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -> Iterator[Cell]:
-    """Filled where a query sees a key; a layer without attention sees none."""
+    """Yield cells that are filled where a query attends to a key. A layer without attention has no filled cell."""
     positions = np.arange(length)
     seen = np.zeros((length, length), dtype=bool)
     for rule in _rules(layer):
         seen |= np.asarray(visible(rule, positions[:, None], positions[None], length // _PREFIX))
     for query, key in np.ndindex(length, length):
-        colour = index if seen[query, key] else None
+        color = index if seen[query, key] else None
         name = f"{layer.kind}: query {query}, key {key}"
         yield Cell(
-            name, x + key * _SQUARE_CELL, top - (query + 1) * _SQUARE_CELL, _SQUARE_CELL - 1, _SQUARE_CELL - 1, colour
+            name, x + key * _SQUARE_CELL, top - (query + 1) * _SQUARE_CELL, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
         )
 
 
 def _cache(layer: LayerConfig, length: int, index: int, x: float, up: float) -> Iterator[Cell]:
-    """Of the tokens so far, those whose keys are kept for the next one."""
-    kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
+    """Yield a cell per token so far, filled if its key is kept for the next token."""
+    n_kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
     for key in range(length):
-        colour = index if key >= length - kept else None
+        color = index if key >= length - n_kept else None
         yield Cell(
-            f"{layer.kind}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, colour
+            f"{layer.kind}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, color
         )
 
 
 def _kept(layer: LayerConfig, length: int) -> str:
-    """In words."""
-    kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
-    fixed = sum(
+    n_kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
+    state_size = sum(
         np.prod(tensor.shape)
         for branch in layer.branches
         for tensor in branch.component.state(layer.site, length)
         if not tensor.per_token
     )
-    words = [f"{kept} of {length} keys"] if kept else []
-    words += [f"a state of {int(fixed):,} numbers"] if fixed else []
+    words = [f"{n_kept} of {length} keys"] if n_kept else []
+    words += [f"a state of {int(state_size):,} numbers"] if state_size else []
     return f"keeps {' and '.join(words) or 'nothing'}"

@@ -1,4 +1,4 @@
-"""The block diagram of a config: from the tokens at the bottom to the logits at the top, wired as the model is."""
+"""Block diagram of a config, from the tokens at the bottom to the logits at the top, wired like the model."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
@@ -21,7 +21,7 @@ _HEADING = 17
 
 
 class Drawing(NamedTuple):
-    """A whole block diagram, before it is written."""
+    """Block diagram, before it is written as SVG."""
 
     shapes: tuple[Shape, ...]
     width: float
@@ -30,46 +30,49 @@ class Drawing(NamedTuple):
 
     @property
     def texts(self) -> frozenset[tuple[str, str]]:
-        """(part, text) of all its boxes."""
+        """Pairs (part, text) of all boxes."""
         boxes = [shape for shape in self.shapes if isinstance(shape, Box)]
         return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
 
 
 class Cycle(NamedTuple):
-    """Layers of several kinds that take turns."""
+    """Cycle of several kinds of layers."""
 
     label: str
-    """`(local, full) × 21`."""
+    """Label such as `(local, full) × 21`."""
     short: str
-    """`cycle of 2 layers × 21`, for a place that has no room for the label."""
+    """Shorter label such as `cycle of 2 layers × 21`, used if there is no room for the other one."""
 
 
 def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Svg:
-    """Return the diagram of the config of that name. `unfold`: branches (`attention`, `mlp`) whose inside is drawn, if
-    it is known. `remark`: a line under the name."""
+    """Return the block diagram of a config.
+
+    `unfold` lists branches (`attention`, `mlp`) to draw with their inside, if it is known. `remark` is a line under the
+    name.
+    """
     drawing = draw(config, name, unfold, remark)
     return to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title)
 
 
 def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
-    """Return both diagrams. In each, the words that the other one does not have are set off."""
+    """Return both diagrams. In each, text that the other one does not have is highlighted."""
     pair = draw(a, a_name), draw(b, b_name)
     first, second = (
-        to_svg(mine.shapes, mine.width, mine.height, mine.title, mine.texts - other.texts)
-        for mine, other in (pair, pair[::-1])
+        to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title, drawing.texts - other.texts)
+        for drawing, other in (pair, pair[::-1])
     )
     return first, second
 
 
 def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Drawing:
-    """Return the shapes of a config's diagram; arguments as for `block_diagram`."""
+    """Return the shapes of a config's diagram. The arguments are those of `block_diagram`."""
     model = config.model
     kinds = distinct_layers(model)
     stages = [_Stages(layer, unfold) for layer in kinds]
     below, above = _below(model), _above(model)
     left = _MARGIN + _STRIP + _STRIP_GAP
     outside = max(box.width for box in (*below, *above)) / 2
-    inside = max((box.width for of in stages for box in of.on_stream), default=0) / 2
+    inside = max((box.width for layer_stages in stages for box in layer_stages.on_stream), default=0) / 2
     stream = max(_MARGIN + outside, left + GAP + inside)
     columns = _columns(stages, stream + max(inside, 2 * Plus.radius) + BESIDE)
     trunk = climb(
@@ -87,11 +90,11 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
     if turns:
         trunk = _led_up(trunk, stream)
     begin = trunk.up
-    for index, (of_layer, n) in enumerate(zip(stages, kinds.values(), strict=True)):
-        label = of_layer.layer.kind if len(kinds) > 1 else "layer"
+    for index, (stages_of_kind, n_layers) in enumerate(zip(stages, kinds.values(), strict=True)):
+        label = stages_of_kind.layer.kind if len(kinds) > 1 else "layer"
         if not turns:
-            label = f"{label}: {n} of {model.n_layers}" if taking_turns else f"{label} × {n}"
-        trunk = _layer(of_layer, label, index, trunk, stream, columns, (left, right))
+            label = f"{label}: {n_layers} of {model.n_layers}" if taking_turns else f"{label} × {n_layers}"
+        trunk = _layer(stages_of_kind, label, index, trunk, stream, columns, (left, right))
     if turns:
         trunk = _framed(turns, begin, trunk, stream, (left - GAP / 2, right + GAP / 2))
         right += GAP / 2
@@ -108,26 +111,26 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
         *heading,
     )
     width = max(right, *(_MARGIN + label.width for label in heading)) + _MARGIN
-    said = f"Block diagram of {name}{f': {remark}' if remark else ''}"
-    return Drawing(shapes, width, heading[0].up + _HEADING + _MARGIN / 2, said)
+    title = f"Block diagram of {name}{f': {remark}' if remark else ''}"
+    return Drawing(shapes, width, heading[0].up + _HEADING + _MARGIN / 2, title)
 
 
 def _heading(name: str, lines: Sequence[str], up: float) -> list[Label]:
-    """The name above its lines, of which the last one stands at `up`."""
+    """Return the name above its lines. The last line is at height `up`."""
     n = len(lines)
     faint = [Label(line, _MARGIN, up + 16 * (n - 1 - i), 12, faint=True) for i, line in enumerate(lines)]
     return [Label(name, _MARGIN, up + 16 * (n - 1) + 20, _HEADING, bold=True), *faint]
 
 
 def _sizes(model: ModelConfig) -> str:
-    """`671B parameters, 37.5B active · 61 layers · width 7,168`."""
+    """Return a line such as `671B parameters, 37.5B active · 61 layers · width 7,168`."""
     n = parameters(model)
     active = f", {count(n.active)} active" if n.active != n.total else ""
     return f"{count(n.total)} parameters{active} · {model.n_layers} layers · width {model.d_model:,}"
 
 
 class _Column(NamedTuple):
-    """Where the branches of one place in their stages stand."""
+    """Column of the branches that have the same place in their stages."""
 
     middle: float
     width: float
@@ -138,7 +141,7 @@ class _Column(NamedTuple):
 
 
 class _BranchBoxes(NamedTuple):
-    """Of one branch, from where it reads to where it is added."""
+    """Boxes of one branch, from the point where it reads the stream to the point where it is added."""
 
     branch: Branch
     before: Boxed | None
@@ -150,7 +153,7 @@ class _BranchBoxes(NamedTuple):
 
 
 class _Stages:
-    """The boxes of one layer, stage by stage."""
+    """Boxes of one layer, stage by stage."""
 
     def __init__(self, layer: LayerConfig, unfold: Sequence[str]) -> None:
         self.layer, self.unfold = layer, unfold
@@ -163,7 +166,7 @@ class _Stages:
         is_unfolded = name in self.unfold and can_unfold(branch.component)
         component = Boxed(name, name, component_words(layer, branch))
         rest: list[Part] = [unfolded(layer, branch) if is_unfolded else component]
-        # Slots that a placement may yet bring stand after the component, but the one on the stream.
+        # Norms in all other slots are after the component, except the one on the stream.
         rest += [self._norm(branch, slot) for slot in branch.norms if slot not in ("before", "stream")]
         if branch.multiplier != 1:
             rest.append(Boxed(f"{name} multiplier", "io", Words(f"× {branch.multiplier:.4g}")))
@@ -175,20 +178,20 @@ class _Stages:
         return Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
 
     def stream_norm(self, stage: Sequence[_BranchBoxes]) -> Boxed | None:
-        """After the addition."""
+        """Return the norm after the addition, if there is one."""
         first = stage[0].branch
         return self._norm(first, "stream") if "stream" in first.norms else None
 
     @property
     def on_stream(self) -> list[Boxed]:
-        """Boxes that stand on the stream itself."""
-        found = [self.stream_norm(stage) for stage in self.stages]
-        found += [stage[0].before for stage in self.stages if self.is_carried]
-        return [box for box in found if box]
+        """Boxes on the stream itself."""
+        boxes = [self.stream_norm(stage) for stage in self.stages]
+        boxes += [stage[0].before for stage in self.stages if self.is_carried]
+        return [box for box in boxes if box]
 
 
 def _below(model: ModelConfig) -> list[Boxed]:
-    """From the tokens to where positions are added."""
+    """Return the boxes between the tokens and the addition of positions."""
     embedding = model.embedding.resolve(model.base_width)
     width = embedding.width or model.d_model
     boxes = [Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
@@ -202,13 +205,13 @@ def _below(model: ModelConfig) -> list[Boxed]:
 
 
 def _above(model: ModelConfig) -> list[Boxed]:
-    """From the last layer to the logits."""
+    """Return the boxes between the last layer and the logits."""
     norm, head = final_norm(model), model.readout
     width = model.embedding.width or model.d_model
     boxes = [] if isinstance(norm, NoNorm) else [Boxed("final norm", "norm", norm_words(norm))]
     if model.embedding.width:
         boxes.append(Boxed("head narrowing", "io", Words(f"{model.d_model:,} → {width:,}")))
-    lines = ["the embedding's matrix (tied)" if head.tied else f"{width:,} × {model.vocab_size:,}"]
+    lines = ["embedding matrix (tied)" if head.tied else f"{width:,} × {model.vocab_size:,}"]
     boxes.append(Boxed("head", "io", Words("Head", (*lines, *(["bias"] if head.bias else [])))))
     if head.scale != 1:
         boxes.append(Boxed("head scale", "io", Words(f"× {head.scale:.4g}")))
@@ -218,8 +221,8 @@ def _above(model: ModelConfig) -> list[Boxed]:
 
 
 def _columns(stages: Sequence[_Stages], left: float) -> list[_Column]:
-    """One for every place in a stage, as wide as the widest box in it."""
-    rows = [stage for of in stages for stage in of.stages]
+    """Return a column for every place in a stage, as wide as its widest box."""
+    rows = [stage for layer_stages in stages for stage in layer_stages.stages]
     deepest = max((len(stage) for stage in rows), default=1)
     widths = [max((stage[i].width for stage in rows if len(stage) > i), default=0) for i in range(deepest)]
     lefts = accumulate((width + BESIDE for width in widths[:-1]), initial=left)
@@ -243,7 +246,7 @@ def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Seq
 
 
 def _layer(
-    of: _Stages,
+    layer_boxes: _Stages,
     name: str,
     index: int,
     trunk: Trunk,
@@ -251,48 +254,48 @@ def _layer(
     columns: Sequence[_Column],
     sides: tuple[float, float],
 ) -> Trunk:
-    """A frame around its stages, with its name; the stream enters it at the bottom and leaves it at the top."""
+    """Add a layer: a labeled frame around its stages. The stream enters it at the bottom and leaves it at the top."""
     inside = _led_up(trunk, stream)
     bottom = inside.up
-    for stage in of.stages:
-        inside = _stage(of, stage, inside, stream, columns)
+    for stage in layer_boxes.stages:
+        inside = _stage(layer_boxes, stage, inside, stream, columns)
     top = inside.up + 30
     left, right = sides
     label = Label(name, right - 10, top - 19, 13, bold=True, anchor="end")
-    frame = Frame(f"layer {of.layer.kind}", left, bottom, right - left, top - bottom, index)
+    frame = Frame(f"layer {layer_boxes.layer.kind}", left, bottom, right - left, top - bottom, index)
     through = Wire([(stream, inside.up), (stream, top)], is_stream=True)
     return Trunk((*inside.shapes, frame, label, through), top)
 
 
 def _led_up(trunk: Trunk, stream: float) -> Trunk:
-    """The stream goes up by a gap."""
+    """Extend the stream upwards by a gap."""
     up = trunk.up + GAP
     return Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, up)], is_stream=True)), up)
 
 
-def _framed(around: Cycle, bottom: float, trunk: Trunk, stream: float, sides: tuple[float, float]) -> Trunk:
-    """One frame around the kinds of layers that take turns, from `bottom` on."""
+def _framed(turns: Cycle, bottom: float, trunk: Trunk, stream: float, sides: tuple[float, float]) -> Trunk:
+    """Add a frame around the kinds of layers in a cycle, beginning at `bottom`."""
     left, right = sides
     top = trunk.up + 30
-    label = Label(around.label, right - 10, top - 19, 13, bold=True, anchor="end")
+    label = Label(turns.label, right - 10, top - 19, 13, bold=True, anchor="end")
     if label.width > right - stream - BESIDE:
-        label = label._replace(text=around.short)
+        label = label._replace(text=turns.short)
     frame = Frame("cycle", left, bottom, right - left, top - bottom, None)
     return Trunk((*trunk.shapes, frame, label, Wire([(stream, trunk.up), (stream, top)], is_stream=True)), top)
 
 
 def _stage(
-    of: _Stages, stage: Sequence[_BranchBoxes], trunk: Trunk, stream: float, columns: Sequence[_Column]
+    layer_boxes: _Stages, stage: Sequence[_BranchBoxes], trunk: Trunk, stream: float, columns: Sequence[_Column]
 ) -> Trunk:
-    """Branches leave the stream to the right, rise in their columns, and are added to it from there."""
+    """Add a stage: branches leave the stream to the right, rise in their columns, and are added to the stream."""
     entry = trunk.up + GAP
     inside = Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, entry)], is_stream=True)), entry)
-    if of.is_carried and (carried := stage[0].before):
+    if layer_boxes.is_carried and (carried := stage[0].before):
         inside = climb(inside, [carried], stream)
         normed = inside.up + GAP
         inside = Trunk((*inside.shapes, Wire([(stream, inside.up), (stream, normed)], is_stream=True)), normed)
     shapes, risen = list(inside.shapes), list[float]()
-    for at, boxes, column in zip(_starts(of, stage, inside.up), stage, columns, strict=False):
+    for at, boxes, column in zip(_starts(layer_boxes, stage, inside.up), stage, columns, strict=False):
         x = column.middle
         from_x = columns[0].middle if at.is_shared else stream
         shapes.append(Wire([(from_x, at.up), (x, at.up)]))
@@ -304,26 +307,26 @@ def _stage(
     join = max(risen) + GAP + Plus.radius
     shapes += _added(risen, join, stream, [column.middle for column in columns])
     shapes.append(Wire([(stream, inside.up), (stream, join - Plus.radius)], arrow=True, is_stream=True))
-    after = of.stream_norm(stage)
+    after = layer_boxes.stream_norm(stage)
     return climb(Trunk(tuple(shapes), join + Plus.radius), [after] if after else [], stream)
 
 
 class _Start(NamedTuple):
-    """How a branch begins."""
+    """Beginning of a branch."""
 
     up: float
-    """Where its wire leaves."""
+    """Height at which its wire leaves."""
     is_shared: bool
-    """It leaves the first branch, behind the norm, not the stream."""
+    """Whether the wire leaves the first branch after its norm, instead of the stream."""
     norms: tuple[Boxed, ...]
-    """Before the component, in its own column."""
+    """Norms before the component, in its own column."""
     base: float
-    """Where the way to the component begins, for all of a stage."""
+    """Height at which the wires to the components begin, for all branches of a stage."""
 
 
-def _starts(of: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
-    """Of every branch. A carried norm stands on the stream, below the fork."""
-    own = [() if boxes.before is None or of.is_carried else (boxes.before,) for boxes in stage]
+def _starts(layer_boxes: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
+    """Yield the beginning of every branch. A carried norm is on the stream, below the fork."""
+    own = [() if boxes.before is None or layer_boxes.is_carried else (boxes.before,) for boxes in stage]
     shared = fork + max((GAP + norm.words.height for norms in own for norm in norms), default=0) + GAP / 2
     for boxes, norms in zip(stage, own, strict=True):
         is_shared = boxes.branch.shares_input
@@ -331,7 +334,10 @@ def _starts(of: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator
 
 
 def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence[float]) -> Iterator[Shape]:
-    """What branches give, from the last column to the stream, each added to what comes from the right of it."""
+    """Yield the wires that add the outputs of branches, from the last column to the stream.
+
+    Each output is added to the sum that comes from its right.
+    """
     pluses = [stream, *middles]
     for place, up in enumerate(risen):
         x, is_last = middles[place], place == len(risen) - 1
@@ -341,7 +347,7 @@ def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence
 
 
 def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top: float) -> Iterator[Shape]:
-    """A cell per layer, the first one at the bottom, in the colour of its kind's frame."""
+    """Yield a cell per layer in the color of its kind's frame. The first layer is at the bottom."""
     layers = layer_configs(model)
     each = min((top - bottom - 24) / len(layers), 40)
     gap = 1 if each >= 3 else 0
@@ -355,13 +361,12 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
 
 
 def take_turns(kinds: Sequence[str]) -> bool:
-    """Return whether some kind of layer, of all layers in order, comes again after another one."""
+    """Return whether a kind of layer occurs again after another kind. `kinds` are those of all layers in order."""
     return len(_runs(kinds)) > len(set(kinds))
 
 
 def cycle(kinds: Sequence[str]) -> Cycle | None:
-    """Return the shortest cycle of the layers' kinds that is passed through at least twice, if any. The last turn may
-    end early."""
+    """Return the shortest cycle of kinds of layers that occurs at least twice, if any. The last one may be partial."""
     n = len(kinds)
     length = next((p for p in range(1, n // 2 + 1) if all(kinds[i] == kinds[i - p] for i in range(p, n))), None)
     if length is None:

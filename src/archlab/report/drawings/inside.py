@@ -1,4 +1,4 @@
-"""The inside of a component: its projections, and what happens between them, wired as its module is."""
+"""Inside of a component: its projections and the steps between them, wired like its module."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -26,16 +26,16 @@ UNFOLDED = {
     "attention": "multi-head attention of any number of KV heads",
     "mlp": "plain and gated MLPs",
 }
-"""Branches that may be unfolded, and the kinds of component whose inside is known."""
+"""Branch that can be unfolded -> the kinds of component whose inside is known."""
 
 
 def can_unfold(component: Component) -> bool:
-    """Whether the inside of the component is known."""
+    """Return whether the inside of the component is known."""
     return isinstance(component, Dense | MultiHead)
 
 
 def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
-    """Return the inside of a branch's component. Only for what `can_unfold`."""
+    """Return the inside of a branch's component, for which `can_unfold` must be true."""
     component, inside = branch.component, _Inside(branch.name, layer)
     assert isinstance(component, Dense | MultiHead)
     stack = inside.mlp(component) if isinstance(component, Dense) else inside.attention(component)
@@ -43,13 +43,13 @@ def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
 
 
 class _Inside(NamedTuple):
-    """Makes the boxes of one branch of one layer."""
+    """Builder of the boxes of one branch of one layer."""
 
     name: str
     layer: LayerConfig
 
     def mlp(self, mlp: Dense) -> list[Part]:
-        """down(act(up x)), or down(act(gate x) * up x)."""
+        """Return the parts of down(act(up x)) or of down(act(gate x) * up x)."""
         d, d_ff = self.layer.d_model, mlp.d_ff
         up = self._projection("up", d, d_ff, bias=mlp.bias)
         activation = self._box(
@@ -68,7 +68,7 @@ class _Inside(NamedTuple):
         return [Joined([[*gate, activation], linear]), *ends]
 
     def attention(self, heads: MultiHead) -> list[Part]:
-        """out(softmax(q k) v) per head, with what is done to queries and keys before they meet."""
+        """Return the parts of out(softmax(q k) v) per head, with the steps that change queries and keys beforehand."""
         d = self.layer.d_model
         queries = self._into_heads("query", heads.n_heads, heads.head_dim, heads)
         keys = self._into_heads("key", heads.n_kv_heads, heads.head_dim, heads)
@@ -92,7 +92,7 @@ class _Inside(NamedTuple):
         return [Joined([mixed, [gate, activation]]), out]
 
     def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:
-        """Parts that lead from the stream to `n` queries, keys or values."""
+        """Return the parts that lead from the stream to `n` queries, keys or values."""
         parts: list[Part] = [self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)]
         if heads.clip_qkv is not None:
             parts.append(self._box(f"{name} clip", f"within ±{heads.clip_qkv:g}"))
@@ -107,14 +107,18 @@ class _Inside(NamedTuple):
         return [*parts, *last]
 
     def _projection(self, name: str, n_in: int, n_out: int | str, *, bias: bool) -> Boxed:
-        out = f"{n_out:,}" if isinstance(n_out, int) else n_out
-        lines = [f"{n_in:,} → {out}", *(["bias"] if bias else [])]
+        shape_out = f"{n_out:,}" if isinstance(n_out, int) else n_out
+        lines = [f"{n_in:,} → {shape_out}", *(["bias"] if bias else [])]
         return self._box(f"{name} projection", f"{name.capitalize()} projection", lines)
 
     def _norm(self, name: str, norm: AnyNorm | bool) -> list[Part]:
-        """A box if there is such a norm; True stands for one of the layer's own kind."""
-        found = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
-        return [] if isinstance(found, NoNorm) else [Boxed(f"{self.name} {name}", "norm", norm_words(found).fitted())]
+        """Return a box if there is such a norm. True means a norm of the layer's own kind."""
+        layer_norm = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
+        return (
+            []
+            if isinstance(layer_norm, NoNorm)
+            else [Boxed(f"{self.name} {name}", "norm", norm_words(layer_norm).fitted())]
+        )
 
     def _box(self, part: str, title: str, lines: Iterable[str] = ()) -> Boxed:
         return Boxed(f"{self.name} {part}", self.name, Words(title, tuple(lines)).fitted())
@@ -122,15 +126,17 @@ class _Inside(NamedTuple):
 
 _IN_MLP = ("activation", "d_ff", "bias", "sub_norm", "clamp", "up_offset")
 _IN_ATTENTION = ("qkv_bias", "out_bias", "qk_norm", "clip_qkv", "temperature", "sub_norm", "gate")
-"""Fields that have boxes of their own."""
+"""Fields that have their own boxes."""
 
 
 def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:
-    """Raise UserError if no layer has a branch of such a name whose inside is known."""
+    """Raise UserError if no layer has a branch of such a name with a known inside."""
     for name in unfold:
         if name not in UNFOLDED:
             raise UserError(f"--unfold: {name}{choose(name, [*UNFOLDED])}")
-        found = {branch.component.kind: branch for layer in layers for branch in layer.branches if branch.name == name}
-        if not any(can_unfold(branch.component) for branch in found.values()):
-            has = f"{name} of kind {' and '.join(found)}" if found else f"no {name}"
-            raise UserError(f"--unfold: {name}; the model has {has}, and the inside is drawn of {UNFOLDED[name]}")
+        branch_by_kind = {
+            branch.component.kind: branch for layer in layers for branch in layer.branches if branch.name == name
+        }
+        if not any(can_unfold(branch.component) for branch in branch_by_kind.values()):
+            model_has = f"{name} of kind {' and '.join(branch_by_kind)}" if branch_by_kind else f"no {name}"
+            raise UserError(f"--unfold {name}: the model has {model_has}; only {UNFOLDED[name]} can be unfolded")

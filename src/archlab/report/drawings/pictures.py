@@ -1,4 +1,4 @@
-"""All pictures that explain one topic each, by its name."""
+"""Pictures that explain topics, by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -27,11 +27,11 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
 Picture = Svg | alt.Chart | alt.LayerChart
-"""A chart takes its colours from the page's theme (`html.render_page`); an SVG has those of both modes in it."""
+"""Chart, whose colors come from the page's theme (`html.render_page`), or SVG, which contains those of both modes."""
 
 
 def pictures() -> Mapping[str, Callable[[], Picture]]:
-    """Name -> what draws it; nothing is computed before it is called."""
+    """Map each name to the function that draws the picture. Nothing is computed before the function is called."""
     placements = ("pre", "post", "double", "output", "carried")
     blocks = {
         **{f"{placement}-norm": f"model.norm.placement={placement}" for placement in placements},
@@ -53,7 +53,7 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
 
 
 def _block(name: str, override: str) -> Svg:
-    """Of a small Llama in which only that is changed."""
+    """Draw a small Llama in which only one field is changed."""
     return block_diagram(load_config("tiny-llama", override), name)
 
 
@@ -69,25 +69,29 @@ def lines(
     legend: str | None = None,
     interpolate: Literal["linear", "step-after"] = "linear",
 ) -> alt.Chart:
-    """Return a chart with a line per `line` of the points, in the order in which they come, each with its own color and
-    dashes. Nothing is drawn beyond the axes."""
+    """Return a chart with a line per `line` of the points, in order, each with its own color and dashes.
+
+    Nothing is drawn beyond the axes.
+    """
     names = list(dict.fromkeys(point["line"] for point in points))
-    turns = dash_turns(len(names))
-    key = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
-    colour = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=key)
-    dashed = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=turns), sort=None, legend=key)
+    dash_patterns = dash_turns(len(names))
+    legend_of_lines = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
+    color = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=legend_of_lines)
+    dashed = alt.StrokeDash(
+        "line:N", scale=alt.Scale(domain=names, range=dash_patterns), sort=None, legend=legend_of_lines
+    )
     chart = chart_of(points).properties(width="container", height=HEIGHT, description=description)
     line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
-    return line.encode(x=x, y=y, color=colour, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
+    return line.encode(x=x, y=y, color=color, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
 
 
 _REACH, _STEP = 4.0, 0.1
 SHOWN_ACTIVATIONS = ("relu", "gelu", "silu", "relu_squared", "sigmoid", "elu", "softplus", "xielu")
-"""The others are hardly to be told from one of these."""
+"""Activations that are drawn. Each of the others looks almost like one of these."""
 
 
 def activation_points(names: Iterable[str]) -> list[dict[str, float | str]]:
-    """(x, y) of each, as a model begins with them."""
+    """Return points (x, y) of each activation. Learned constants have their initial values."""
     x = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
     return [
         {"line": name, "x": round(at, 2), "y": y}
@@ -105,7 +109,7 @@ def _applied(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def activation_curves() -> alt.Chart:
-    """Those that differ at sight."""
+    """Draw the activations that look different."""
     x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
     return lines(activation_points(SHOWN_ACTIVATIONS), x, y, "Activation functions")
@@ -117,11 +121,11 @@ _FARTHEST = 8192
 
 
 def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSITIONS) -> list[dict[str, float | str]]:
-    """The cosine of a few pairs' angles at every position, the fastest pair first."""
+    """Return the cosine of the angles of a few pairs at every position, the fastest pair first."""
     positions_1T = torch.arange(length)[None]
-    turned = rotation(rope, width, positions_1T, torch.tensor([[length]]), torch.float64)
-    every = 2 if rope.pairing == "interleaved" else 1
-    cos_TP = turned.cos[0, 0, :, ::every][:, : turned.cos.shape[-1] // 2]
+    rotated = rotation(rope, width, positions_1T, torch.tensor([[length]]), torch.float64)
+    step = 2 if rope.pairing == "interleaved" else 1
+    cos_TP = rotated.cos[0, 0, :, ::step][:, : rotated.cos.shape[-1] // 2]
     n_pairs = cos_TP.shape[-1]
     pairs = sorted({round(i * (n_pairs - 1) / (_PAIRS_SHOWN - 1)) for i in range(_PAIRS_SHOWN)})
     return [
@@ -132,25 +136,25 @@ def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSI
 
 
 def product_points() -> list[dict[str, float | str]]:
-    """The mean product of a query with an equal key, for a few thetas."""
+    """Return the mean product of a query with an equal key over their distance, for a few thetas."""
     return [
         {"line": f"theta {theta:,.0f}", "x": distance, "y": product}
         for theta in _THETAS
-        for found in [rope_products("layer", Rope(theta=theta), _ROTATED_WIDTH, _FARTHEST, seed=0)]
-        for distance, product in zip(found.distances, found.products, strict=True)
+        for curve in [rope_products("layer", Rope(theta=theta), _ROTATED_WIDTH, _FARTHEST, seed=0)]
+        for distance, product in zip(curve.distances, curve.products, strict=True)
         if distance
     ]
 
 
 def rotations() -> alt.Chart:
-    """Of a head of 64 dimensions."""
+    """Draw the rotations in a head of 64 dimensions."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
     y = alt.Y("y:Q").axis(title="cosine of the angle", tickCount=5)
     return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions")
 
 
 def rotated_products() -> alt.Chart:
-    """Falling with the distance, the slower the larger theta is."""
+    """Draw the mean product, which falls with the distance; it falls more slowly for a larger theta."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
     y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
     return lines(product_points(), x, y, "Product of a query and an equal key over their distance, under RoPE")
@@ -162,33 +166,33 @@ _HEADS, _ALIBI_LENGTH, _T5_LENGTH = 8, 64, 256
 def alibi_points(
     alibi: Alibi | None = None, n_heads: int = _HEADS, length: int = _ALIBI_LENGTH
 ) -> list[dict[str, float | str]]:
-    """The bias of every head at every distance."""
+    """Return the bias of every head at every distance."""
     heads = MultiHead(n_heads=n_heads).resolve(n_heads * 8)
     distances_11S = torch.arange(length)[None, None]
     bias_HS = AlibiBias(alibi or Alibi(), heads)(distances_11S, torch.zeros(1, n_heads, 1, 8))[0, :, 0]
     return [
         {"line": f"head {head + 1}", "x": distance, "y": value}
-        for head, of_head in enumerate(bias_HS.tolist())
-        for distance, value in enumerate(of_head)
+        for head, head_values in enumerate(bias_HS.tolist())
+        for distance, value in enumerate(head_values)
     ]
 
 
 def t5_points(t5: T5 | None = None, length: int = _T5_LENGTH) -> list[dict[str, float | str]]:
-    """The bucket of every distance, in which each head learns one bias."""
+    """Return the bucket of every distance. Each head learns one bias per bucket."""
     t5 = t5 or T5()
     buckets = bucket(torch.arange(length), t5.buckets, t5.max_distance)
     return [{"line": "bucket", "x": distance, "y": value} for distance, value in enumerate(buckets.tolist())]
 
 
 def alibi_biases() -> alt.Chart:
-    """A line per head."""
+    """Draw ALiBi's biases, with a line per head."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
     return lines(alibi_points(), x, y, "ALiBi's biases over distance")
 
 
 def t5_buckets() -> alt.Chart:
-    """Single distances first, then ever wider buckets."""
+    """Draw T5's buckets: first one distance each, then wider and wider."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
     return lines(t5_points(), x, y, "T5's buckets over distance", interpolate="step-after")
@@ -201,18 +205,18 @@ _BATCHES, _CONTEXTS = tuple(2**n for n in range(0, 11, 2)), (1024, 8192, 65536)
 def intensity_points(
     config: Config, batches: Sequence[int] = _BATCHES, contexts: Sequence[int] = _CONTEXTS
 ) -> list[dict[str, float | str]]:
-    """In bfloat16."""
+    """Return the FLOPs per byte of decoding in bfloat16, by context and batch."""
     return [
-        {"line": f"{context:,} tokens", "x": batch, "y": matrix_flops_per_byte(found.work["decoding"])}
+        {"line": f"{context:,} tokens", "x": batch, "y": matrix_flops_per_byte(priced.work["decoding"])}
         for context in contexts
         for batch in batches
-        for found in [cost(config, batch, context)]
+        for priced in [cost(config, batch, context)]
     ]
 
 
 def decoding_intensity() -> alt.Chart:
-    """Of Llama 3 8B."""
-    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="texts at once", values=list(_BATCHES))
+    """Draw the arithmetic intensity of decoding with Llama 3 8B."""
+    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="batch (sequences)", values=list(_BATCHES))
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="FLOPs per byte moved", tickCount=4, format="~s")
     points = intensity_points(load_config(_SERVED))
     return lines(points, x, y, f"Arithmetic intensity of decoding with {_SERVED}", legend="context")
@@ -231,7 +235,7 @@ _DEEP = {
 
 
 def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
-    """The norm of the gradient of each layer's weights, by placement."""
+    """Return the norm of the gradient of each layer's weights, by placement of the norm."""
     base = {"model": _DEEP, "train": {"device": "cpu"}}
     configs = {f"{p}-norm": build_config(base, (f"model.norm.placement={p}",)) for p in placements}
     return [
@@ -243,10 +247,10 @@ def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[
 
 
 def start_gradients() -> alt.Chart:
-    """Of a Transformer of 12 layers."""
+    """Draw the gradients of an untrained Transformer of 12 layers."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
-    y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="gradient's norm", tickCount=4, format="~g")
-    return lines(gradient_points(), x, y, "Gradient over depth at initialisation, pre-norm and post-norm")
+    y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="norm of the gradient", tickCount=4, format="~g")
+    return lines(gradient_points(), x, y, "Gradient over depth at initialization, with pre-norm and post-norm")
 
 
 _EXPERTS, _ACTIVE, _TOKENS = 8, 2, 512
@@ -261,13 +265,13 @@ _MIXTURE = {
 
 
 def tiny_mixture() -> Config:
-    """A layer of eight experts, of which each token passes through two."""
+    """Return a config with one layer of eight experts, two of which process each token."""
     return build_config({"model": _MIXTURE})
 
 
 @torch.no_grad()
 def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
-    """The share of the tokens that each expert has, in the first layer with a router; random weights and tokens."""
+    """Return each expert's share of the tokens in the first layer with a router. Weights and tokens are random."""
     generator = torch.Generator().manual_seed(seed)
     tokens_BT = torch.randint(config.model.vocab_size, (1, _TOKENS), generator=generator)
     collected = Collected()
@@ -277,7 +281,7 @@ def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
 
 
 def router_loads() -> alt.LayerChart:
-    """A bar per expert, and what each would have if all loads were equal."""
+    """Draw a bar per expert, and the share of each expert if all loads were equal."""
     bars = chart_of(load_points(tiny_mixture())).mark_bar(style="dots", cornerRadius=1)
     x = alt.X("expert:O").axis(title="expert", labelAngle=0)
     y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)

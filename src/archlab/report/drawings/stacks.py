@@ -1,4 +1,4 @@
-"""Boxes that stand above each other on one wire, and wires that part and join again. `up` counts from the bottom."""
+"""Boxes above each other on one wire, and wires that split and join again. `up` is the height above the bottom."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -7,40 +7,40 @@ from typing import NamedTuple, Protocol
 from archlab.report.drawings.svg import SMALL, TITLE, Box, Inside, Label, Shape, Times, Wire, Words
 
 GAP = 14
-"""Pixels between things on one wire."""
+"""Pixels between parts on one wire."""
 BESIDE = 26
 """Pixels between columns."""
 _HEADING = 22
-"""Pixels that the title of an inside takes."""
+"""Height in pixels of the title of an unfolded component."""
 
 
 class Part(Protocol):
-    """Something that one wire enters in the middle of its lower edge and leaves in the middle of its upper edge."""
+    """Part of a diagram. One wire enters in the middle of its lower edge and leaves in the middle of its upper edge."""
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         ...
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         ...
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield its shapes, with `middle` as its x and `up` as its lower edge."""
+        """Yield the shapes of the part. `middle` is its horizontal center and `up` its lower edge."""
         ...
 
 
 class Trunk(NamedTuple):
-    """The shapes that are drawn so far, and how far up the wire has come."""
+    """Shapes drawn so far, and the height that the wire has reached."""
 
     shapes: tuple[Shape, ...]
     up: float
 
 
 class Boxed(NamedTuple):
-    """A box that has no place yet."""
+    """Box without a position."""
 
     part: str
     role: str
@@ -48,16 +48,16 @@ class Boxed(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         return self.words.width
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         return self.words.height
 
     def at(self, middle: float, up: float, width: float = 0) -> Box:
-        """Return the box at its place, at least `width` wide."""
+        """Return the box at a position, at least `width` wide."""
         wide = max(self.width, width)
         return Box(self.part, self.role, middle - wide / 2, up, wide, self.height, self.words)
 
@@ -67,31 +67,33 @@ class Boxed(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A wire that parts into one for each stack, and their join: a box into which all of them lead, or a product if
-    there is none. A product has two stacks."""
+    """Wire that splits into one wire per stack, and their join.
+
+    All stacks lead into the box. Without a box, there are two stacks and their outputs are multiplied.
+    """
 
     stacks: Sequence[Sequence[Part]]
     box: Boxed | None = None
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         beside = sum(_width(stack) for stack in self.stacks) + BESIDE * (len(self.stacks) - 1)
         return max(beside, self.box.width if self.box else 0)
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         return self._join + (self.box.height if self.box else Times.radius)
 
     @property
     def _join(self) -> float:
-        """Height at which the box begins, or of the middle of the product."""
+        """Height of the lower edge of the box, or of the center of the product."""
         highest = max(sum(GAP + part.height for part in stack) for stack in self.stacks)
         return highest + GAP + (0 if self.box else Times.radius)
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the stacks, with wires from the lower edge to them and from them to the join."""
+        """Yield the stacks with wires from the lower edge and to the join."""
         join = up + self._join
         for stack, x in zip(self.stacks, self._middles(middle), strict=True):
             base = up + GAP
@@ -116,7 +118,7 @@ class Joined(NamedTuple):
 
 
 class Unfolded(NamedTuple):
-    """The inside of a component, in a dashed frame with the component's name."""
+    """Inside of a component, in a dashed frame with the component's name."""
 
     part: str
     role: str
@@ -125,17 +127,17 @@ class Unfolded(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Pixels."""
+        """Width in pixels."""
         left_of_the_wire = Label(self.title, 0, 0, TITLE, bold=True).width + GAP
         return max(_width(self.stack) + 2 * GAP, 2 * left_of_the_wire)
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         return sum(GAP + part.height for part in self.stack) + GAP + _HEADING
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the frame and all that is in it."""
+        """Yield the frame and everything in it."""
         left = middle - self.width / 2
         yield Inside(self.part, self.role, left, up, self.width, self.height)
         inside = climb(Trunk((), up), self.stack, middle, is_stream=False)
@@ -146,7 +148,7 @@ class Unfolded(NamedTuple):
 
 
 def climb(trunk: Trunk, parts: Sequence[Part], x: float, *, is_stream: bool = True) -> Trunk:
-    """Return the trunk with the wire led through the parts, one after the other."""
+    """Return the trunk with the wire led through the parts in order."""
     shapes, up = list(trunk.shapes), trunk.up
     for part in parts:
         bottom = up + GAP

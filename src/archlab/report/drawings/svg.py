@@ -1,4 +1,4 @@
-"""Shapes of a picture, and the SVG that they become: readable in light and dark, with nothing to load."""
+"""Shapes of a picture, and their SVG: it is legible in light and dark and loads nothing."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -14,45 +14,45 @@ from archlab.files import make_folder, write_atomic
 from archlab.report.charts.palette import MODES, PALETTES, Mode
 
 Svg = NewType("Svg", str)
-"""One whole `<svg>` element."""
+"""Text of one whole `<svg>` element."""
 
 TITLE, SMALL = 13, 11.5
-"""Pixels of a box's title, and of the lines under it."""
+"""Font sizes in pixels: of the title of a box, and of the lines under it."""
 
 _PAD_X, _PAD_Y, _LEADING = 10, 6, 15
 _FOLD = 240
 
 ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6}
-"""What a box is -> its place among the palette's distinct colours; others have the first."""
+"""Role of a box -> index of its color in the palette's distinct colors. Other roles have the first color."""
 
 
 class Words(NamedTuple):
-    """What a box says: a title, and small lines under it."""
+    """Text of a box: a title, and small lines under it."""
 
     title: str
     lines: tuple[str, ...] = ()
 
     def fitted(self) -> "Words":
-        """With long lines folded."""
+        """Return the text with long lines wrapped."""
         return Words(self.title, tuple(part for line in self.lines for part in folded(line, SMALL, _FOLD)))
 
     @property
     def width(self) -> float:
-        """Of a box around it."""
+        """Width of a box around the text."""
         lines = [text_width(line, SMALL) for line in self.lines]
         return 2 * _PAD_X + max(text_width(self.title, TITLE, bold=True), *lines, 0)
 
     @property
     def height(self) -> float:
-        """Of a box around it."""
+        """Height of a box around the text."""
         return 2 * _PAD_Y + _LEADING * (1 + len(self.lines))
 
 
 class Box(NamedTuple):
-    """A rectangle with words. `up` is its lower edge, counted upwards from the picture's."""
+    """Rectangle with text. `up` is the height of its lower edge above the bottom of the picture."""
 
     part: str
-    """What it is of the model, as in `attention` or `attention norm before`."""
+    """Part of the model, for example `attention` or `attention norm before`."""
     role: str
     x: float
     up: float
@@ -62,12 +62,12 @@ class Box(NamedTuple):
 
     @property
     def top(self) -> float:
-        """Its upper edge."""
+        """Height of its upper edge."""
         return self.up + self.height
 
 
 class Wire(NamedTuple):
-    """A line through (x, up) points."""
+    """Line through points (x, up)."""
 
     points: Sequence[tuple[float, float]]
     arrow: bool = False
@@ -75,7 +75,7 @@ class Wire(NamedTuple):
 
 
 class Plus(NamedTuple):
-    """Where two wires are added."""
+    """Circle where two wires are added."""
 
     x: float
     up: float
@@ -84,7 +84,7 @@ class Plus(NamedTuple):
 
 
 class Times(NamedTuple):
-    """A circle where two wires are multiplied, element by element."""
+    """Circle where two wires are multiplied element by element."""
 
     x: float
     up: float
@@ -93,7 +93,7 @@ class Times(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A line of text by itself; `up` is its baseline."""
+    """Line of text without a box. `up` is the height of its baseline."""
 
     text: str
     x: float
@@ -105,23 +105,23 @@ class Label(NamedTuple):
 
     @property
     def width(self) -> float:
-        """About."""
+        """Approximate width in pixels."""
         return text_width(self.text, self.size, bold=self.bold)
 
 
 class Frame(NamedTuple):
-    """A rounded rectangle around what belongs together, in one of the palette's colors, or in a faint one."""
+    """Rounded rectangle around related parts, in one of the palette's colors, or in a faint one if `color` is None."""
 
     part: str
     x: float
     up: float
     width: float
     height: float
-    colour: int | None
+    color: int | None
 
 
 class Inside(NamedTuple):
-    """A dashed rectangle around the parts of one component."""
+    """Dashed rectangle around the parts of one component."""
 
     part: str
     role: str
@@ -132,14 +132,14 @@ class Inside(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A filled rectangle in one of the palette's colours, or in that of a line where `colour` is None."""
+    """Filled rectangle in one of the palette's colors, or in the color of a line if `color` is None."""
 
     part: str
     x: float
     up: float
     width: float
     height: float
-    colour: int | None = 0
+    color: int | None = 0
     title: str = ""
 
 
@@ -151,8 +151,11 @@ Shape = Box | Wire | Plus | Times | Label | Frame | Inside | Cell
 def to_svg(
     shapes: Iterable[Shape], width: float, height: float, title: str, marked: frozenset[tuple[str, str]] = frozenset()
 ) -> Svg:
-    """The shapes on paper of that size. `title` is for those who cannot see it; of `marked` (part, text) pairs the text
-    is set off, and its box with it."""
+    """Return the SVG of the shapes on paper of this size.
+
+    `title` is for readers who cannot see the picture. If (part, text) is in `marked`, the text and its box are
+    highlighted.
+    """
     body = "\n".join(_element(shape, height, marked) for shape in shapes)
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="archlab-drawing" role="img" aria-label={quoteattr(title)} '
@@ -162,7 +165,7 @@ def to_svg(
         'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
         f'<rect class="paper" width="{width:.0f}" height="{height:.0f}" rx="6"/>\n{body}\n</svg>\n'
     )
-    # Several stand on one page, and each needs an arrow's tip of its own: that of a hidden one is hidden.
+    # Each SVG on a page needs its own arrow tip, because the tip of a hidden SVG would be hidden.
     text = visible(text)
     return Svg(text.replace(_ARROW, f"{_ARROW}-{crc32(text.encode()):08x}"))
 
@@ -186,17 +189,17 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             place = f'x="{shape.x:.1f}" y="{height - shape.up:.1f}" font-size="{shape.size}"'
             return f'<text class="{kind}" {place} text-anchor="{shape.anchor}">{escape(shape.text)}</text>'
         case Frame():
-            kind = "cycle" if shape.colour is None else f"frame kind-{shape.colour % KINDS}"
+            kind = "cycle" if shape.color is None else f"frame kind-{shape.color % KINDS}"
             part = quoteattr(shape.part)
             return f'<rect class="{kind}" data-part={part} {_place(shape, height)} rx="10"/>'
         case Inside():
             part = f"data-part={quoteattr(shape.part)}"
             return f'<g class="inside {shape.role}"><rect {part} {_place(shape, height)} rx="8"/></g>'
         case Cell():
-            kind = "blank" if shape.colour is None else f"kind-{shape.colour % KINDS}"
-            said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
+            kind = "blank" if shape.color is None else f"kind-{shape.color % KINDS}"
+            cell_title = f"<title>{escape(shape.title)}</title>" if shape.title else ""
             part = f"data-part={quoteattr(shape.part)}"
-            return f'<rect class="cell {kind}" {part} {_place(shape, height)}>{said}</rect>'
+            return f'<rect class="cell {kind}" {part} {_place(shape, height)}>{cell_title}</rect>'
 
 
 def _place(shape: Box | Frame | Inside | Cell, height: float) -> str:
@@ -208,20 +211,20 @@ def _box(box: Box, height: float, marked: frozenset[tuple[str, str]]) -> str:
     middle = f'x="{box.x + box.width / 2:.1f}"'
     first = height - box.top + (box.height - _LEADING * (1 + len(box.words.lines))) / 2 + 12
     texts = [(box.words.title, "bold", TITLE), *((line, "", SMALL) for line in box.words.lines)]
-    found = [(box.part, text) in marked for text, _, _ in texts]
+    is_marked = [(box.part, text) in marked for text, _, _ in texts]
     lines = [
         f'<text class="{" ".join(filter(None, (kind, "differs" if differs else "")))}" {middle} '
         f'y="{first + i * _LEADING:.1f}" font-size="{size}" text-anchor="middle">{escape(text)}</text>'
-        for i, ((text, kind, size), differs) in enumerate(zip(texts, found, strict=True))
+        for i, ((text, kind, size), differs) in enumerate(zip(texts, is_marked, strict=True))
     ]
-    kind = f"box {box.role}{' differs' if any(found) else ''}"
+    kind = f"box {box.role}{' differs' if any(is_marked) else ''}"
     return f'<g class="{kind}" data-part={quoteattr(box.part)}><rect {_place(box, height)} rx="6"/>{"".join(lines)}</g>'
 
 
 KINDS = 7
-"""Colours for kinds of layers and of cells, after which they come again."""
-_KIND_COLOURS = (3, 5, 1, 7, 2, 6, 4)
-"""Places in the palette's ramp, far from each other first."""
+"""Number of colors for kinds of layers and cells, after which colors repeat."""
+_KIND_COLORS = (3, 5, 1, 7, 2, 6, 4)
+"""Indices into the palette's ramp, in an order that puts distant colors first."""
 
 
 def _style() -> str:
@@ -232,7 +235,7 @@ def _style() -> str:
 
 
 def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
-    """Without custom properties, which what turns SVG to PNG may not know."""
+    """Yield CSS rules (selector, rule). They use no custom properties, because SVG converters may not support them."""
     palette, own = PALETTES[mode], ".archlab-drawing"
     yield f"{own} text", f"font-family: {FAMILY}; fill: {palette.text}; stroke: none"
     yield f"{own} .bold", "font-weight: bold"
@@ -245,10 +248,10 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
         yield f"{own} .{circle} circle", f"fill: {palette.paper}; stroke: {palette.text}; stroke-width: 1.5"
         yield f"{own} .{circle} path", f"stroke: {palette.text}; stroke-width: 1.5; fill: none"
     for role, place in ROLES.items():
-        colour = palette.distinct[place]
-        yield f"{own} .{role} rect", f"fill: {_mixed(colour, palette.paper)}; stroke: {colour}; stroke-width: 1.5"
+        color = palette.distinct[place]
+        yield f"{own} .{role} rect", f"fill: {_mixed(color, palette.paper)}; stroke: {color}; stroke-width: 1.5"
     yield f"{own} .inside rect", "fill: none; stroke-dasharray: 5 4"
-    for kind, place in enumerate(_KIND_COLOURS):
+    for kind, place in enumerate(_KIND_COLORS):
         yield f"{own} .cell.kind-{kind}", f"fill: {palette.ramp[place]}"
         yield f"{own} .frame.kind-{kind}", f"fill: none; stroke: {palette.ramp[place]}; stroke-width: 1.5"
     yield f"{own} .cycle", f"fill: none; stroke: {palette.faint}; stroke-width: 1.5"
@@ -257,9 +260,9 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
     yield f"{own} text.differs", f"fill: {palette.verdicts[2]}"
 
 
-def _mixed(colour: str, paper: str) -> str:
-    """A wash of the colour on that paper."""
-    parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (colour, paper))
+def _mixed(color: str, paper: str) -> str:
+    """Return a light wash of the color on the paper."""
+    parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, paper))
     return "#" + "".join(f"{round(0.15 * a + 0.85 * b):02x}" for a, b in zip(*parts, strict=True))
 
 
@@ -285,21 +288,21 @@ _EM = {
 }
 _WIDTHS = {letter: width for letters, width in _EM.items() for letter in letters}
 _OTHERS = 0.556
-"""Digits, and most small letters."""
+"""Width of digits and most lowercase letters, relative to the font size."""
 _BOLD, _SPARE = 1.09, 1.17
-"""How much wider bold is; and text on machines that have none of these fonts, but DejaVu Sans."""
+"""Factors by which bold text is wider, and by which text in DejaVu Sans is wider on machines without these fonts."""
 
 FAMILY = "Arial, 'Liberation Sans', Helvetica, sans-serif"
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Of one line, in the unit of `size`."""
+    """Return the approximate width of a line, in the unit of `size`."""
     em = sum(_WIDTHS.get(letter, _OTHERS if letter.isascii() else 1.0) for letter in text)
     return em * size * _SPARE * (_BOLD if bold else 1)
 
 
 def folded(text: str, size: float, width: float) -> list[str]:
-    """The text in lines of about that width at most, broken after commas if they will do; a long word is cut."""
+    """Return the text in lines of at most about `width`, broken after commas if possible. A long word is cut."""
     lines = [""]
     for part in text.split(", "):
         joined = f"{lines[-1]}, {part}" if lines[-1] else part
@@ -315,7 +318,7 @@ _SCALE = 2
 
 
 def write_picture(svg: Svg, path: Path) -> Path:
-    """Write it, and the folders above it: a PNG, in light colours, where the name ends so; its path."""
+    """Write the picture, and missing parent folders. Return its path. A `.png` file has light colors."""
     make_folder(path.parent)
     is_png = path.suffix.lower() == ".png"
     write_atomic(path, vl_convert.svg_to_png(svg, scale=_SCALE) if is_png else svg)

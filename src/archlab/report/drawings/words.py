@@ -1,7 +1,7 @@
-"""What the boxes of a block diagram say, read from the config's fields.
+"""Text of the boxes in a block diagram, read from the config's fields.
 
-A field that stands at its default says nothing. A kind or a field that no table here knows is named as the config names
-it, so that a new one is drawn at once.
+A field at its default value adds no text. A kind or field that is in no table here keeps its name from the config, so
+that a new one is drawn at once.
 """
 
 import math
@@ -31,13 +31,13 @@ from archlab.config.layers import Branch, LayerConfig
 from archlab.report.drawings.svg import Words
 
 Phrases = Mapping[str, str | Callable[[Any], str]]
-"""Field -> what is said of its value."""
+"""Field -> the words for its value."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
-"""Fields that leave no trace in a picture of this size."""
+"""Fields that are not drawn, because they are details at this scale."""
 
 
 def norm_words(norm: AnyNorm) -> Words:
-    """Which one, and what is unusual about it."""
+    """Return the kind of the norm, and what is unusual about it."""
     phrases = {"unit_offset": "× (1 + w)", "bias": "no bias", "weight": "no weight"}
     return Words(norm.display_name, tuple(_changes(norm, phrases)))
 
@@ -52,29 +52,31 @@ def component_words(layer: LayerConfig, branch: Branch) -> Words:
     return Words(words.title, (*words.lines, *positions, *_beyond_sizes(layer, component))).fitted()
 
 
-def score_words(layer: LayerConfig, component: Component, told: Sequence[str]) -> Iterator[str]:
-    """Yield what happens where queries meet keys: positions that are no rotation, sight, and what is unusual. `told`
-    are fields that are drawn elsewhere."""
+def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
+    """Yield what changes the scores: positions that are not rotations, visibility, and what is unusual.
+
+    `drawn_elsewhere` lists fields to leave out.
+    """
     if not isinstance(layer.position, Rope):
         yield position_words(layer.position)
-    yield from _beyond_sizes(layer, component, told)
+    yield from _beyond_sizes(layer, component, drawn_elsewhere)
 
 
-def remaining_words(component: Component, told: Sequence[str]) -> Iterator[str]:
-    """Yield what is unusual about a component, without the fields `told`, which are drawn elsewhere."""
-    return _changes(component, _PHRASES, (*_told_of(component), *told))
+def remaining_words(component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
+    """Yield what is unusual about a component, without the fields that are drawn elsewhere."""
+    return _changes(component, _PHRASES, (*_described_fields(component), *drawn_elsewhere))
 
 
-def _told_of(component: Component) -> tuple[str, ...]:
-    """Fields that `_words_of` and `_sight` have said."""
-    known = next((_TOLD[base] for base in type(component).__mro__ if base in _TOLD), None)
+def _described_fields(component: Component) -> tuple[str, ...]:
+    """Return the fields that `_words_of` and `_visibility` describe."""
+    known = next((_DESCRIBED[base] for base in type(component).__mro__ if base in _DESCRIBED), None)
     return tuple(type(component).model_fields) if known is None else known
 
 
-def _beyond_sizes(layer: LayerConfig, component: Component, told: Sequence[str] = ()) -> Iterator[str]:
+def _beyond_sizes(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str] = ()) -> Iterator[str]:
     if isinstance(component, Visibility):
-        yield from _sight(component)
-    yield from remaining_words(component, told)
+        yield from _visibility(component)
+    yield from remaining_words(component, drawn_elsewhere)
     if isinstance(component, AnyAttention) and not math.isclose(component.scale, component.query_width**-0.5):
         yield f"scores × {component.scale:.4g}"
     if component.score_heads and layer.dropout.attention:
@@ -82,7 +84,7 @@ def _beyond_sizes(layer: LayerConfig, component: Component, told: Sequence[str] 
 
 
 def position_words(position: Position) -> str:
-    """What stands beside the scores of one layer."""
+    """Return the positions of a layer in words."""
     changed = ", ".join(_changes(position, _POSITION_PHRASES, ("theta", "buckets", "scaling", "max_distance")))
     match position:
         case Rope():
@@ -96,7 +98,7 @@ def position_words(position: Position) -> str:
         case NoPosition():
             return "no positions (NoPE)"
         case _ if position.acts_on == "embedding":
-            return "positions: on the embedding"
+            return "positions: added to the embedding"
         case _:
             words = position.display_name
     return f"{words}, {changed}" if changed else words
@@ -130,8 +132,10 @@ def _words_of(component: Component) -> Words:
             return Words("Short convolution", (f"{component.taps} taps",))
         case _:
             title = component.display_name
-            said = (words.removeprefix(component.kind).strip() for words in component.describe().values())
-            return Words(title[0].upper() + title[1:], tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in said))
+            descriptions = (words.removeprefix(component.kind).strip() for words in component.describe().values())
+            return Words(
+                title[0].upper() + title[1:], tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in descriptions)
+            )
 
 
 def _mlp(mlp: Dense, *, is_gated: bool) -> Words:
@@ -157,8 +161,8 @@ def _mixture(mixture: MoE) -> Words:
     return Words("Mixture of experts", tuple(lines))
 
 
-def _sight(rule: Visibility) -> Iterator[str]:
-    """Which keys a query sees."""
+def _visibility(rule: Visibility) -> Iterator[str]:
+    """Yield which keys a query attends to."""
     if rule.visibility != "causal":
         yield "sees both sides" if rule.visibility == "two_sided" else "sees the whole prefix"
     if rule.blocks is not None:
@@ -168,15 +172,15 @@ def _sight(rule: Visibility) -> Iterator[str]:
         beyond = "" if rule.stride is None else f" and distances divisible by {rule.stride}"
         yield f"window {rule.window:,}{beyond}"
     elif rule.visibility == "causal":
-        yield "causal, all keys before"
+        yield "causal, all earlier keys"
     if rule.global_tokens:
         yield f"global tokens: {rule.global_tokens}"
 
 
-_SIGHT = tuple(Visibility.model_fields)
-_TOLD: Mapping[type[Base], tuple[str, ...]] = {
-    MultiHead: (*_SIGHT, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
-    Latent: (*_SIGHT, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
+_VISIBILITY = tuple(Visibility.model_fields)
+_DESCRIBED: Mapping[type[Base], tuple[str, ...]] = {
+    MultiHead: (*_VISIBILITY, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
+    Latent: (*_VISIBILITY, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
     MoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
     PlainMLP: ("activation", "d_ff"),
     GatedMLP: ("activation", "d_ff"),
@@ -185,7 +189,7 @@ _TOLD: Mapping[type[Base], tuple[str, ...]] = {
     RGLRU: ("lru_width", "n_heads"),
     ShortConv: ("taps",),
 }
-"""Fields that `_words_of` and `_sight` have said. Those of any other kind are all in its description."""
+"""Fields that `_words_of` and `_visibility` describe, by kind. For other kinds, the description covers all fields."""
 
 
 def _qk_norm(norm: Any) -> str:
@@ -212,7 +216,7 @@ _PHRASES: Phrases = {
 _ROUTER_PHRASES: Phrases = {
     "score": "{} router",
     "bias": "router bias",
-    "normalise": "weights not normalised",
+    "normalise": "weights not normalized",
     "factor": "weights × {:g}",
     "correction": "correction bias",
     "groups": lambda groups: f"{groups.kept} of {groups.n} groups",
@@ -224,11 +228,11 @@ _POSITION_PHRASES: Phrases = {
 }
 
 
-def _changes(value: Base, phrases: Phrases, told: tuple[str, ...] = ()) -> Iterator[str]:
-    """A phrase per field that is not at its default; derived fields have none and are given by `told`."""
+def _changes(value: Base, phrases: Phrases, drawn_elsewhere: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield a phrase per field that is not at its default. Derived fields get none; list them in `drawn_elsewhere`."""
     for name, field in type(value).model_fields.items():
-        mine, default = getattr(value, name), field.get_default(call_default_factory=True)
-        if name in (*_NOT_DRAWN, *told) or default is PydanticUndefined or mine == default:
+        current, default = getattr(value, name), field.get_default(call_default_factory=True)
+        if name in (*_NOT_DRAWN, *drawn_elsewhere) or default is PydanticUndefined or current == default:
             continue
-        phrase = phrases.get(name, name.replace("_", " ") if mine is True else name.replace("_", " ") + " {}")
-        yield phrase.format(mine) if isinstance(phrase, str) else phrase(mine)
+        phrase = phrases.get(name, name.replace("_", " ") if current is True else name.replace("_", " ") + " {}")
+        yield phrase.format(current) if isinstance(phrase, str) else phrase(current)

@@ -1,1 +1,1 @@
-"""The guide: the site that archlab's documents, topics and schema are read on."""
+"""Guide: the site of archlab's documents, topics and reference."""

@@ -1,8 +1,9 @@
-"""The documents for users, as pages of the site: tutorials and how-to's, and the Markdown that they are written in."""
+"""User documents as pages of the site: tutorials and how-to pages, rendered from Markdown."""
 
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain, count, pairwise
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
@@ -16,89 +17,98 @@ from markupsafe import Markup
 from archlab.code import HOME
 from archlab.report.guide.reference import address_of_code
 
-TUTORIALS = ("tutorials/student", "tutorials/researcher", "tutorials/engineer")
+_NO_PAGE = "notebook"
+"""Document without a page: dated findings for contributors."""
 
-HOW_TO = (
-    "studies",
-    "probes",
-    "watching",
-    "optimizers",
-    "cost",
-    "drawing",
-    "run_folder",
-    "data",
-    "scaling",
-    "executors",
-    "claims",
-    "plugins",
-    "conventions",
-    "architecture",
-    "adding_a_choice",
-    "adding_a_component",
-    "adding_a_family",
-    "topics",
-)
+
+class DocumentGroup(NamedTuple):
+    """Documents that docs/README.md lists under one heading."""
+
+    title: str
+    about: str
+    """Its first paragraph."""
+    names: tuple[str, ...]
+    """Paths in docs/ without their ending, in order."""
 
 
 class Rendered(NamedTuple):
-    """A document as its page shows it."""
+    """Document as its page shows it."""
 
     title: str
     body: Markup
-    """Without the title."""
+    """HTML of the document without its title."""
     anchors: dict[str, str]
-    """Of headings and defined words -> their text."""
+    """Anchor of each heading or defined word -> its text."""
     contents: list[tuple[str, str]]
-    """Anchor and text of the highest headings."""
+    """Anchor and text of the top-level headings."""
 
 
 class Links(NamedTuple):
-    """Where what a document names is found on the site."""
+    """Functions that map links, pictures and fields of a document to the site."""
 
     page: Callable[[str], str | None]
-    """Address that a link gives -> the page; None: the site does not have it."""
+    """Address of a link -> its page, or None if the site does not have it."""
     title: Callable[[str], str]
-    """What a link says -> what it says on the site, where documents have titles in place of file names."""
+    """Text of a link -> its text on the site. A document's file name becomes its title."""
     image: Callable[[str], str]
-    """Address that a picture gives -> the picture itself, for a page loads nothing."""
+    """Address of a picture -> the picture itself as a data URL, because a page loads nothing."""
     field: Callable[[str], str | None]
-    """Dotted field -> where it is explained; None for what is no field."""
+    """Dotted field -> address of its explanation, or None for other text."""
 
 
 def documents_folder() -> Path:
-    """Where they lie: in a wheel inside the package, in a checkout two folders above it."""
+    """Return the folder of the documents: inside the package in a wheel, two folders above it in a checkout."""
     inside = HOME / "docs"
     return inside if inside.is_dir() else HOME.parent.parent / "docs"
 
 
+@cache
+def document_groups() -> tuple[DocumentGroup, ...]:
+    """Return the groups of docs/README.md, in order."""
+    sections = (section.partition("\n") for section in text_of("README").split("\n## ")[1:])
+    return tuple(
+        DocumentGroup(
+            title,
+            text.strip().partition("\n\n")[0],
+            tuple(name for name in re.findall(r"\]\(([\w/]+)\.md\)", text) if name != _NO_PAGE),
+        )
+        for title, _, text in sections
+    )
+
+
+def documents() -> tuple[str, ...]:
+    """Return the names of all documents that have a page."""
+    return tuple(name for group in document_groups() for name in group.names)
+
+
 def address(name: str) -> str:
-    """The page of a document."""
+    """Return the address of a document's page."""
     return f"{PurePosixPath(name).name}.html"
 
 
 def document(name: str) -> Rendered:
-    """One of TUTORIALS or HOW_TO."""
+    """Return one of `documents()` as its page shows it."""
     return render(text_of(name), links_from(PurePosixPath(name).parent))
 
 
 def text_of(name: str) -> str:
-    """Its Markdown."""
+    """Return the Markdown of a document."""
     return (documents_folder() / f"{name}.md").read_text(encoding="utf-8")
 
 
 def links_from(here: PurePosixPath) -> Links:
-    """What a text in that folder of the documents links to: others are pages, too; what is no document is not there."""
+    """Return the links of a document in this folder. Other documents are pages; files of other kinds have no page."""
 
     def page(href: str) -> str | None:
         path, hash_, place = href.partition("#")
         if not path or urlsplit(href).scheme:
             return href
         linked = normpath(here / path).removesuffix(".md")
-        return f"{address(linked)}{hash_}{place}" if linked in (*TUTORIALS, *HOW_TO) else None
+        return f"{address(linked)}{hash_}{place}" if linked in documents() else None
 
-    def title(said: str) -> str:
-        linked = normpath(here / said).removesuffix(".md")
-        return text_of(linked).partition("\n")[0].removeprefix("# ") if linked in (*TUTORIALS, *HOW_TO) else said
+    def title(text: str) -> str:
+        linked = normpath(here / text).removesuffix(".md")
+        return text_of(linked).partition("\n")[0].removeprefix("# ") if linked in documents() else text
 
     def image(source: str) -> str:
         drawn = (documents_folder() / here / source).read_bytes()
@@ -112,7 +122,7 @@ _LINE = MarkdownIt("zero").enable("backticks")
 
 
 def render(text: str, links: Links) -> Rendered:
-    """A document that begins with its title."""
+    """Render a Markdown document whose first line is its title."""
     tokens = _DOCUMENT.parse(text)
     title, tokens = tokens[1], tokens[3:]
     anchors = _set_anchors(tokens)
@@ -124,12 +134,12 @@ def render(text: str, links: Links) -> Rendered:
 
 
 def line(text: str) -> Markup:
-    """A docstring of one paragraph: what stands between backticks is code."""
+    """Render a docstring of one paragraph. Text between backticks is code."""
     return Markup(_LINE.renderInline(text))
 
 
 def slug(text: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub generates it."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
@@ -138,12 +148,12 @@ def _plain(inline: Token) -> str:
 
 
 def _set_anchors(tokens: Sequence[Token]) -> dict[str, str]:
-    """Of headings, and of paragraphs that begin with the word that they define."""
+    """Set anchors on headings, and on paragraphs that begin with the word that they define."""
     anchors: dict[str, str] = {}
     for opening, inline in pairwise(tokens):
         if text := _plain(inline) if opening.type == "heading_open" else _defined(opening, inline):
-            named = slug(text)
-            anchor = next(name for name in chain([named], (f"{named}-{n}" for n in count(1))) if name not in anchors)
+            base = slug(text)
+            anchor = next(name for name in chain([base], (f"{base}-{n}" for n in count(1))) if name not in anchors)
             anchors[anchor] = text
             opening.attrSet("id", anchor)
     return anchors
@@ -157,7 +167,7 @@ def _defined(opening: Token, inline: Token) -> str:
 
 
 def _label_cells(tokens: Sequence[Token]) -> None:
-    """Each cell knows its column's heading, which stands beside it where the screen is narrow."""
+    """Label each cell with the heading of its column, which is shown beside it on narrow screens."""
     headings: list[str] = []
     column = 0
     for opening, inline in pairwise(tokens):
@@ -174,7 +184,7 @@ def _label_cells(tokens: Sequence[Token]) -> None:
 
 
 def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
-    """With links that lead to pages of the site, and fields of the schema as links; others are left as text."""
+    """Yield the tokens with links to pages of the site and to fields of the schema. Other links become plain text."""
     address: str | None = None
     in_link = False
     for child in children:

@@ -1,4 +1,4 @@
-"""The lecture: a page per chapter of topics."""
+"""Lecture: a page per chapter of topics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,54 +16,57 @@ from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
-"""Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""
+"""Name of a picture -> function that draws it: an SVG, or a chart with the colors of the page."""
 
 
 class TopicEntry(Base):
-    """A topic as its page shows it."""
+    """Topic as its page shows it."""
 
     name: str
     topic: Topic
     used: Usage | None
-    """null: not known of published models."""
+    """Which published models use it. None if that is not known."""
     used_in_words: str
     settings: list[tuple[str, str | None]]
-    """What makes it in a config, each with where the field is explained; null: in a layer kind of one's own."""
+    """Settings of a config that make it, each with the address of its explanation.
+
+    The address is None for a field of a custom kind of layer.
+    """
     compared: list[str]
-    """Of which models costs are counted: with it, without, and mostly no more."""
+    """Models whose costs are compared: usually one with it and one without it."""
     rows: list[tuple[str, ...]]
-    """What each costs; empty where it costs nothing, or is no choice of a model."""
+    """Rows of their costs. Empty if it costs nothing or is not a choice of the model."""
     equal_size: str
-    """What the model of equal size has; empty where there is none."""
+    """Sentence about the model of equal size. Empty if there is none."""
     papers: list[str]
-    """Published effects that name it."""
+    """Published effects of it."""
     here: list[str]
-    """What our runs found of it."""
+    """Effects of it that our runs found."""
     claims: list[tuple[int, str]]
-    """Number, and in a line what is claimed of it and what was found here."""
+    """Number of each claim about it, with a line of the claim and our findings."""
     sources: str
-    """Who says so, and where."""
+    """Sources, each with the place in it."""
 
 
 def chapter_addresses() -> dict[str, str]:
-    """Name of a chapter -> its page."""
+    """Map the name of each chapter to the address of its page."""
     return {name: f"{number:02}-{name}.html" for number, name in enumerate(chapters(), start=1)}
 
 
 def topic_addresses() -> dict[str, str]:
-    """Name of a topic -> its place on the page of its chapter."""
+    """Map the name of each topic to its address on the page of its chapter."""
     pages = chapter_addresses()
     return {topic: f"{pages[name]}#{topic}" for name, chapter in chapters().items() for topic in chapter.topics}
 
 
 def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
-    """What a chapter's page shows. Topics name their pictures; one that there is not is left out."""
-    drawn = {name: pictures[name]() for name in _named(chapter) if name in pictures}
-    charts = {name: chart for name, chart in drawn.items() if not isinstance(chart, str)}
+    """Return the values of a chapter's page. A topic's picture is left out if no function draws it."""
+    pictures_drawn = {name: pictures[name]() for name in _named(chapter) if name in pictures}
+    charts = {name: chart for name, chart in pictures_drawn.items() if not isinstance(chart, str)}
     return {
         "chapter": chapter,
         "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
-        "svgs": {name: Markup(svg) for name, svg in drawn.items() if isinstance(svg, str)},
+        "svgs": {name: Markup(svg) for name, svg in pictures_drawn.items() if isinstance(svg, str)},
         "charts": charts,
         "base": BASE,
         "context": CONTEXT,
@@ -76,7 +79,7 @@ def _named(chapter: Chapter) -> list[str]:
 
 def _entry(name: str, topic: Topic) -> TopicEntry:
     used = usage(topic.conditions) if topic.conditions else None
-    found = prices(topic)
+    priced_models = prices(topic)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
     return TopicEntry(
         name=name,
@@ -84,8 +87,8 @@ def _entry(name: str, topic: Topic) -> TopicEntry:
         used=used,
         used_in_words=in_words(used) if used else "",
         settings=[(setting, address_of_code(setting)) for setting in topic.settings],
-        compared=list(found),
-        rows=price_rows(found),
+        compared=list(priced_models),
+        rows=price_rows(priced_models),
         equal_size=equal_size(topic),
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],

@@ -1,4 +1,4 @@
-"""The reference: every field of the files that a person writes, and what `import archlab` offers."""
+"""Reference: every field of the files that users write, and the Python API."""
 
 import ast
 import inspect
@@ -15,20 +15,20 @@ from archlab.study.authoring import SCHEMAS
 
 
 class Group(NamedTuple):
-    """The fields of one section."""
+    """Fields of one section."""
 
     path: str
-    """Dotted; empty: what stands at the top of the file."""
+    """Dotted path of the section. Empty for the top of the file."""
     section: FieldHelp | None
-    """null: at the top of the file, and where the section has a name that its writer gives it."""
+    """Help of the section. None at the top of the file, and for sections that users name themselves."""
     fields: list[FieldHelp]
-    """Those that hold values; kind first."""
+    """Fields that hold values, with `kind` first."""
     sections: list[FieldHelp]
-    """Those that hold fields, which are a group of their own."""
+    """Fields that hold fields. Each of them has its own group."""
 
 
 class ReferencePage(NamedTuple):
-    """A part of a file."""
+    """Page about a part of a file."""
 
     address: str
     title: str
@@ -43,12 +43,17 @@ class ReferencePage(NamedTuple):
 
 @cache_of_kinds
 def reference_pages() -> list[ReferencePage]:
-    """A config's own fields, each of its sections, and a study."""
+    """Return the pages of a config's top-level fields, of each of its sections, and of a study."""
     config, study = (list(groups(field_help(SCHEMAS[kind]))) for kind in ("config", "study"))
     return [
-        ReferencePage("reference-config.html", "Config", "A file that archlab trains, costs or draws.", config[:1]),
+        ReferencePage(
+            "reference-config.html",
+            "Config",
+            "A config is a file from which archlab builds, trains, prices or draws a model.",
+            config[:1],
+        ),
         *(_of_section(section, config) for section in config[0].sections),
-        ReferencePage("reference-study.html", "Study", "A file that `archlab study run` takes.", study),
+        ReferencePage("reference-study.html", "Study", "A study is a file that `archlab study run` runs.", study),
     ]
 
 
@@ -58,18 +63,18 @@ def _of_section(section: FieldHelp, config: Sequence[Group]) -> ReferencePage:
 
 
 def groups(fields: dict[str, FieldHelp]) -> Iterator[Group]:
-    """In the order of the schema, a section before those inside it; first what stands at the top."""
+    """Yield the groups in the order of the schema. The top of the file is first; a section precedes those inside it."""
     inside: dict[str, list[FieldHelp]] = {}
     for path, field in fields.items():
         inside.setdefault(path.rpartition(".")[0], []).append(field)
-    for path, found in inside.items():
-        plain = [field for field in found if field.path not in inside]
+    for path, members in inside.items():
+        plain = [field for field in members if field.path not in inside]
         plain.sort(key=lambda field: not field.path.endswith(".kind"))
-        yield Group(path, fields.get(path), plain, [field for field in found if field.path in inside])
+        yield Group(path, fields.get(path), plain, [field for field in members if field.path in inside])
 
 
 def addresses(pages: Sequence[ReferencePage]) -> dict[str, str]:
-    """Dotted field -> where it is explained."""
+    """Map each dotted field to the address of its explanation."""
     return {
         path: f"{page.address}#{path}"
         for page in pages
@@ -81,35 +86,35 @@ def addresses(pages: Sequence[ReferencePage]) -> dict[str, str]:
 
 @cache_of_kinds
 def config_addresses() -> dict[str, str]:
-    """Of the fields of a config."""
+    """Map each field of a config to the address of its explanation."""
     return addresses(reference_pages()[:-1])
 
 
 def address_of_code(code: str) -> str | None:
-    """Of a field of a config, or of one that is set, as in `model.norm.eps=1e-6`; None for other words."""
+    """Return the address of a config field or a setting such as `model.norm.eps=1e-6`. Return None for other text."""
     path = code.partition("=")[0]
     return config_addresses().get(path) if "." in path else None
 
 
 _INTRO = """# From Python
 
-`import archlab` is quick: each name is loaded when it is first used.
+`import archlab` is fast, because each name is loaded when it is first used.
 """
 
 _WIDTH = 88
-"""Columns of a signature in one line."""
+"""Longest signature on one line, in columns."""
 
 Defined = ast.FunctionDef | ast.ClassDef
 
 
 def python_api(archlab: ModuleType) -> str:
-    """A heading per name of the package's `__all__`."""
-    named = ((name, getattr(archlab, name)) for name in archlab.__all__ if not name.startswith("__"))
-    return "\n".join([_INTRO, *(described(f"archlab.{name}", value) for name, value in named)])
+    """Return the Markdown of the Python API, with a heading per name in the package's `__all__`."""
+    members = ((name, getattr(archlab, name)) for name in archlab.__all__ if not name.startswith("__"))
+    return "\n".join([_INTRO, *(described(f"archlab.{name}", value) for name, value in members)])
 
 
 def described(name: str, value: Any) -> str:
-    """A function, or a class with what it offers, under a heading."""
+    """Return the Markdown of a function, or of a class with its members, under a heading."""
     (node,) = ast.parse(dedent(inspect.getsource(inspect.unwrap(value)))).body
     assert isinstance(node, Defined)
     members = [f"* {member}" for member in _members(node)] if isinstance(node, ast.ClassDef) else []
@@ -117,33 +122,33 @@ def described(name: str, value: Any) -> str:
 
 
 def _called(name: str, node: Defined) -> str:
-    """As it is called: `name(argument: type = default) -> type`."""
+    """Return the signature, such as `name(argument: type = default) -> type`."""
     if isinstance(node, ast.ClassDef):
-        made = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), None)
-        return _called(f"class {name}", made) if made else f"class {name}"
-    arguments = [one for one in _arguments(node.args) if one not in ("self", "cls")]
+        init = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), None)
+        return _called(f"class {name}", init) if init else f"class {name}"
+    arguments = [argument for argument in _arguments(node.args) if argument not in ("self", "cls")]
     returned = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
     in_a_line = f"{name}({', '.join(arguments)}){returned}"
     if len(in_a_line) <= _WIDTH:
         return in_a_line
-    return "\n".join([f"{name}(", *(f"    {one}," for one in arguments), f"){returned}"])
+    return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f"){returned}"])
 
 
-def _arguments(given: ast.arguments) -> Iterator[str]:
-    """`name: type = default` each."""
-    plain = [*given.posonlyargs, *given.args]
-    defaults = [*repeat(None, len(plain) - len(given.defaults)), *given.defaults]
+def _arguments(signature: ast.arguments) -> Iterator[str]:
+    """Yield each argument as `name: type = default`."""
+    plain = [*signature.posonlyargs, *signature.args]
+    defaults = [*repeat(None, len(plain) - len(signature.defaults)), *signature.defaults]
     for argument, default in zip(plain, defaults, strict=True):
         yield _argument(argument, default)
-        if argument in given.posonlyargs[-1:]:
+        if argument in signature.posonlyargs[-1:]:
             yield "/"
-    if given.vararg:
-        yield f"*{ast.unparse(given.vararg)}"
-    elif given.kwonlyargs:
+    if signature.vararg:
+        yield f"*{ast.unparse(signature.vararg)}"
+    elif signature.kwonlyargs:
         yield "*"
-    yield from map(_argument, given.kwonlyargs, given.kw_defaults)
-    if given.kwarg:
-        yield f"**{ast.unparse(given.kwarg)}"
+    yield from map(_argument, signature.kwonlyargs, signature.kw_defaults)
+    if signature.kwarg:
+        yield f"**{ast.unparse(signature.kwarg)}"
 
 
 def _argument(argument: ast.arg, default: ast.expr | None) -> str:
@@ -151,13 +156,13 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _members(node: ast.ClassDef) -> Iterator[str]:
-    """Its public fields, properties and methods, with what they say of themselves."""
+    """Yield the public fields, properties and methods of a class, with their docstrings."""
     for part, after in zip(node.body, [*node.body[1:], None], strict=True):
         match part:
             case ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("_"):
                 yield f"`{ast.unparse(part)}`{_said(_text(after))}"
             case ast.FunctionDef(name=name) if not name.startswith("_"):
-                is_property = any(ast.unparse(one).endswith("property") for one in part.decorator_list)
+                is_property = any(ast.unparse(decorator).endswith("property") for decorator in part.decorator_list)
                 returned = f": {ast.unparse(part.returns)}" if part.returns else ""
                 called = f"{name}{returned}" if is_property else _called(name, part)
                 yield f"`{called}`{_said(_docstring(part))}"
@@ -170,7 +175,7 @@ def _said(text: str) -> str:
 
 
 def _text(statement: ast.stmt | None) -> str:
-    """Of a field's docstring, which stands after it."""
+    """Return the text of a field's docstring, which is the statement after the field."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return inspect.cleandoc(text)
@@ -179,7 +184,7 @@ def _text(statement: ast.stmt | None) -> str:
 
 
 def _docstring(node: Defined) -> str:
-    """As Markdown: what stands after >>> is code."""
+    """Return the docstring as Markdown. Lines that begin with >>> become code."""
     return re.sub(r"(?m)(^>>> .*\n?)+", lambda lines: _fence(lines[0].rstrip()), ast.get_docstring(node) or "")
 
 

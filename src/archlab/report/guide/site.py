@@ -1,4 +1,4 @@
-"""The site: its parts, its pages and its index, and who is cited where."""
+"""Site of the guide: its parts, pages, index and bibliography."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +10,12 @@ from archlab.evidence.ledger import ledger
 from archlab.evidence.topics import chapters, topics, topics_that_set
 from archlab.files import make_folder, write_atomic
 from archlab.report.guide.documents import (
-    HOW_TO,
-    TUTORIALS,
+    DocumentGroup,
     Rendered,
     address,
     document,
+    document_groups,
+    documents,
     line,
     links_from,
     render,
@@ -36,7 +37,7 @@ COMMANDS = "reference-commands.html"
 
 
 class SitePart(NamedTuple):
-    """Pages that belong together."""
+    """Part of the site: pages that belong together."""
 
     name: str
     title: str
@@ -46,18 +47,21 @@ class SitePart(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Its place on the index, or its only page."""
+        """Address of its place on the index, or of its only page."""
         return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
 
 
 Page = tuple[str, str, dict[str, Any]]
-"""Its address, its template, and what that shows."""
+"""Address of a page, its template, and the template's values."""
 
 
 def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -> Path:
-    """Write the site into a folder; its first page. `commands`: their help, `python_api`: the names; as Markdown."""
+    """Write the site into a folder. Return its first page.
+
+    `commands` (help of the commands) and `python_api` are Markdown.
+    """
     make_folder(folder)
-    rendered = {address(name): document(name) for name in (*TUTORIALS, *HOW_TO)}
+    rendered = {address(name): document(name) for name in documents()}
     links = links_from(PurePosixPath())
     rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api, links)}
     common = {
@@ -83,52 +87,61 @@ def _pages(rendered: dict[str, Rendered], pictures: Draws) -> Iterator[Page]:
 
 
 def _reference(studies: Rendered) -> Iterator[Page]:
-    """`studies`: the document that explains the fields of a study."""
+    """Yield the pages of the reference. `studies` is the document that explains the fields of a study."""
     *config, study = reference_pages()
     titles, places = {name: topic.title for name, topic in topics()}, topic_addresses()
-    made = {path: [(titles[name], places[name]) for name in topics_that_set(path)] for path in config_addresses()}
-    for page in config:
-        yield page.address, "reference", {"page": page, "addresses": config_addresses(), "more": made}
-    found = addresses([study])
-    shown = {
-        path: [(studies.title, f"{address('studies')}#{slug(path)}")] if slug(path) in studies.anchors else []
-        for path in found
+    topics_by_field = {
+        path: [(titles[name], places[name]) for name in topics_that_set(path)] for path in config_addresses()
     }
-    yield study.address, "reference", {"page": study, "addresses": found, "more": shown}
+    for page in config:
+        yield page.address, "reference", {"page": page, "addresses": config_addresses(), "more": topics_by_field}
+    study_addresses = addresses([study])
+    documents_by_field = {
+        path: [(studies.title, f"{address('studies')}#{slug(path)}")] if slug(path) in studies.anchors else []
+        for path in study_addresses
+    }
+    yield study.address, "reference", {"page": study, "addresses": study_addresses, "more": documents_by_field}
 
 
 def parts(titles: Mapping[str, str]) -> list[SitePart]:
-    """`titles`: address -> title of the pages that were made of Markdown."""
+    """Return the parts of the site. `titles` maps the address of each Markdown page to its title."""
+    *for_users, for_contributors = (_part(group, titles) for group in document_groups())
     return [
-        SitePart("tutorials", "Tutorials", "A question each, to its answer.", _of(TUTORIALS, titles)),
-        SitePart("how-to", "How-to", "A subject each, with examples.", _of(HOW_TO, titles)),
+        *for_users,
         SitePart(
             "lecture",
             "Lecture",
-            "Every choice: its formula, what it does and why people make it, who does, what it costs, and one command "
-            "to try it. Counts and costs are computed from the configs of published models.",
+            "Every architectural choice: its formula, what it does, why people use it, which models use it, what it "
+            "costs, and a command to try it. Counts and costs are computed from the configs of published models.",
             {chapter_addresses()[name]: chapter.title for name, chapter in chapters().items()},
         ),
-        SitePart("ledger", "Ledger", "What is claimed of architectures, and what was found.", {LEDGER: "The ledger"}),
+        SitePart("ledger", "Ledger", "Claims about architectures, and what was found.", {LEDGER: "The ledger"}),
         SitePart(
-            "reference",
-            "Reference",
+            "fields",
+            "Fields, commands and functions",
             "Every field of a file, every command and every function, as the code itself describes them.",
             {page.address: page.title for page in reference_pages()} | {at: titles[at] for at in (COMMANDS, PYTHON)},
         ),
-        SitePart("bibliography", "Bibliography", "Sources, each with what cites it.", {BIBLIOGRAPHY: "Bibliography"}),
+        for_contributors,
+        SitePart(
+            "bibliography",
+            "Bibliography",
+            "All sources, each with the pages that cite it.",
+            {BIBLIOGRAPHY: "Bibliography"},
+        ),
     ]
 
 
-def _of(names: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    return {address(name): titles[address(name)] for name in names}
+def _part(group: DocumentGroup, titles: Mapping[str, str]) -> SitePart:
+    pages = {address(name): titles[address(name)] for name in group.names}
+    return SitePart(slug(group.title), group.title, group.about, pages)
 
 
 _NUMBER = re.compile(r"arXiv (\d{4}\.\d{5})")
 
 
 def bibliography() -> dict[str, list[tuple[str, str]]]:
-    """Source -> title and address of what cites it, by alphabet."""
+    """Map each source, in alphabetical order, to the titles and addresses of the pages that cite it."""
     places: dict[str, list[tuple[str, str]]] = {}
     for keys, link in _citing():
         for key in dict.fromkeys(keys):
@@ -137,7 +150,7 @@ def bibliography() -> dict[str, list[tuple[str, str]]]:
 
 
 def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
-    """Keys of sources, and the place that names them."""
+    """Yield keys of sources with the title and address of the place that cites them."""
     addresses = topic_addresses()
     for name, topic in topics():
         yield topic.sources, (topic.title, addresses[name])
@@ -149,7 +162,7 @@ def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
         cites = [*rule.sources, *(point.source for point in rule.measured)]
         yield cites, (f"archlab check: {rule.name}", COMMANDS)
     numbers = {key: _NUMBER.search(source.where or "") for key, source in sources().items()}
-    for name in HOW_TO:
+    for name in documents():
         text = text_of(name)
-        named = [key for key, number in numbers.items() if number and number[1] in text]
-        yield named, (text.partition("\n")[0].removeprefix("# "), address(name))
+        keys_cited = [key for key, number in numbers.items() if number and number[1] in text]
+        yield keys_cited, (text.partition("\n")[0].removeprefix("# "), address(name))

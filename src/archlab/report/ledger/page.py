@@ -1,5 +1,7 @@
-"""The ledger as one HTML file that opens offline: all claims at a glance, what they predict beside what was found,
-each in full, and errors in circulation."""
+"""Page of the ledger, one HTML file that opens offline.
+
+It shows all claims at a glance, their predictions beside the results, each claim in full, and common errors.
+"""
 
 from collections.abc import Iterator, Sequence
 from math import copysign, expm1, log1p
@@ -37,11 +39,11 @@ from archlab.study.record import Comparison, Heading
 from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
-"""Units of which only the share of the reference's mean says something: what all outcomes of that unit are about."""
+"""Units whose differences are shown as a share of the reference's mean -> what outcomes of that unit measure."""
 
 
 class Panel(NamedTuple):
-    """The picture of one outcome, for different units share no axis."""
+    """Chart of one outcome. Different units cannot share an axis."""
 
     outcome: Heading
     is_relative: bool
@@ -50,12 +52,12 @@ class Panel(NamedTuple):
 
 
 def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
-    """Write the page, and the folders above it; its path."""
+    """Write the page, and missing parent folders. Return its path."""
     return write_page(path, render(entries))
 
 
 def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """Return the page as text. `guide`: the first page of its site, if any."""
+    """Return the page as text. `guide` is the address of the guide's first page, if the page is part of a guide."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -72,17 +74,17 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
 
 
 def panels(entries: Sequence[LedgerEntry]) -> list[Panel]:
-    """Of all that was run, at every scale; the picture with most rows first."""
-    found: dict[tuple[str, Unit, Better], Panel] = {}
+    """Return the charts of all results at every scale, those with most rows first."""
+    panel_by_outcome: dict[tuple[str, Unit, Better], Panel] = {}
     for entry in entries:
-        for one in entry.found:
-            for judged in one.judged:
+        for result in entry.found:
+            for judged in result.judged:
                 if judged.outcome and judged.comparison:
                     panel = _panel(judged.outcome)
                     key = panel.outcome.title, panel.outcome.unit, panel.outcome.better
-                    row = _row(entry, one.scale, judged, judged.outcome, judged.comparison)
-                    found.setdefault(key, panel).rows.append(row)
-    return sorted(found.values(), key=lambda panel: -len(panel.rows))
+                    row = _row(entry, result.scale, judged, judged.outcome, judged.comparison)
+                    panel_by_outcome.setdefault(key, panel).rows.append(row)
+    return sorted(panel_by_outcome.values(), key=lambda panel: -len(panel.rows))
 
 
 def _panel(outcome: Heading) -> Panel:
@@ -90,24 +92,26 @@ def _panel(outcome: Heading) -> Panel:
     return Panel(outcome.model_copy(update={"title": about, "unit": "share"}) if about else outcome, bool(about), [])
 
 
-def _row(entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, found: Comparison) -> ChartRow:
+def _row(
+    entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, comparison: Comparison
+) -> ChartRow:
     is_relative = outcome.unit in _RELATIVE
     unit: Unit = "share" if is_relative else outcome.unit
-    per = judged.share / found.difference if is_relative and judged.share and found.difference else 1.0
+    per = judged.share / comparison.difference if is_relative and judged.share and comparison.difference else 1.0
     value, low, high, margin = (
-        None if end is None else per * end for end in (found.difference, *judged.interval, found.margin)
+        None if end is None else per * end for end in (comparison.difference, *judged.interval, comparison.margin)
     )
     if value is None or (is_relative and judged.share is None):
-        value, low, high, text = None, None, None, found.verdict
+        value, low, high, text = None, None, None, comparison.verdict
     else:
         text = f"{(amount if is_relative else difference)(value, unit)} {interval(low, high, unit)}".strip()
-    what = [
+    parts = [
         judged.label,
         *([outcome.name.replace("_", " ")] if is_relative else []),
         *([] if scale == AS_IT_STANDS else [scale]),
     ]
     return {
-        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(what)} (said: {judged.expected.verdict})",
+        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(parts)} (claim: {judged.expected.verdict})",
         "against": judged.against,
         "value": value,
         "low": low,
@@ -120,16 +124,16 @@ def _row(entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Hea
 
 
 FINDINGS = ("as claimed", "undecided", "the opposite")
-"""In the order of the first colours and shapes of verdicts: better, not distinguishable, worse."""
+"""Findings, in the order of the colors and shapes of the verdicts better, not distinguishable and worse."""
 
 
 def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
-    """A row per prediction: the effect with its interval, coloured by what it says of the claim."""
+    """Return a chart with a row per prediction: the effect and its interval, colored by the finding."""
     x = _symlog_axis(panel)
     place_on_axis(panel.rows, x)
-    colour = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
+    color = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
     shape = alt.Shape("found:N", scale=alt.Scale(domain=list(FINDINGS), range=list(SHAPES[:3])), legend=None)
-    base = by_row(panel.rows).encode(color=colour, tooltip=tooltip("arm", "against", "found", "text"))
+    base = by_row(panel.rows).encode(color=color, tooltip=tooltip("arm", "against", "found", "text"))
     margins = by_row(panel.rows).transform_filter("datum.above !== null")
     layers = [
         *ground(panel.rows, 0.0, x),
@@ -141,21 +145,19 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
         dots(base, x).encode(shape=shape),
         *texts(panel.rows, width),
     ]
-    description = (
-        f"What claims predict of {panel.outcome.title}, and the differences that were found, with their intervals"
-    )
+    description = f"Differences in {panel.outcome.title} that claims predict, as they were found, with their intervals"
     return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 
 def _symlog_axis(panel: Panel) -> XAxis:
-    """Return an axis that is linear about as far as an interval reaches, and logarithmic beyond, on both sides of zero.
+    """Return an axis that is linear near zero, up to about the size of an interval, and logarithmic beyond.
 
-    Studies differ in how large their effects are, by a factor of a hundred and more.
+    Both sides of zero look alike. The effects of different studies differ by a factor of a hundred or more.
     """
-    every = list(_ends(panel.rows))
+    ends = list(_ends(panel.rows))
     reach = [(row["high"] - row["low"]) / 2 for row in panel.rows if row["low"] is not None]
-    near = (median(reach) if reach else 0) or max(map(abs, every)) or 1.0
-    places = [copysign(log1p(abs(end) / near), end) for end in every]
+    near = (median(reach) if reach else 0) or max(map(abs, ends)) or 1.0
+    places = [copysign(log1p(abs(end) / near), end) for end in ends]
     low, high = (copysign(near * expm1(abs(place)), place) for place in padded(min(places), max(places)))
     scale = alt.Scale(type="symlog", constant=near, domain=[low, high], nice=False)
     title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
@@ -166,7 +168,7 @@ def _symlog_axis(panel: Panel) -> XAxis:
 
 
 def _ends(rows: Sequence[ChartRow]) -> Iterator[float]:
-    """All that the axis must reach: zero, values, intervals and margins."""
+    """Yield every number that the axis must cover: zero, values, intervals and margins."""
     yield 0.0
-    every = (row[end] for row in rows for end in ("value", "low", "high", "below", "above"))
-    yield from (end for end in every if end is not None)
+    numbers = (row[end] for row in rows for end in ("value", "low", "high", "below", "above"))
+    yield from (end for end in numbers if end is not None)

@@ -1,7 +1,7 @@
-"""Pictures of probes: a measure over depth and over trainings, a line per config; and over one training's steps, a line
-per layer.
+"""Charts of probes.
 
-Colours come from the page's theme: one per config, and its ramp from the first layer to the last.
+Over depth and over training tokens there is a line per config, each in its own color. Over the steps of one training
+there is a line per layer, colored along the theme's ramp from the first layer to the last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,64 +12,71 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
-from archlab.report.charts.marks import chart_of, colour, dashes, layered
+from archlab.report.charts.marks import chart_of, color, dashes, layered
 from archlab.study.details import LARGEST
 from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, measured
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
 Line = tuple[Sequence[int], Sequence[float | None]]
-"""Training tokens, and the values there."""
+"""Training tokens, and the values at them."""
 
 
 class ProbePicture(NamedTuple):
-    """One measure of probes in one picture."""
+    """Chart of one measure."""
 
     name: str
-    """Name of its place on the page."""
+    """Name of the chart's place on the page."""
     title: str
     says: str
     chart: alt.LayerChart
 
 
-def depth_pictures(found: Mapping[str, ProbeValues]) -> list[ProbePicture]:
-    """Every measure over the layers, a line per config. `found`: one probe by config."""
+def depth_pictures(probes: Mapping[str, ProbeValues]) -> list[ProbePicture]:
+    """Return a chart of every measure over the layers, with a line per config. `probes` holds one probe per config."""
     return [
-        ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(found, name, measure))
-        for name, measure in measured(found.values()).items()
+        ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(probes, name, measure))
+        for name, measure in measured(probes.values()).items()
     ]
 
 
 OVER_TRAINING = {**OF_LAYERS, "log_z": LOG_Z}
-"""Measures that are drawn over a training, one number for all layers."""
+"""Measures that are drawn over a training, as one number for all layers."""
 
 
-def training_pictures(found: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
-    """Every measure over a training, a line per config. `found`: measure -> config -> its line."""
+def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
+    """Return a chart of every measure over a training. `lines` maps a measure to each config's line."""
     return [
         ProbePicture(
             f"time-{name}",
             measure.title,
             f"{measure.says}{_over_layers_in_words(name)}",
-            over_training(found[name], measure),
+            over_training(lines[name], measure),
         )
         for name, measure in OVER_TRAINING.items()
-        if any(values for _, values in found[name].values())
+        if any(values for _, values in lines[name].values())
     ]
 
 
 def _over_layers_in_words(name: str) -> str:
-    """What became of the layers' numbers; empty for what is of the whole model."""
+    """Return how the layers' numbers become one, or nothing for a measure of the whole model."""
     if name not in OF_LAYERS:
         return ""
-    return " The largest of all layers." if name in LARGEST else " The mean over the layers."
+    return (
+        " The chart shows the largest value of all layers."
+        if name in LARGEST
+        else " The chart shows the mean over the layers."
+    )
 
 
-def over_depth(found: Mapping[str, ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
-    """A line per config: the measure of that name, of its first layer to its last. `found`: one probe by config."""
+def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
+    """Return a chart of one measure from the first to the last layer, with a line per config.
+
+    `probes` holds one probe per config.
+    """
     points = [
         {"config": label, "x": i, "y": y, "text": f"layer {i}: {measure.text(y)}"}
-        for label, row in found.items()
+        for label, row in probes.items()
         for i, y in enumerate(row.get(name, ()), 1)
         if _is_drawn(y, measure)
     ]
@@ -78,13 +85,21 @@ def over_depth(found: Mapping[str, ProbeValues], name: str, measure: Measure) ->
     x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
     drawn = ["config:N", "text:N"]
     return _lines(
-        points, x, _y(points, measure), colour([*found], "config"), drawn, f"{measure.title} over depth", named=[*found]
+        points,
+        x,
+        _y(points, measure),
+        color([*probes], "config"),
+        drawn,
+        f"{measure.title} over depth",
+        names=[*probes],
     )
 
 
 def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
-    """A line per layer: the measure of that name, over the steps of a training. `rows`: its probes, each with its
-    step."""
+    """Return a chart of one measure over the steps of a training, with a line per layer.
+
+    `rows` are the probes of the training, each with its step.
+    """
     points = [
         {"layer": i, "x": row["step"], "y": y, "text": f"layer {i}, step {row['step']:,}: {measure.text(y)}"}
         for row in rows
@@ -95,33 +110,33 @@ def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="step", tickCount=5, format="~s", grid=False)
     scale = alt.Scale(domain=[1, max(deepest, 2)], range="ramp")
     legend = alt.Legend(title="layer", orient="bottom", values=sorted({1, (deepest + 1) // 2, deepest}), format="d")
-    colour = alt.Color("layer:Q", scale=scale).legend(legend)
+    color = alt.Color("layer:Q", scale=scale).legend(legend)
     return _lines(
-        points, x, _y(points, measure), colour, ["text:N"], f"{measure.title} over the steps", detail="layer:N"
+        points, x, _y(points, measure), color, ["text:N"], f"{measure.title} over the steps", detail="layer:N"
     )
 
 
-def over_training(found: Mapping[str, Line], measure: Measure) -> alt.LayerChart:
-    """A line per config, over its training tokens."""
+def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart:
+    """Return a chart of one measure over training tokens, with a line per config."""
     points = [
         {"config": label, "x": x, "y": y, "text": f"{count(x)} tokens: {measure.text(y)}"}
-        for label, (tokens, values) in found.items()
+        for label, (tokens, values) in lines.items()
         for x, y in zip(tokens, values, strict=True)
         if _is_drawn(y, measure)
     ]
     x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
     x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
     y, drawn = _y(points, measure), ["config:N", "text:N"]
-    return _lines(points, x, y, colour([*found], "config"), drawn, f"{measure.title} over the training", named=[*found])
+    return _lines(points, x, y, color([*lines], "config"), drawn, f"{measure.title} over the training", names=[*lines])
 
 
 def rope_products(
-    found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
+    products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
 ) -> alt.LayerChart:
-    """A line per config and kind of layer that rotates: (distances, products)."""
+    """Return a chart with a line per config and kind of rotated layer: (distances, products)."""
     points = [
         {"config": label, "kind": kind, "x": x, "y": y, "text": f"distance {x:,}: {y:.3g}"}
-        for label, kinds in found.items()
+        for label, kinds in products_by_config.items()
         for kind, (distances, products) in enumerate(kinds)
         for x, y in zip(distances, products, strict=True)
         if x
@@ -129,17 +144,17 @@ def rope_products(
     farthest = max((point["x"] for point in points), default=1)
     shown = [4**n for n in range(20) if 4**n <= farthest]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False))
-    x = x.axis(title="tokens between them", values=shown, labelExpr=LENGTH, grid=False)
+    x = x.axis(title="distance in tokens", values=shown, labelExpr=LENGTH, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(nice=True)).axis(title=None, tickCount=5, format="~g")
     return _lines(
         points,
         x,
         y,
-        colour([*found], "config"),
+        color([*products_by_config], "config"),
         ["config:N", "text:N"],
         "RoPE over the distance",
         detail="kind:N",
-        named=[*found],
+        names=[*products_by_config],
     )
 
 
@@ -147,20 +162,20 @@ def _lines(
     points: _Points,
     x: alt.X,
     y: alt.Y,
-    colour: alt.Color,
+    color: alt.Color,
     tooltip: list[str],
     description: str,
     *,
     detail: str | None = None,
-    named: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> alt.LayerChart:
-    """Return lines through dots. `named`: the configs, if the lines are of configs; each has its own dashes then."""
-    base = chart_of(points).encode(x=x, y=y, color=colour)
+    """Return a chart of lines through dots. `names` lists the configs if each is a line with its own dashes."""
+    base = chart_of(points).encode(x=x, y=y, color=color)
     base = base.encode(detail=detail) if detail else base
     base = base.encode(opacity=opacity(1, 0.12, "config"))
     dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
     line = base.mark_line(strokeWidth=1.8)
-    layers = [line.encode(strokeDash=dashes(named, "config")) if named else line, dots]
+    layers = [line.encode(strokeDash=dashes(names, "config")) if names else line, dots]
     return layered(layers, description, _HEIGHT).add_params(single_out())
 
 
@@ -183,6 +198,6 @@ def _is_drawn(value: float | None, measure: Measure) -> bool:
 
 
 def _whole_ticks(n: int) -> list[int]:
-    """1, and multiples of a step as far as n; none that stands too close to 1."""
+    """Return 1 and the multiples of a step up to n, without those too close to 1."""
     step = max(1, round(n / 6))
     return [1, *(tick for tick in range(step, n + 1, step) if tick > 1 and tick - 1 >= 0.7 * step)]

@@ -1,4 +1,4 @@
-"""What probes and the coordinate check found, as one HTML file each that opens offline: pictures and tables."""
+"""Pages of probes and of the coordinate check: charts and tables, each page one HTML file that opens offline."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from archlab.report.charts.axes import logarithmic
 from archlab.report.charts.marks import chart_of, layered, tooltip
 from archlab.report.html import render_page
 from archlab.report.probe.charts import over_depth, over_steps, rope_products
-from archlab.report.probe.tables import shown
+from archlab.report.probe.tables import places_shown
 from archlab.report.text_table import Table
 from archlab.training.measures import ProbeValues, measured
 
@@ -21,7 +21,7 @@ from archlab.training.measures import ProbeValues, measured
 def write_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table], path: Path
 ) -> Path:
-    """Write the page, and the folders above it; its path. `trained`: the probes of runs, by name."""
+    """Write the page, and missing parent folders. Return its path. `trained` maps a run's name to its probes."""
     return write_page(path, render_probes(starts, trained, tables))
 
 
@@ -30,14 +30,14 @@ def render_probes(
 ) -> str:
     """Return the page as text."""
     rows = {name: start.probed.as_json() for name, start in starts.items()}
-    turned = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
+    rope_curves = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
     measures = measured(rows.values())
     charts = {name: over_depth(rows, name, measure) for name, measure in measures.items()}
-    if any(turned.values()):
-        charts["rope"] = rope_products(turned)
-    runs = [(name, f"run-{i}-", measured(of_run)) for i, (name, of_run) in enumerate(trained.items())]
-    for name, prefix, of_run in runs:
-        charts |= {f"{prefix}{key}": over_steps(trained[name], key, measure) for key, measure in of_run.items()}
+    if any(rope_curves.values()):
+        charts["rope"] = rope_products(rope_curves)
+    runs = [(name, f"run-{i}-", measured(run_measures)) for i, (name, run_measures) in enumerate(trained.items())]
+    for name, prefix, run_measures in runs:
+        charts |= {f"{prefix}{key}": over_steps(trained[name], key, measure) for key, measure in run_measures.items()}
     return render_page(
         "probe",
         charts,
@@ -53,44 +53,45 @@ def render_probes(
 _HEIGHT = 260
 
 
-def write_coordinates(found: Mapping[str, Coordinates], tables: Sequence[Table], path: Path) -> Path:
-    """Write the page, and the folders above it; its path."""
-    return write_page(path, render_coordinates(found, tables))
+def write_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table], path: Path) -> Path:
+    """Write the page, and missing parent folders. Return its path."""
+    return write_page(path, render_coordinates(checks, tables))
 
 
-def render_coordinates(found: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:
+def render_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:
     """Return the page as text."""
-    changes = [x for one in found.values() for place in one.places for x in place.change if x > 0]
+    changes = [x for check in checks.values() for place in check.places for x in place.change if x > 0]
     ends = (min(changes, default=0.1) / 1.3, max(changes, default=1.0) * 1.3)
-    charts = {f"config-{i}": _over_widths(one, ends) for i, one in enumerate(found.values())}
+    charts = {f"config-{i}": _over_widths(check, ends) for i, check in enumerate(checks.values())}
     return render_page(
         "coordinates",
         charts,
-        names=list(found),
-        first=next(iter(found.values())),
+        names=list(checks),
+        first=next(iter(checks.values())),
         tables=tables,
     )
 
 
-def _over_widths(found: Coordinates, ends: tuple[float, float]) -> alt.LayerChart:
-    """A line per place that the table has, from the embedding to the logits: how far the updates moved it.
+def _over_widths(check: Coordinates, ends: tuple[float, float]) -> alt.LayerChart:
+    """Return a chart of the change by the updates, with a line per place from the embedding to the logits.
 
-    Both axes are logarithmic; `ends` are those of the vertical one, which pictures share."""
-    drawn = shown(found.places)
+    The places are those of the table. Both axes are logarithmic. All charts share the vertical axis, between `ends`.
+    """
+    drawn = places_shown(check.places)
     places = [place.name for place in drawn]
     points = [
         {"place": place.name, "x": width, "y": y, "text": f"{place.name}, width {width:,}: {y:.3g}"}
         for place in drawn
-        for width, y in zip(found.widths, place.change, strict=True)
+        for width, y in zip(check.widths, place.change, strict=True)
         if y > 0
     ]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False, padding=12))
-    x = x.axis(title="width (d_model)", values=list(found.widths), format=",d", grid=False)
+    x = x.axis(title="width (d_model)", values=list(check.widths), format=",d", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=list(ends), nice=False))
     y = y.axis(title=None, values=logarithmic(*ends), format="~g")
     legend = alt.Legend(title=None, orient="bottom", columns=4, symbolType="stroke")
-    colour = alt.Color("place:N", scale=alt.Scale(domain=places, range="ramp"), sort=None, legend=legend)
-    base = chart_of(points).encode(x=x, y=y, color=colour)
+    color = alt.Color("place:N", scale=alt.Scale(domain=places, range="ramp"), sort=None, legend=legend)
+    base = chart_of(points).encode(x=x, y=y, color=color)
     dots = base.mark_point(filled=True, size=26).encode(tooltip=tooltip("text"))
-    description = "Change of activations by a few updates over the width of the model, a line per layer"
+    description = "Change of activations by a few updates over the width of the model, with a line per layer"
     return layered([base.mark_line(strokeWidth=1.8), dots], description, _HEIGHT)

@@ -1,4 +1,4 @@
-"""What probes and the coordinate check found, as tables for the terminal, in 80 columns."""
+"""Results of probes and of the coordinate check, as tables for a terminal of 80 columns."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,18 +10,21 @@ from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"
 WIDEST = 24
-"""Layers of a deeper model are left out evenly."""
+"""Most layers in a row. Layers of a deeper model are left out at even intervals."""
 _LEAST_FACTOR = 2.0
-"""Between the lowest and the highest column where factors matter, so that no noise looks like a slope."""
+"""Least ratio between the highest and the lowest column of a logarithmic scale, so that noise does not look steep."""
 
 
-def over_depth(found: Mapping[str, ProbeValues]) -> Table:
-    """Every measure of every probe: at the first layer, over depth, at the last. One measure has one scale."""
+def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
+    """Return a table of every measure: at the first layer, over depth, and at the last layer.
+
+    All configs share one scale for each measure.
+    """
     rows = list[tuple[str, ...]]()
-    for name, measure in measured(found.values()).items():
-        values = {label: [*row[name]] for label, row in found.items() if name in row}
+    for name, measure in measured(probes.values()).items():
+        values = {label: [*row[name]] for label, row in probes.items() if name in row}
         span = _span(measure, [x for layers in values.values() for x in layers if x is not None])
-        several = len(found) > 1
+        several = len(probes) > 1
         if several:
             rows.append((measure.title.replace(" ", FIXED), "", "", ""))
         for label, layers in values.items():
@@ -32,19 +35,22 @@ def over_depth(found: Mapping[str, ProbeValues]) -> Table:
     return Table(("by layer", "first", "over depth", "last"), rows)
 
 
-def of_models(found: Mapping[str, ProbeValues]) -> Table:
-    """What is measured of a whole model, a column each."""
-    names = [name for name in OF_MODEL if any(name in row for row in found.values())]
-    cells = [(OF_MODEL[name], *(_number(row.get(name)) for row in found.values())) for name in names]
-    return Table(("of the model", *found), cells)
+def of_models(probes: Mapping[str, ProbeValues]) -> Table:
+    """Return a table of the measures of the whole model, with a column per config."""
+    names = [name for name in OF_MODEL if any(name in row for row in probes.values())]
+    cells = [(OF_MODEL[name], *(_number(row.get(name)) for row in probes.values())) for name in names]
+    return Table(("whole model", *probes), cells)
 
 
-def ropes(found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) -> Iterator[Table]:
-    """RoPE's products by distance, a column per config; of none, none. `found`: (distances, products) by name."""
+def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) -> Iterator[Table]:
+    """Yield a table of RoPE's products by distance, with a column per config, or nothing if no config uses RoPE.
+
+    `products_by_config` maps a config's name to its (distances, products).
+    """
     columns = {
-        name if len(of_kinds) == 1 else f"{name}, {i + 1}.": dict(zip(*one, strict=True))
-        for name, of_kinds in found.items()
-        for i, one in enumerate(of_kinds)
+        name if len(kinds) == 1 else f"{name}, {i + 1}.": dict(zip(*curve, strict=True))
+        for name, kinds in products_by_config.items()
+        for i, curve in enumerate(kinds)
     }
     distances = sorted({d for column in columns.values() for d in column if d == 4 ** round(math.log(max(d, 1), 4))})
     if columns:
@@ -53,14 +59,14 @@ def ropes(found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) 
 
 
 def spark(values: Sequence[float | None], measure: Measure, span: tuple[float, float]) -> str:
-    """A column per layer between the ends of the span."""
+    """Return a sparkline with a column per layer. `span` holds the values of the lowest and the highest column."""
     n = min(len(values), WIDEST)
     chosen = [values[round(i * (len(values) - 1) / max(1, n - 1))] for i in range(n)]
     return "".join(MISSING if x is None else COLUMNS[_height(_place(measure, x), span)] for x in chosen)
 
 
 def _span(measure: Measure, values: Sequence[float]) -> tuple[float, float]:
-    """Lowest and highest place; of shares and the like from 0 on."""
+    """Return the lowest and the highest place. A linear scale includes 0."""
     if not measure.is_logarithmic:
         return min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     places = [_place(measure, x) for x in values] or [0.0]
@@ -82,20 +88,20 @@ def _number(value: float | None) -> str:
 
 
 MOST_ROWS = 12
-"""Layers of a deeper model are left out evenly."""
+"""Most places in a table. Layers of a deeper model are left out at even intervals."""
 
 
-def over_widths(name: str, found: Coordinates) -> Iterator[Table]:
-    """How far the updates moved what stands at each place, with the slope over the width; and how large it is then."""
-    columns = [f"{width:,}" for width in found.widths]
-    places = shown(found.places)
-    title = f"{name}: change by {found.steps} updates"
+def over_widths(name: str, check: Coordinates) -> Iterator[Table]:
+    """Yield two tables: each place's change by the updates, with the slope over the width, and its size afterwards."""
+    columns = [f"{width:,}" for width in check.widths]
+    places = places_shown(check.places)
+    title = f"{name}: change by {check.steps} updates"
     yield Table((title, *columns, "slope"), [(p.name, *map(_three_digits, p.change), _slope(p.slope)) for p in places])
-    yield Table((f"{name}: RMS after them", *columns), [(p.name, *map(_three_digits, p.size)) for p in places])
+    yield Table((f"{name}: RMS afterwards", *columns), [(p.name, *map(_three_digits, p.size)) for p in places])
 
 
-def shown(places: Sequence[Place]) -> Sequence[Place]:
-    """All, or as many as a table has room for; the first and the last among them."""
+def places_shown(places: Sequence[Place]) -> Sequence[Place]:
+    """Return all places, or as many as a table has room for, including the first and the last."""
     n = min(len(places), MOST_ROWS)
     return [places[round(i * (len(places) - 1) / max(1, n - 1))] for i in range(n)]
 

@@ -1,4 +1,4 @@
-"""Pictures of runs, a line for each over its training tokens."""
+"""Charts of runs over their training tokens, with a line per run."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
@@ -9,41 +9,42 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import ChartRow
-from archlab.report.run.watched import Watched, spiked
+from archlab.report.run.watched import Watched, describe_spike
 from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
 
 _POINTS = 6000
-"""On all lines of a picture."""
+"""Most points on all lines of a chart together."""
 
 _FEWEST, _MOST = 40, 400
-"""Of one line."""
+"""Bounds for the number of points on one line."""
 
 
 class Drawn(NamedTuple):
-    """A field of the metrics in a picture."""
+    """Field of the metrics that is drawn."""
 
     field: str
     title: str
     says: str
     axis: Axis
     has_marks: bool = False
-    """Whether spikes are marked."""
+    """Whether the chart marks spikes."""
 
 
-LOSS = Drawn("loss", "Loss in training", "Of the updates.", Axis("nats per token", "nats per token"), has_marks=True)
+LOSS = Drawn("loss", "Training loss", "Loss of each update.", Axis("nats per token", "nats per token"), has_marks=True)
 OF_UPDATES = (
     LOSS,
-    Drawn(
-        "grad_norm", "Gradient", "Norm of the whole, before clipping.", Axis("norm", "norm", is_logarithmic=True),
-        has_marks=True,
-    ),
-    Drawn("lr", "Learning rate", "Of the updates that were made.", Axis("learning rate", "rate")),
-    Drawn("tokens_per_second", "Speed", "Evaluation and checkpoints left out.", Axis("tokens/s", "tokens/s")),
-    Drawn("balance_loss", "Balance loss", "Of the router, without its factor.", Axis("loss", "norm")),
-    Drawn("router_z_loss", "Router's z-loss", "Without its factor.", Axis("loss", "norm")),
-    Drawn("largest_load", "Largest load", "Share of the tokens that the busiest expert has.", Axis("share", "share")),
-    Drawn("dead_experts", "Dead experts", "Chosen by no token of the batch, in all layers.", Axis("experts", "count")),
+    Drawn("grad_norm", "Gradient", "Norm of the whole gradient before clipping.",
+          Axis("norm", "norm", is_logarithmic=True), has_marks=True),
+    Drawn("lr", "Learning rate", "Learning rate of each update that was made.", Axis("learning rate", "rate")),
+    Drawn("tokens_per_second", "Speed", "Training speed, without evaluation and checkpoints.",
+          Axis("tokens/s", "tokens/s")),
+    Drawn("balance_loss", "Balance loss", "Balance loss of the router, without its factor.", Axis("loss", "norm")),
+    Drawn("router_z_loss", "Router z-loss", "Z-loss of the router, without its factor.", Axis("loss", "norm")),
+    Drawn("largest_load", "Largest load", "Share of the tokens that go to the busiest expert.",
+          Axis("share", "share")),
+    Drawn("dead_experts", "Dead experts", "Experts that no token of the batch chose, in all layers together.",
+          Axis("experts", "count")),
 )  # fmt: skip
 HELD_OUT = {
     "bits_per_byte": Axis("bits per byte on held-out text", "bits per byte"),
@@ -52,8 +53,10 @@ HELD_OUT = {
 
 
 def held_out(runs: Sequence[Watched], *, second_half: bool = False) -> alt.LayerChart | None:
-    """The evaluations, from the one before the first update on, or from half of the training on; of runs that are
-    evaluated as the first one is."""
+    """Return a chart of the evaluations, beginning before the first update or with the second half of the training.
+
+    Only runs that are evaluated by the same measure as the first run are drawn.
+    """
     field = runs[0].measure
     axis = HELD_OUT[field]
     alike = [run for run in runs if run.measure == field]
@@ -62,8 +65,10 @@ def held_out(runs: Sequence[Watched], *, second_half: bool = False) -> alt.Layer
 
 
 def of_updates(runs: Sequence[Watched]) -> Iterator[tuple[Drawn, alt.LayerChart]]:
-    """Those that any of the runs has; a line is the mean over parts of a run, in a band from the lowest to the
-    highest."""
+    """Yield a chart for each field that any of the runs has.
+
+    A line is the mean over parts of a run, in a band from the lowest to the highest value.
+    """
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
     for drawn in OF_UPDATES:
         rows = {run.name: list(_parts(run, drawn, most)) for run in runs}
@@ -74,14 +79,17 @@ def of_updates(runs: Sequence[Watched]) -> Iterator[tuple[Drawn, alt.LayerChart]
 
 
 def _drawn(
-    runs: Sequence[Watched], rows: dict[str, list[ChartRow]], axis: Axis, marks: Sequence[ChartRow] = (), **how: Any
+    runs: Sequence[Watched], rows: dict[str, list[ChartRow]], axis: Axis, marks: Sequence[ChartRow] = (), **options: Any
 ) -> alt.LayerChart | None:
-    gone = [run.name for run in runs if run.status == "diverged"]
-    means = [row for name, of_run in rows.items() if name not in gone for row in of_run]
+    diverged = [run.name for run in runs if run.status == "diverged"]
+    means = [row for name, run_rows in rows.items() if name not in diverged for row in run_rows]
     thin = [
-        {**row, "seed": 0, "last": row is of_run[-1]} for name, of_run in rows.items() if name in gone for row in of_run
+        {**row, "seed": 0, "last": row is run_rows[-1]}
+        for name, run_rows in rows.items()
+        if name in diverged
+        for row in run_rows
     ]
-    return curves([run.name for run in runs], means, thin, axis, marks=marks, **how)
+    return curves([run.name for run in runs], means, thin, axis, marks=marks, **options)
 
 
 def _points(run: Watched, lines: Sequence[dict[str, Any]], field: str, axis: Axis) -> list[ChartRow]:
@@ -89,15 +97,15 @@ def _points(run: Watched, lines: Sequence[dict[str, Any]], field: str, axis: Axi
 
 
 def _parts(run: Watched, drawn: Drawn, most: int) -> Iterator[ChartRow]:
-    """The updates in parts as equal as can be."""
+    """Yield a row for each part of the updates. The parts are as equal as possible."""
     lines = [line for line in run.updates if line.get(drawn.field, 0) > 0 or not drawn.axis.is_logarithmic]
     lines = [line for line in lines if drawn.field in line]
     n = min(most, len(lines))
     for i in range(n):
         part = lines[i * len(lines) // n : (i + 1) * len(lines) // n]
         steps = span(f"{part[0]['step']:,}", f"{part[-1]['step']:,}")
-        what = f"step{'s' if len(part) > 1 else ''} {steps}"
-        yield _row(run, drawn.axis, part[-1]["tokens"], [line[drawn.field] for line in part], what)
+        steps_text = f"step{'s' if len(part) > 1 else ''} {steps}"
+        yield _row(run, drawn.axis, part[-1]["tokens"], [line[drawn.field] for line in part], steps_text)
 
 
 def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: str) -> ChartRow:
@@ -114,13 +122,15 @@ def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: 
 
 
 def _marks(run: Watched, field: str) -> Iterator[ChartRow]:
-    """Steps that jumped, at the value that they had; those that were gone back from are no longer in the log, and stand
-    at the step after which the training went on."""
-    at = {line["step"]: line for line in run.updates}
+    """Yield a mark for each spike, at its value.
+
+    A step that was rolled back is no longer in the log; its mark is at the step from which the training continued.
+    """
+    line_by_step = {line["step"]: line for line in run.updates}
     for spike in run.spikes:
-        line = at.get(spike["step"])
+        line = line_by_step.get(spike["step"])
         if line is not None:
             yield {
                 "arm": run.name, "tokens": line["tokens"], "mean": line[field],
-                "text": f"{'a way back, ' if REWOUND in spike else 'a spike, '}{spiked(spike)}",
+                "text": f"{'rolled back, ' if REWOUND in spike else 'spike, '}{describe_spike(spike)}",
             }  # fmt: skip

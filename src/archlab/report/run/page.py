@@ -1,4 +1,4 @@
-"""Runs as one HTML file that opens offline: how they stand, their curves, their probes, how they differ."""
+"""Page of runs, one HTML file that opens offline: their status, curves, probes and differences."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.files import write_page
 from archlab.pricing.units import count, seconds
-from archlab.report.charts.palette import MODES, colours
+from archlab.report.charts.palette import MODES, colors
 from archlab.report.html import render_page
 from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
@@ -20,31 +20,34 @@ from archlab.training.run_folder import PROBES
 _MISSING = "-"
 
 
-def write_runs(runs: Sequence[Watched], path: Path, again: int | None = None) -> Path:
-    """Write the page, and the folders above it; its path. `again`: seconds after which a browser reads it anew."""
-    return write_page(path, render(runs, again))
+def write_runs(runs: Sequence[Watched], path: Path, refresh_seconds: int | None = None) -> Path:
+    """Write the page, and missing parent folders. Return its path.
+
+    `refresh_seconds`: interval at which a browser loads the page again.
+    """
+    return write_page(path, render(runs, refresh_seconds))
 
 
-def render(runs: Sequence[Watched], again: int | None = None) -> str:
+def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
     """Return the page as text."""
     drawn = list(of_updates(runs))
     depth, time = depth_probes(runs), time_probes(runs)
     charts = {
         "held-out": held_out(runs),
         "held-out-end": held_out(runs, second_half=True),
-        **{f"updates-{what.field}": chart for what, chart in drawn},
+        **{f"updates-{quantity.field}": chart for quantity, chart in drawn},
         **{probe.name: probe.chart for probe in (*depth, *time)},
     }
-    named = [run.name for run in runs]
+    names = [run.name for run in runs]
     return render_page(
         "run",
         charts,
-        {mode: colours(len(runs), mode) for mode in MODES},
+        {mode: colors(len(runs), mode) for mode in MODES},
         runs=runs,
-        again=again,
+        refresh_seconds=refresh_seconds,
         columns=COLUMNS,
         rows=run_rows(runs, longest=200),
-        measured=[what for what, _ in drawn],
+        measured=[quantity for quantity, _ in drawn],
         depth_probes=depth,
         time_probes=time,
         differences=differing([flatten(resolved(run.config)) for run in runs]),
@@ -52,7 +55,7 @@ def render(runs: Sequence[Watched], again: int | None = None) -> str:
         configs=[to_yaml(resolved(run.config)) for run in runs],
         marked=any(run.spikes for run in runs),
         noted=[(run.name, note) for run in runs for note in run.notes()],
-        named=named,
+        names=names,
     )
 
 
@@ -60,11 +63,11 @@ COLUMNS = ("run", "status", "steps", "held out", "loss", "tok/s", "spikes", "lef
 
 
 _LONGEST = 22
-"""Characters of a name that leave room for the other columns where a line has 80."""
+"""Longest name, in characters, that leaves room for the other columns on a line of 80."""
 
 
 def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str, ...]]:
-    """How each stands, a cell for each of COLUMNS; of a name longer than `longest` its end."""
+    """Return a row for each run, with a cell for each of COLUMNS. Names longer than `longest` lose their beginning."""
     return [
         (
             run.name if len(run.name) <= longest else f"…{run.name[1 - longest :]}",
@@ -81,7 +84,7 @@ def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str
 
 
 def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
-    """How each stands, exact."""
+    """Return the status of each run with exact numbers, for JSON."""
     return [
         {
             "run": str(run.path),
@@ -99,21 +102,27 @@ def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
 
 
 def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> list[tuple[str, ...]]:
-    """Field, and what each has there, of those in which they differ, or of all."""
-    fields = list(dict.fromkeys(field for of_run in values for field in of_run))
-    rows = [(field, [to_yaml_line(of[field]) if field in of else _MISSING for of in values]) for field in fields]
+    """Return a row per field: its name and its value in each run. By default, only fields that differ are included."""
+    fields = list(dict.fromkeys(field for run_values in values for field in run_values))
+    rows = [
+        (field, [to_yaml_line(run_values[field]) if field in run_values else _MISSING for run_values in values])
+        for field in fields
+    ]
     return [(field, *cells) for field, cells in rows if all_fields or len(set(cells)) > 1]
 
 
 def depth_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
-    """Over the layers, at the newest probe of each run; none where nothing was probed."""
+    """Return charts over the layers at the latest probe of each run, or none if nothing was probed."""
     return depth_pictures(
         {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
     )
 
 
 def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
-    """Over the training: of one run a line per layer, of several a line for each, with one number for all layers."""
+    """Return charts of probes over the training.
+
+    For one run there is a line per layer; for several, a line per run with one number for all layers.
+    """
     if len(runs) == 1:
         rows = [{"step": line["step"], **line[PROBES]} for line in runs[0].metrics if PROBES in line]
         return [
@@ -125,5 +134,7 @@ def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
 
 
 def _line(probes: Mapping[int, ProbeValues], name: str) -> Line:
-    found = {tokens: probe[name] for tokens, probe in probes.items() if name in probe}
-    return [*found], [over_layers(name, value) if name in OF_LAYERS else value for value in found.values()]
+    value_by_tokens = {tokens: probe[name] for tokens, probe in probes.items() if name in probe}
+    return [*value_by_tokens], [
+        over_layers(name, value) if name in OF_LAYERS else value for value in value_by_tokens.values()
+    ]

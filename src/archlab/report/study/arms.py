@@ -1,6 +1,7 @@
-"""Pictures with a row per arm: where each arm stands, and how far it is from its reference.
+"""Charts with a row per arm: its outcome, and its difference from the reference.
 
-Colours come from the theme of `charts.palette`, so one chart serves light and dark."""
+Colors come from the theme of `charts.palette`, so that one chart serves light and dark.
+"""
 
 from collections.abc import Sequence
 
@@ -21,39 +22,39 @@ from archlab.report.charts.comparisons import (
     place_on_axis,
     texts,
 )
-from archlab.report.charts.marks import ChartRow, Width, colour, layered, tooltip
-from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colours
+from archlab.report.charts.marks import ChartRow, Width, color, layered, tooltip
+from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colors
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
-from archlab.study.record import ArmSummary, Comparison, StudySummary
+from archlab.study.record import ArmSummary, Comparison, Heading, StudySummary
 from archlab.study.stats import estimate, independent
 
-DIFFERENCES_SHOW = "Paired by seed, with the interval of the difference, at the level at which the verdict was reached."
+DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval at the level that decided the verdict."
 """Caption of `differences`."""
 
 
 def levels_show(summary: StudySummary) -> str:
     """Return the caption of `levels`."""
     reference = reference_of(summary)
-    return f"Ticks are seeds, the dot their mean, the line its 95% interval; the broad bar comes from {reference}."
+    return f"Ticks are seeds, the dot is their mean, the line its 95% interval. The broad bar begins at {reference}."
 
 
 def reference_of(summary: StudySummary) -> str:
-    """Return the name of the arm that the others are compared with, or words for it if there are several."""
+    """Return the name of the reference arm, or words for it if there are several."""
     if summary.against == "previous":
-        return "the step before"
+        return "the previous step"
     if summary.against == "base" and not summary.sizes:
         return labels(summary)[summary.arms[0].name]
-    return "the arm that it is compared with"
+    return "its reference"
 
 
 def levels_are_cut(summary: StudySummary) -> bool:
-    """Whether an arm stands beyond the axis of its picture: the one with `whole` then shows it, interval and all."""
+    """Return whether an arm is beyond the axis of its chart. The chart with `whole` then shows it."""
     return _is_cut(level_rows(summary))
 
 
 def differences_are_cut(summary: StudySummary) -> bool:
-    """As `levels_are_cut`, of the differences."""
+    """Return whether a difference is beyond the axis of its chart. The chart with `whole` then shows it."""
     return _is_cut(difference_rows(summary))
 
 
@@ -62,9 +63,9 @@ def _is_cut(rows: Sequence[ChartRow]) -> bool:
 
 
 def levels(summary: StudySummary, width: Width = "container", *, whole: bool = False) -> alt.LayerChart:
-    """The outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean.
+    """Return a chart of the outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean.
 
-    An arm that is far from the others is a triangle at the edge, unless the `whole` range is wanted.
+    With `whole`, the axis covers every arm. Otherwise an arm far from the others is a triangle at the edge.
     """
     rows, seeds = level_rows(summary), seed_rows(summary)
     near = _near(rows, whole)
@@ -72,10 +73,10 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
     shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
     x = _x_axis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
     place_on_axis(rows, x)
-    named = list(labels(summary).values())
-    base = by_row(rows).encode(color=colour(named), tooltip=tooltip("arm", "text"))
+    arm_labels = list(labels(summary).values())
+    base = by_row(rows).encode(color=color(arm_labels), tooltip=tooltip("arm", "text"))
     ticks = by_row([seed for seed in seeds if x.low <= seed["value"] <= x.high], rows).encode(
-        color=colour(named), x=x("value")
+        color=color(arm_labels), x=x("value")
     )
     start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
     layers = [
@@ -99,22 +100,31 @@ def differences(
     whole: bool = False,
     compared_only: bool = False,
 ) -> alt.LayerChart | None:
-    """Every arm minus its reference, with its interval; None where nothing was compared.
+    """Return a chart of every arm minus its reference, with its interval, or None if nothing was compared.
 
-    `whole` as for `levels`; `compared_only`: the arms without a reference have no row.
+    `whole` is as for `levels`. With `compared_only`, arms without a reference have no row.
     """
     if not any(arm.comparison for arm in summary.arms):
         return None
     rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
+    return forest(rows, summary.outcome, width, legend=legend, whole=whole)
+
+
+def forest(
+    rows: Sequence[ChartRow], outcome: Heading, width: Width = "container", *, legend: bool = False, whole: bool = False
+) -> alt.LayerChart:
+    """Return a chart of differences with their intervals. `rows` are those of `comparison_row`."""
     near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
-    x = _x_axis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit, of_differences=True)
+    x = _x_axis(shown, axis_title(outcome, "difference"), outcome.unit, of_differences=True)
     place_on_axis(rows, x)
-    found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
-    key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=key)
-    base = by_row(rows).encode(color=colour, tooltip=tooltip("arm", "verdict", "text", "detectable"))
+    verdicts_shown = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
+    verdict_legend = (
+        alt.Legend(title=None, orient="bottom", direction="horizontal", values=verdicts_shown) if legend else None
+    )
+    color = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=verdict_legend)
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=verdict_legend)
+    base = by_row(rows).encode(color=color, tooltip=tooltip("arm", "verdict", "text", "detectable"))
     layers = [
         *ground(rows, 0.0, x),
         *intervals(base, x),
@@ -123,7 +133,7 @@ def differences(
         *off_axis(base, x),
         *texts(rows, width),
     ]
-    description = "Paired difference of every arm to its reference, with its interval"
+    description = "Paired difference of every arm from its reference, with its interval"
     return higher_where_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
@@ -132,7 +142,7 @@ def _values(rows: Sequence[ChartRow]) -> list[float]:
 
 
 def _near(rows: Sequence[ChartRow], whole: bool) -> list[float]:
-    """The values that the axis must reach."""
+    """Return the values that the axis must cover."""
     return _values(rows) if whole else without_outliers(_values(rows))
 
 
@@ -144,7 +154,7 @@ def _x_axis(shown: Sequence[float], title: str, unit: Unit, of_differences: bool
 
 
 def _moves(base: alt.Chart, x: XAxis) -> alt.Chart:
-    """A broad bar from where the reference stands to where the arm stands."""
+    """Return broad bars from the mean of the reference to the mean of the arm."""
     moved = base.transform_filter("datum.origin !== null && datum.value !== null")
     return moved.mark_rule(strokeWidth=7, opacity=0.28, clip=True, yOffset=MARK_DOWN).encode(
         x=x("origin"), x2="value:Q"
@@ -152,13 +162,15 @@ def _moves(base: alt.Chart, x: XAxis) -> alt.Chart:
 
 
 def labels(summary: StudySummary) -> dict[str, str]:
-    """Arm -> its label; where two arms share one, their names tell them apart."""
-    every = [arm.label for arm in summary.arms]
-    return {arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms}
+    """Map each arm to its label. If two arms share a label, their names are added."""
+    all_labels = [arm.label for arm in summary.arms]
+    return {
+        arm.name: arm.label if all_labels.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms
+    }
 
 
 def level_rows(summary: StudySummary) -> list[ChartRow]:
-    """Per arm: mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
+    """Return a row per arm: its mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
     means = {arm.name: arm.mean for arm in summary.arms}
     return [
         _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary)
@@ -167,13 +179,13 @@ def level_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySummary) -> ChartRow:
-    found, unit = estimate(independent(arm.values, summary.shared_folds)), summary.outcome.unit
+    interval_of_mean, unit = estimate(independent(arm.values, summary.shared_folds)), summary.outcome.unit
     return {
         "arm": label,
         "value": arm.mean,
         "origin": origin,
-        "low": found.low if found else None,
-        "high": found.high if found else None,
+        "low": interval_of_mean.low if interval_of_mean else None,
+        "high": interval_of_mean.high if interval_of_mean else None,
         "text": diverged(arm)
         if arm.mean is None
         else " · ".join(filter(None, [amount(arm.mean, unit), diverged(arm)])),
@@ -181,7 +193,7 @@ def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySumm
 
 
 def seed_rows(summary: StudySummary) -> list[ChartRow]:
-    """Per value: its arm, and its seed or round."""
+    """Return a row per value, with its arm and its seed or timing round."""
     return [
         {"arm": label, "seed": seed, "value": loss}
         for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
@@ -191,12 +203,12 @@ def seed_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def difference_rows(summary: StudySummary) -> list[ChartRow]:
-    """Per arm: the difference, its interval and its verdict; an arm without a reference has an empty row."""
-    named = labels(summary)
+    """Return a row per arm: its difference, interval and verdict. The row of an arm without a reference is empty."""
+    arm_labels = labels(summary)
     shown = {
-        arm.name: f"{named[arm.name]} vs {named[arm.comparison.reference]}"
+        arm.name: f"{arm_labels[arm.name]} vs {arm_labels[arm.comparison.reference]}"
         if arm.comparison and summary.against != "base"
-        else named[arm.name]
+        else arm_labels[arm.name]
         for arm in summary.arms
     }
     return [_difference(arm, shown[arm.name], summary.outcome.unit) for arm in summary.arms]
@@ -214,23 +226,22 @@ def _difference(arm: ArmSummary, label: str, unit: Unit) -> ChartRow:
             "text": verdict(arm),
             "detectable": "",
         }
+    row = comparison_row(label, c, unit)
+    return row | {"text": diverged(arm)} if c.verdict == "diverged" else row
+
+
+def comparison_row(label: str, comparison: Comparison, unit: Unit) -> ChartRow:
+    """Return the row of a comparison: its difference, interval and verdict."""
+    value, low, high = comparison.difference, comparison.low, comparison.high
     return {
         "arm": label,
-        "value": c.difference,
-        "low": c.low,
-        "high": c.high,
-        "verdict": c.verdict,
-        "text": _difference_text(arm, c, unit),
-        "detectable": _detectable(c, unit),
+        "value": value,
+        "low": low,
+        "high": high,
+        "verdict": comparison.verdict,
+        "text": comparison.verdict if value is None else with_interval(value, low, high, unit),
+        "detectable": _detectable(comparison, unit),
     }
-
-
-def _difference_text(arm: ArmSummary, comparison: Comparison, unit: Unit) -> str:
-    if comparison.verdict == "diverged":
-        return diverged(arm)
-    if comparison.difference is None:
-        return comparison.verdict
-    return with_interval(comparison.difference, comparison.low, comparison.high, unit)
 
 
 def _detectable(comparison: Comparison, unit: Unit) -> str:
@@ -241,11 +252,11 @@ def _detectable(comparison: Comparison, unit: Unit) -> str:
 
 
 def ends(rows: Sequence[ChartRow], near: Sequence[float]) -> list[float]:
-    """Every value and interval end of the rows whose value is one of `near`."""
-    found = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
-    return [end for end in found if end is not None]
+    """Return all values and interval ends of the rows whose value is in `near`."""
+    numbers = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
+    return [end for end in numbers if end is not None]
 
 
-def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
+def arm_colors(summary: StudySummary, mode: Mode) -> list[str]:
     """Return one color per arm, in the study's order."""
-    return colours(len(summary.arms), mode, is_ladder=summary.against == "previous")
+    return colors(len(summary.arms), mode, is_ladder=summary.against == "previous")

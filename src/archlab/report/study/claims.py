@@ -1,4 +1,4 @@
-"""What is known of what a study asks: the claims that it is about, or the topics that explain what its arms change."""
+"""Background of a study: the claims that it tests, or the topics that explain what its arms change."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import TextWrapper
@@ -19,53 +19,52 @@ from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
 _MOST = 6
-"""Topics that are named."""
+"""Most topics that are named."""
 
 
 def claims_of(summary: StudySummary) -> tuple[str, list[LedgerEntry]]:
-    """The name of the study where it comes with archlab, whatever its scale, and the claims that it is about; else
-    nothing."""
+    """Return the name of a study that comes with archlab, at any scale, and the claims that it tests, or nothing."""
     name, _ = in_library(summary) or ("", "")
     return name, about_study(name)
 
 
 def explained(summary: StudySummary) -> list[str]:
-    """Commands that explain what arms change, the first few."""
-    every = (name for arm in summary.arms for name in explaining(flatten(arm.overrides), flatten(arm.config)))
-    return [f"archlab explain {name}" for name in list(dict.fromkeys(every))[:_MOST]]
+    """Return the first few commands that explain what the arms change."""
+    topics = (name for arm in summary.arms for name in explaining(flatten(arm.overrides), flatten(arm.config)))
+    return [f"archlab explain {name}" for name in list(dict.fromkeys(topics))[:_MOST]]
 
 
 def lines(summary: StudySummary) -> Iterator[str]:
-    """For the terminal."""
+    """Yield lines about the study's claims for the terminal."""
     name, entries = claims_of(summary)
     for entry in entries:
         claim = entry.claim
         by = ", ".join(source.cited for source in cited(claim.sources))
         yield f"claim {claim.number} of the ledger, {claim.name}: {claim.statement} ({by})"
         yield f"  predicted: {predicted(name, claim)}"
-        yield from (f"  {of_the_ledger(found)}" for found in entry.found)
+        yield from (f"  {of_the_ledger(result)}" for result in entry.found)
         yield f"  but: {claim.caveat_in_short}"
         yield f"  in full: archlab ledger {claim.number}"
     if not entries and (commands := explained(summary)):
         yield f"explain: {'; '.join(commands)}"
 
 
-def of_the_ledger(found: ClaimAtScale) -> str:
-    """What the run that comes with archlab found of the study, and the verdict on the whole claim."""
-    said = found_here(found)
-    here = f"the ledger's run, {at_scale(found)}"
-    return f"{here}: {said}; verdict on the claim: {verdict(found)}" if said else f"{here}: not run yet"
+def of_the_ledger(result: ClaimAtScale) -> str:
+    """Return what archlab's own run of the study found, and the verdict on the whole claim."""
+    findings = found_here(result)
+    here = f"the ledger's run, {at_scale(result)}"
+    return f"{here}: {findings}; verdict on the claim: {verdict(result)}" if findings else f"{here}: not run yet"
 
 
 _INDENT = "  "
 
 
 def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[Text]:
-    """A study, and the claims of the ledger that it tests, in lines of at most `width` columns."""
+    """Yield a study and the claims of the ledger that it tests, in lines of at most `width` columns."""
     numbers = f"  claim {listed([str(claim.number) for claim in claims])}" if claims else ""
     yield Text.assemble((study.name, "bold"), (numbers, "dim"))
     folded = TextWrapper(width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
-    for label, text in _labelled_lines(study, claims):
+    for label, text in _labeled_lines(study, claims):
         lines = Text(folded.fill(label + text).replace(FIXED, " "))
         lines.stylize("dim", len(_INDENT), len(_INDENT + label))
         yield lines
@@ -73,53 +72,52 @@ def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[T
 
 
 def basis(pace: Pace | None) -> str:
-    """What the times are of; `pace` None: of this machine."""
+    """Return what the times of `study list` are based on. Without `pace`, it is this machine."""
     if pace:
-        found = (
-            "foretold by FLOPs from the speed of the committed results, "
-            f"{si(pace.tokens_per_second)} tokens of mini-llama in a second on two cores ({pace.processor}); "
-            "`archlab hardware --measure` times this machine instead."
+        times = (
+            f"predicted from FLOPs and the speed of the committed results: {si(pace.tokens_per_second)} tokens/s of "
+            f"mini-llama on two cores ({pace.processor}). `archlab hardware --measure` measures this machine instead."
         )
     else:
-        found = "on this machine, as `archlab hardware --measure` found it."
+        times = "for this machine, as `archlab hardware --measure` measured it."
     return (
-        f"cpu is the study as it stands. Times of smoke and cpu: {found} Those of gpu: at the limits of one H100, "
-        "which no training reaches. All are of training alone: starting runs, evaluation and what is timed come on "
-        "top. A budget in bytes is counted as 2.6 bytes to a token where there are 1,024, and 0.45 more for every "
-        "doubling of the vocabulary. What was found: archlab ledger"
+        f"The scale cpu is the study's own. Times at smoke and cpu are {times} Times at gpu assume the limits of one "
+        "H100, which no training reaches. All times are of training alone, without starting runs, evaluation and timed "
+        "outcomes. A budget in bytes is counted as 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
+        "each doubling of the vocabulary. For results, see `archlab ledger`."
     )
 
 
 def predicted(study: str, claim: Claim) -> str:
-    """`swiglu better, relu worse in training_speed`."""
-    said = (
-        f"{one.arm} {one.verdict}" + (f" in {one.outcome}" if one.outcome else "")
-        for one in claim.expected
-        if one.study == study
+    """Return predictions such as `swiglu better, relu worse in training_speed`."""
+    predictions = (
+        f"{expectation.arm} {expectation.verdict}" + (f" in {expectation.outcome}" if expectation.outcome else "")
+        for expectation in claim.expected
+        if expectation.study == study
     )
-    return ", ".join(said)
+    return ", ".join(predictions)
 
 
-def _labelled_lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
-    """Label and text."""
+def _labeled_lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
+    """Yield the lines about a study, each as its label and text."""
     yield "", study.question
     if study.claim:
-        yield "said: ", study.claim
+        yield "claim: ", study.claim
     for claim in claims:
         yield "predicted: ", predicted(study.name, claim)
     if study.primary:
-        yield "is about: ", study.primary
+        yield "outcome: ", study.primary
     if study.others:
-        yield "measures: ", ", ".join(study.others)
-    yield "takes: ", "; ".join(_takes(scale, found) for scale, found in study.takes.items())
+        yield "also measures: ", ", ".join(study.others)
+    yield "takes: ", "; ".join(_takes(scale, forecast) for scale, forecast in study.takes.items())
 
 
-def _at_least_a_minute(found: float) -> str:
-    """Below it, what comes on top of training is the larger part."""
-    return "under a minute" if found < 60 else f"about {seconds(found)}"
+def _at_least_a_minute(duration: float) -> str:
+    """Return the time in words. Below a minute, training is the smaller part of the time."""
+    return "under a minute" if duration < 60 else f"about {seconds(duration)}"
 
 
-def _takes(scale: str, found: Forecast) -> str:
-    """Runs, and the time or else the FLOPs that they take."""
-    took = f"{si(found.flops)} FLOPs" if found.seconds is None else _at_least_a_minute(found.seconds)
-    return f"{scale} {plural(found.runs, 'run')}, {took}".replace(" ", FIXED)
+def _takes(scale: str, forecast: Forecast) -> str:
+    """Return the number of runs and their time, or their FLOPs if no time is known."""
+    effort = f"{si(forecast.flops)} FLOPs" if forecast.seconds is None else _at_least_a_minute(forecast.seconds)
+    return f"{scale} {plural(forecast.runs, 'run')}, {effort}".replace(" ", FIXED)

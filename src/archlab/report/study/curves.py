@@ -1,4 +1,4 @@
-"""Pictures of a training, a line per arm: evaluations, the training loss, gradients, probes; and what they draw."""
+"""Charts of a training with a line per arm: evaluations, training loss, gradients and probes; and their data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -16,38 +16,38 @@ from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 
 class CurveQuantity(NamedTuple):
-    """What is drawn over the training tokens."""
+    """Quantity that is drawn over the training tokens."""
 
     axis: Axis
     of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
-    """Training tokens and values of one run."""
+    """Function that returns the training tokens and values of one run."""
 
 
 LOSS = CurveQuantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
 GRADIENT = CurveQuantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
 
 LINES_SHOW = (
-    "A line is the mean over the seeds, in a band from the lowest seed to the highest, without what a seed and the "
-    "text that it is judged on do to all arms alike."
+    "A line is the mean over the seeds, in a band from the lowest to the highest seed. Effects that a seed and its "
+    "held-out text have on all arms alike are removed from the band."
 )
-"""Caption of pictures with a line per arm."""
-THIN_LINES_SHOW = "A thin line is a run that diverged, up to the cross."
-"""Added to it if runs diverged."""
+"""Caption of charts with a line per arm."""
+THIN_LINES_SHOW = "A thin line that ends in a cross is a run that diverged."
+"""Sentence that is added if runs diverged."""
 
 
 def evaluations(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
-    """From the one before the first update to the end; None where there are none."""
+    """Return a chart of all evaluations, from before the first update to the end, or None if there are none."""
     return _curves(summary, _evaluated(summary), width, from_zero=True)
 
 
 def last_half(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
-    """The evaluations of the second half of the training, where arms are close."""
+    """Return a chart of the evaluations of the second half of the training, where arms are close."""
     return _curves(summary, _evaluated(summary), width, second_half=True)
 
 
-def updates(summary: StudySummary, drawn: CurveQuantity) -> alt.LayerChart | None:
-    """The loss or the gradients of the updates; None where no run has them."""
-    return _curves(summary, drawn, "container", height=260)
+def updates(summary: StudySummary, quantity: CurveQuantity) -> alt.LayerChart | None:
+    """Return a chart of the training loss or the gradients, or None if no run has them."""
+    return _curves(summary, quantity, "container", height=260)
 
 
 def _evaluated(summary: StudySummary) -> CurveQuantity:
@@ -57,28 +57,31 @@ def _evaluated(summary: StudySummary) -> CurveQuantity:
 
 def _curves(
     summary: StudySummary,
-    drawn: CurveQuantity,
+    quantity: CurveQuantity,
     width: Width,
     *,
     from_zero: bool = False,
     second_half: bool = False,
     height: int = 340,
 ) -> alt.LayerChart | None:
-    means, gone = mean_rows(summary, drawn), diverged_rows(summary, drawn)
-    named = list(labels(summary).values())
+    means, diverged = mean_rows(summary, quantity), diverged_rows(summary, quantity)
+    names = list(labels(summary).values())
     return curves(
-        named, means, gone, drawn.axis, width=width, from_zero=from_zero, second_half=second_half, height=height
+        names, means, diverged, quantity.axis, width=width, from_zero=from_zero, second_half=second_half, height=height
     )
 
 
-def mean_rows(summary: StudySummary, drawn: CurveQuantity) -> list[ChartRow]:
-    """Per arm and training length: the mean over the seeds that finished, and the lowest and highest of them without
-    what a seed, and the text that it is judged on, does to all arms alike."""
-    by_arm = {arm.name: _by_tokens(arm, drawn) for arm in summary.arms}
-    away = {} if drawn.axis.is_logarithmic else _shared(list(by_arm.values()))
-    named = labels(summary)
+def mean_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartRow]:
+    """Return a row per arm and training length, over the seeds that finished.
+
+    It holds their mean, and the lowest and highest of them. The effects that a seed and its held-out text have on all
+    arms alike are removed from the latter two.
+    """
+    by_arm = {arm.name: _by_tokens(arm, quantity) for arm in summary.arms}
+    seed_effects = {} if quantity.axis.is_logarithmic else _shared(list(by_arm.values()))
+    arm_labels = labels(summary)
     return [
-        _mean_row(named[arm], tokens, values, away.get(tokens, {}), drawn)
+        _mean_row(arm_labels[arm], tokens, values, seed_effects.get(tokens, {}), quantity)
         for arm, points in by_arm.items()
         for tokens, values in sorted(points.items())
     ]
@@ -88,82 +91,82 @@ _Points = Mapping[int, Mapping[int, float]]
 """Training tokens -> seed -> value."""
 
 
-def _by_tokens(arm: ArmSummary, drawn: CurveQuantity) -> _Points:
-    """Only where all seeds have a value: `eval_every` may change between one seed and the next."""
-    at: dict[int, dict[int, float]] = {}
+def _by_tokens(arm: ArmSummary, quantity: CurveQuantity) -> _Points:
+    """Return the values at training lengths that all seeds share. `eval_every` may change between seeds."""
+    values_at: dict[int, dict[int, float]] = {}
     for curve in arm.curves:
         if curve.seed not in arm.diverged:
-            for tokens, value in zip(*drawn.of(curve), strict=True):
-                at.setdefault(tokens, {})[curve.seed] = value
-    finished = max(map(len, at.values()), default=0)
-    return {tokens: values for tokens, values in at.items() if len(values) == finished}
+            for tokens, value in zip(*quantity.of(curve), strict=True):
+                values_at.setdefault(tokens, {})[curve.seed] = value
+    finished = max(map(len, values_at.values()), default=0)
+    return {tokens: values for tokens, values in values_at.items() if len(values) == finished}
 
 
 def _shared(arms: Sequence[_Points]) -> _Points:
-    """How far each seed is from the mean of an arm, on average over the arms that have all seeds."""
-    found = dict[int, dict[int, float]]()
+    """Return each seed's distance from the mean of an arm, averaged over the arms that have all seeds."""
+    seed_effects = dict[int, dict[int, float]]()
     for tokens in {tokens for points in arms for tokens in points}:
-        here = [points[tokens] for points in arms if tokens in points]
-        seeds = {seed for values in here for seed in values}
-        whole = [values for values in here if len(values) == len(seeds)]
-        if len(whole) > 1:  # one alone tells nothing of what others have in common with it
-            found[tokens] = {seed: fmean(v[seed] - fmean(v.values()) for v in whole) for seed in seeds}
-    return found
+        points_here = [points[tokens] for points in arms if tokens in points]
+        seeds = {seed for values in points_here for seed in values}
+        complete = [values for values in points_here if len(values) == len(seeds)]
+        if len(complete) > 1:  # one arm alone cannot show what arms have in common
+            seed_effects[tokens] = {seed: fmean(v[seed] - fmean(v.values()) for v in complete) for seed in seeds}
+    return seed_effects
 
 
 def _mean_row(
-    arm: str, tokens: int, values: Mapping[int, float], away: Mapping[int, float], drawn: CurveQuantity
+    arm: str, tokens: int, values: Mapping[int, float], seed_effect: Mapping[int, float], quantity: CurveQuantity
 ) -> ChartRow:
     mean, seeds = fmean(values.values()), values.values()
-    aligned = [value - away.get(seed, 0.0) for seed, value in values.items()]
-    text = drawn.axis.text
-    shown = span(text(min(seeds)), text(max(seeds)))
+    aligned = [value - seed_effect.get(seed, 0.0) for seed, value in values.items()]
+    text = quantity.axis.text
+    seed_range = span(text(min(seeds)), text(max(seeds)))
     return {
         "arm": arm,
         "tokens": tokens,
         "mean": mean,
         "low": min(aligned),
         "high": max(aligned),
-        "text": f"{text(mean)} at {count(tokens)} tokens, seeds {shown}",
+        "text": f"{text(mean)} at {count(tokens)} tokens, seeds {seed_range}",
     }
 
 
-def diverged_rows(summary: StudySummary, drawn: CurveQuantity) -> list[ChartRow]:
-    """The curves of the runs that diverged, their last points marked."""
-    named = labels(summary)
+def diverged_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartRow]:
+    """Return the curves of the runs that diverged, with their last points marked."""
+    arm_labels = labels(summary)
     return [
         {
-            "arm": named[arm.name],
+            "arm": arm_labels[arm.name],
             "seed": curve.seed,
             "tokens": tokens,
             "mean": value,
             "low": value,
             "high": value,
-            "last": tokens == drawn.of(curve)[0][-1],
-            "text": f"seed {curve.seed} diverged after {count(drawn.of(curve)[0][-1])} tokens",
+            "last": tokens == quantity.of(curve)[0][-1],
+            "text": f"seed {curve.seed} diverged after {count(quantity.of(curve)[0][-1])} tokens",
         }
         for arm in summary.arms
         for curve in arm.curves
         if curve.seed in arm.diverged
-        for tokens, value in zip(*drawn.of(curve), strict=True)
+        for tokens, value in zip(*quantity.of(curve), strict=True)
     ]
 
 
 def depth_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Over the layers, at the last probe; none where nothing was probed."""
+    """Return charts over the layers at the last probe, or none if nothing was probed."""
     return depth_pictures({label: probed.at_end if probed else {} for label, probed in _probed(summary).items()})
 
 
 def time_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Over the training, one number for all layers."""
+    """Return charts over the training, with one number for all layers."""
     probed = _probed(summary)
     return training_pictures(
-        {name: {arm: _line(of_arm, name) for arm, of_arm in probed.items()} for name in OVER_TRAINING}
+        {name: {arm: _line(arm_probes, name) for arm, arm_probes in probed.items()} for name in OVER_TRAINING}
     )
 
 
 def _probed(summary: StudySummary) -> dict[str, ProbedArm | None]:
-    """By label, every arm, so that each keeps its colour."""
+    """Map the label of every arm to its probes. All arms are included, so that each keeps its color."""
     return {label: arm.probes for label, arm in zip(labels(summary).values(), summary.arms, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""The report of a study: one HTML file that opens offline, and a picture of its charts."""
+"""Report of a study: one HTML file that opens offline, and a PNG of its main charts."""
 
 import textwrap
 from base64 import b64encode
@@ -12,13 +12,14 @@ import vl_convert
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
 from archlab.evidence.claims import cited
+from archlab.evidence.results import Results
 from archlab.files import write_atomic
 from archlab.pricing.units import binary, count, seconds
 from archlab.report.charts.palette import MODES, PALETTES, vega_theme
 from archlab.report.html import render_page, sentence
 from archlab.report.ledger import words as ledger_words
 from archlab.report.study import arms, curves
-from archlab.report.study.arms import arm_colours, labels
+from archlab.report.study.arms import arm_colors, labels
 from archlab.report.study.claims import claims_of, explained
 from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.factors import interaction, levels_of, pairs
@@ -39,23 +40,23 @@ from archlab.study.record import StudySummary, csv_of_runs
 
 
 class _Other(NamedTuple):
-    """An outcome beside the one that the answer is about."""
+    """Secondary outcome: one that the answer is not about."""
 
     name: str
-    """Of its place on the page."""
+    """Name of its place on the page."""
     study: StudySummary
-    """With that outcome as the one that the arms' values are."""
+    """The study, with this outcome as the values of the arms."""
 
 
 def write_page(summary: StudySummary, folder: Path) -> Path:
-    """Write `report.html` into the folder, whole or not at all; its path."""
+    """Write `report.html` into the folder atomically. Return its path."""
     page = folder / "report.html"
     write_atomic(page, render(summary))
     return page
 
 
 def write_picture(summary: StudySummary, folder: Path) -> None:
-    """Write `report.png` into the folder, whole or not at all; UserError where it cannot be drawn."""
+    """Write `report.png` into the folder atomically. Raise UserError if it cannot be drawn."""
     write_atomic(folder / "report.png", picture(summary))
 
 
@@ -86,7 +87,7 @@ def render(summary: StudySummary) -> str:
     return render_page(
         "study",
         charts,
-        {mode: arm_colours(summary, mode) for mode in MODES},
+        {mode: arm_colors(summary, mode) for mode in MODES},
         s=summary,
         others=others,
         tuned_fields=tuned_fields(summary),
@@ -111,7 +112,7 @@ def render(summary: StudySummary) -> str:
 
 
 def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
-    """By the name of their place on the page; None where there is nothing to draw."""
+    """Yield each chart with the name of its place on the page. A chart is None if there is nothing to draw."""
     yield "levels", arms.levels(summary)
     yield "differences", arms.differences(summary)
     if arms.levels_are_cut(summary):
@@ -140,62 +141,84 @@ _PANEL = 460
 
 _SCALE = 2
 _FONT = "Liberation Sans"
-"""vl-convert carries it, so the picture looks the same on every machine."""
+"""Font that vl-convert includes, so that the picture looks the same on every machine."""
 
 _HALF = 330
-"""Width of a panel of curves; the arms' names stand to the right of it."""
+"""Width in pixels of a panel of curves, without the names of the arms to its right."""
 
 _LINE = 80
-"""Letters in a line of a panel's caption."""
+"""Characters in a line of a panel's caption."""
 
 
 def picture(summary: StudySummary) -> bytes:
-    """Return a PNG in light colors: levels beside differences, and the learning curves below, under the study's
-    question. Raise UserError if it cannot be drawn."""
-    whole, config = drawn(summary)
+    """Return a PNG in light colors. Raise UserError if it cannot be drawn.
+
+    Under the study's question are the levels beside the differences, and the learning curves below them.
+    """
+    return _png(*drawn(summary))
+
+
+def forest_picture(results: Results, title: str) -> bytes:
+    """Return a PNG in light colors: the differences of committed results, one row per comparison, under a title."""
+    labels_by_name = {arm.name: arm.label for arm in results.about.arms}
+    outcome = results.heading(None)
+    comparisons = {name: found.comparison for name, found in results.compared().items()}
+    rows = [
+        arms.comparison_row(f"{labels_by_name[name]} vs {labels_by_name[found.reference]}", found, outcome.unit)
+        for name, found in comparisons.items()
+        if found
+    ]
+    first = results.about.arms[0]
+    scale = f"{count(first.parameters)} parameters, {count(first.tokens)} training tokens, {len(results.folds)} seeds."
+    text = alt.TitleParams(title, subtitle=[scale, arms.DIFFERENCES_SHOW], fontSize=18, offset=18)
+    chart = arms.forest(rows, outcome, 2 * _HALF, legend=True, whole=True).properties(title=text, padding=24)
+    return _png(chart.to_dict(validate=False), _picture_theme([]))
+
+
+def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
     try:
-        return vl_convert.vegalite_to_png(whole, config=config, scale=_SCALE)
+        return vl_convert.vegalite_to_png(spec, config=config, scale=_SCALE)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # its panics are no Exception
-        raise UserError(f"the picture cannot be drawn: {error}") from error
+    except BaseException as error:  # a panic in vl-convert is not an Exception
+        raise UserError(f"could not draw the picture: {error}") from error
 
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the picture before it is a PNG: its Vega-Lite spec and its Vega-Lite config."""
+    """Return the Vega-Lite spec and the Vega-Lite config of the PNG."""
     rows = [_arm_panels(summary, whole=False)]
     if arms.levels_are_cut(summary) or arms.differences_are_cut(summary):
         rows.append(_arm_panels(summary, whole=True))
     parts = [*rows, *_curve_panels(summary)]
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
-    whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    config = vega_theme("light", arm_colours(summary, "light")) | {
-        "background": PALETTES["light"].paper,
-        "font": _FONT,
-    }
-    return whole.to_dict(validate=False), config
+    chart = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
+    return chart.to_dict(validate=False), _picture_theme(arm_colors(summary, "light"))
+
+
+def _picture_theme(category: Sequence[str]) -> dict[str, Any]:
+    return vega_theme("light", category) | {"background": PALETTES["light"].paper, "font": _FONT}
 
 
 def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
-    """Charts of the level of each arm and of its difference from its reference."""
+    """Return charts of the outcome of each arm and of its difference from the reference."""
     title, beyond = summary.outcome.title, ", the whole range" if whole else ""
     levels = arms.levels(summary, _PANEL, whole=whole)
     charts = [_titled(levels, f"{sentence(title)}{beyond}", arms.levels_show(summary))]
     if differences := arms.differences(summary, _PANEL, legend=True, whole=whole):
-        title = "Step by step" if summary.against == "previous" else f"Against {arms.reference_of(summary)}"
+        title = "Step by step" if summary.against == "previous" else f"Difference from {arms.reference_of(summary)}"
         charts.append(_titled(differences, f"{title}{beyond}", arms.DIFFERENCES_SHOW))
     return _beside(charts)
 
 
 def _curve_panels(summary: StudySummary) -> list[alt.HConcatChart]:
-    """The learning curves, and their second half; none if there are no evaluations."""
-    said = curves.LINES_SHOW
+    """Return the learning curves and their second half, or nothing if there are no evaluations."""
+    caption = curves.LINES_SHOW
     if any(arm.diverged for arm in summary.arms):
-        said = f"{said} {curves.THIN_LINES_SHOW}"
-    titles = {"From the first step on": said, "The second half": "The same evaluations, on axes of their own."}
-    found = (curves.evaluations(summary, _HALF), curves.last_half(summary, _HALF))
-    charts = [_titled(chart, *title) for chart, title in zip(found, titles.items(), strict=True) if chart]
+        caption = f"{caption} {curves.THIN_LINES_SHOW}"
+    titles = {"Whole training": caption, "Second half": "The same evaluations on their own axes."}
+    curve_charts = (curves.evaluations(summary, _HALF), curves.last_half(summary, _HALF))
+    charts = [_titled(chart, *title) for chart, title in zip(curve_charts, titles.items(), strict=True) if chart]
     return [_beside(charts)] if charts else []
 
 

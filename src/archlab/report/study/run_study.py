@@ -1,4 +1,4 @@
-"""Running a study from Python, with its page."""
+"""Function that runs a study from Python and writes its page."""
 
 from pathlib import Path
 
@@ -21,19 +21,21 @@ def run_study(
     workers: int | None = None,
     executor: ExecutorName = "local",
 ) -> StudySummary:
-    """Train every arm with every seed, compare, and write the folder and its page, as `archlab study run` does.
+    """Train every arm with every seed, compare the arms, and write the study's folder and page.
 
-    `study`: the name of a study that comes with archlab, a YAML file, a study folder, the values that such a file would
-    hold, or a StudyConfig. `out`: the study's folder; by default `studies/NAME`, or the study folder itself. `workers`:
-    runs at once. `executor`: local, ray or slurm, what trains them. Progress is printed to stderr. Finished runs are
-    never repeated. Runs that failed are named in the summary's `failed`. UserError for a study that is wrong, and where
-    no run finished.
+    It does the same as `archlab study run`. Progress is printed to stderr. Finished runs are never repeated. The
+    `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or no run
+    finished.
+
+    The argument `study` is the name of a study that comes with archlab, a YAML file, a study folder, the values of such
+    a file, or a StudyConfig. Its folder is `out`, by default `studies/NAME` or the study folder itself. At most
+    `workers` runs train at the same time. The `executor` that trains them is `local`, `ray` or `slurm`.
     """
     if isinstance(study, str | Path):
         name, config = read_study(str(study))
         folder = Path(out) if out is not None else usual_folder(str(study), name)
     elif out is None:
-        raise UserError("out: a study that has no file has no name either; name its folder, as in out='studies/mine'")
+        raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
     else:
         folder = Path(out)
         name, config = real_path(folder).name, study if isinstance(study, StudyConfig) else study_from_values(study)
@@ -45,5 +47,5 @@ def run_study(
     try:
         write_picture(summary, folder)
     except UserError as error:
-        note(f"report.png is not written: {error}")
+        note(f"report.png was not written: {error}")
     return summary

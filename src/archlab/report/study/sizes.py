@@ -1,4 +1,4 @@
-"""The differences of a study's arms over the sizes of its models."""
+"""Chart of the differences of a study's arms over the sizes of its models."""
 
 from typing import Any
 
@@ -6,22 +6,24 @@ import altair as alt
 
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, axis, axis_title, padded
-from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
+from archlab.report.charts.marks import DASHED, chart_of, color, layered, tooltip
 from archlab.study.formatting import with_interval
 from archlab.study.record import SizeTrend, StudySummary
 
 _HEIGHT = 300
 _SPREAD = 0.012
-"""Of the whole range of sizes: how far arms stand apart at one size, so that their intervals do not hide each other."""
+"""Horizontal distance between arms at the same size, as a share of the size. It keeps intervals from overlapping."""
 
 
 def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
-    """Every arm's difference to its reference at every size, with its interval and the line through them; None where
-    the study has one size. The axis of sizes is logarithmic."""
+    """Return a chart of each arm's difference from its reference at every size, with its interval and a fitted line.
+
+    The axis of sizes is logarithmic. Return None if the study has one size.
+    """
     if not summary.sizes:
         return None
-    named = [trend.label for trend in summary.sizes]
-    # The sizes that were asked for, and no others.
+    names = [trend.label for trend in summary.sizes]
+    # Only the requested sizes have ticks.
     ticks = alt.Axis(values=summary.asked_sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
     x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
     title = axis_title(summary.outcome, "difference").partition(" (")[0]
@@ -30,20 +32,20 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     low, high = padded(min([0.0, *shown]), max([0.0, *shown]))
     scale = alt.Scale(domain=[low, high], nice=False)
     y = alt.Y("value:Q", scale=scale, axis=axis(title, summary.outcome.unit, low, high, of_differences=True))
-    points = chart_of(rows).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text", "verdict"))
+    points = chart_of(rows).encode(x=x, color=color(names), tooltip=tooltip("arm", "text", "verdict"))
     lines = chart_of(ends).mark_line(strokeDash=DASHED, opacity=0.7)
     layers = [
         chart_of([{"value": 0}]).mark_rule(style="ground").encode(y=y),
-        lines.encode(x=x, y=y, color=colour(named)),
+        lines.encode(x=x, y=y, color=color(names)),
         points.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
         points.transform_filter("datum.value !== null").mark_point(filled=True, size=70, opacity=1).encode(y=y),
     ]
-    description = "Difference of every arm to its reference over the size of the models, with its interval"
+    description = "Difference of every arm from its reference over the size of the models, with its interval"
     return layered(layers, description, _HEIGHT)
 
 
 def size_rows(summary: StudySummary) -> list[dict[str, Any]]:
-    """Per arm and size: the difference and its interval; sizes stand a little apart from arm to arm."""
+    """Return a row per arm and size: the difference and its interval. Arms are drawn a little apart at each size."""
     return [
         row | {"size": row["size"] * (1 + _SPREAD * i)}
         for i, trend in enumerate(summary.sizes)
@@ -54,12 +56,12 @@ def size_rows(summary: StudySummary) -> list[dict[str, Any]]:
 def _points(trend: SizeTrend, summary: StudySummary) -> list[dict[str, Any]]:
     comparisons = {arm.name: arm.comparison for arm in summary.arms}
     unit = summary.outcome.unit
-    found = []
+    rows = []
     for size, name in zip(trend.sizes, trend.arms, strict=True):
         c = comparisons[name]
         value = c.difference if c else None
-        shown = "" if c is None or value is None else with_interval(value, c.low, c.high, unit)
-        found.append(
+        text = "" if c is None or value is None else with_interval(value, c.low, c.high, unit)
+        rows.append(
             {
                 "arm": trend.label,
                 "size": size,
@@ -67,14 +69,14 @@ def _points(trend: SizeTrend, summary: StudySummary) -> list[dict[str, Any]]:
                 "low": c.low if c else None,
                 "high": c.high if c else None,
                 "verdict": c.verdict if c else "",
-                "text": f"{shown} at {count(size)} parameters",
+                "text": f"{text} at {count(size)} parameters",
             }
         )
-    return found
+    return rows
 
 
 def line_rows(summary: StudySummary) -> list[dict[str, Any]]:
-    """Per arm: the two ends of its line."""
+    """Return two rows per arm: both ends of its line."""
     return [
         {"arm": trend.label, "size": size * (1 + _SPREAD * i), "value": value}
         for i, trend in enumerate(summary.sizes)

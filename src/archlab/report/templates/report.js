@@ -33,7 +33,7 @@ function addSaver(name) {
   button.className = "save";
   button.type = "button";
   button.textContent = "SVG";
-  button.title = "Save this picture as an SVG file";
+  button.title = "Save this chart as an SVG file";
   button.addEventListener("click", async () => {
     const svg = await views[name].view.background(getComputedStyle(document.documentElement).getPropertyValue("--paper")).toSVG();
     const link = document.createElement("a");

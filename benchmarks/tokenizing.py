@@ -1,8 +1,8 @@
 """Text to tokens: MB/s per core of archlab data beside the tokenizers library and tiktoken, with the same vocabulary.
 
-python benchmarks/tokenising.py
-python benchmarks/tokenising.py --check                     # exit code 1 where a ratio is a tenth below the record's
-python benchmarks/tokenising.py --check --megabytes 4       # a try, which writes no record
+python benchmarks/tokenizing.py
+python benchmarks/tokenizing.py --check                     # exit code 1 where a ratio is a tenth below the record's
+python benchmarks/tokenizing.py --check --megabytes 4       # a try, which writes no record
 
 The text is JSONL of the running Python's standard library, again and again; a byte-level BPE of 32,768 tokens was
 learned from it. archlab reads and splits the text, checks that no byte is lost, writes, hashes and reads again what it
@@ -155,7 +155,7 @@ def main() -> int:
     ratios[f"{ENCODING}, {everywhere} to {ALONE}"] = ours[everywhere] / ours[ALONE]
     ratios[f"{COMMAND} to {ENCODING}, {everywhere}"] = speeds[f"{COMMAND}, {everywhere}"] / ours[everywhere]
     how = {"megabytes": chosen.megabytes, "rounds": chosen.rounds, "mb_per_second": speeds}
-    return finish("tokenising", ratios, how, check=chosen.check)
+    return finish("tokenizing", ratios, how, check=chosen.check)
 
 
 if __name__ == "__main__":

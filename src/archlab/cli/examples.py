@@ -1,0 +1,170 @@
+"""Examples of use: `--help` shows them below the options, and the reference of commands has them too."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Example: TypeAlias = tuple[str, str]
+"""A command as it is typed, and what it does."""
+
+_BENCH_TRAIN: Sequence[Example] = (
+    ("archlab bench train mini-llama", "Training speed of a preset."),
+    ("archlab bench train mini-llama train.compile=true --steps 20", "The same with a compiled model, 20 updates."),
+)
+_BENCH_DECODE: Sequence[Example] = (
+    ("archlab bench decode mini-llama", "Decoding speed of a preset."),
+    ("archlab bench decode mini-llama --batch 8 --context 512", "Eight sequences at once, after 512 tokens each."),
+)
+_STUDY_RUN: Sequence[Example] = (
+    ("archlab study run gates --scale smoke", "A short trial of a study that comes with archlab."),
+    ("archlab study run mine.yaml --out studies/mine", "A study of your own. Run it again to resume."),
+)
+_STUDY_NEW: Sequence[Example] = (
+    ("archlab study new --out mine.yaml", "A small study to change and run."),
+    ("archlab study new ladder --out my-ladder.yaml", "Start from a study that comes with archlab."),
+)
+
+EXAMPLES: Mapping[str, Sequence[Example]] = {
+    "list": (
+        ("archlab list presets", "Published architectures by year, and small presets to train."),
+        ("archlab list presets --filter family=llama 'year>=2024'", "Llama models since 2024."),
+        ("archlab list presets --sort -size", "All architectures, the largest first."),
+    ),
+    "show": (
+        ("archlab show llama-3-8b", "Every field of a published model, with defaults and derived values."),
+        ("archlab show gemma-2-9b --layers", "Its layers as a table."),
+        ("archlab show tiny-llama model.norm.kind=layernorm > mine.yaml", "Save a changed config."),
+    ),
+    "draw": (
+        ("archlab draw llama-3-8b --out llama.svg", "The block diagram of a published model."),
+        ("archlab draw gemma-2-9b --unfold mlp,attention --out gemma.png", "With the inside of MLP and attention."),
+    ),
+    "diff": (
+        ("archlab diff llama-2-7b llama-3-8b --model-only", "What differs between the two architectures."),
+        ("archlab diff llama-3-8b gemma-2-9b --html diff.html", "A page with both diagrams side by side."),
+    ),
+    "explain": (
+        ("archlab explain", "All topics, in the order of a lecture."),
+        ("archlab explain rope", "One topic: formula, reasons, users, cost and evidence."),
+        ("archlab explain model.attention.n_kv_heads", "One field of a config."),
+    ),
+    "guide": (
+        ("archlab guide --out guide", "Write the website; guide/index.html is its first page."),
+        ("archlab guide --out ~/public_html/archlab", "Write it into a folder that a web server shows."),
+    ),
+    "schema": (
+        ("archlab schema > archlab.json", "The schema of configs, for the YAML support of an editor."),
+        ("archlab schema study > study.json", "The schema of studies."),
+    ),
+    "cost": (
+        ("archlab cost llama-3-8b gemma-2-9b --hardware h100", "Two models side by side, with times on an H100."),
+        ("archlab cost llama-3-8b --batch 1,64 --context 8Ki,32Ki", "Four combinations of batch and context."),
+        (
+            "archlab cost llama-3-8b train.tokens=1T --hardware h100x8 --devices 64",
+            "Ways to train it on 64 devices.",
+        ),
+    ),
+    "size": (
+        ("archlab size --params 1B", "The shape of a model with a billion parameters, like Llama 3."),
+        ("archlab size --like gemma-2 --memory 16GiB", "A shape like Gemma 2 that is served in 16 GiB."),
+        ("archlab size --flops 1e20 --out mine.yaml", "The best size for a training budget, saved as a config."),
+    ),
+    "check": (
+        ("archlab check palm-540b", "Review a published shape."),
+        ("archlab check llama-3-8b model.mlp.d_ff=11000 --tensor 8", "Is a change sound on eight devices?"),
+        ("archlab check mine.yaml --strict", "For scripts: exit code 1 if there is a warning."),
+    ),
+    "hardware": (
+        ("archlab hardware h100", "Peak speeds, memory and links of a device."),
+        ("archlab hardware h100x8", "The same for eight of them."),
+        ("archlab hardware --measure", "Measure this machine, in about four minutes."),
+    ),
+    "bench": (_BENCH_TRAIN[0], _BENCH_DECODE[0]),
+    "bench train": _BENCH_TRAIN,
+    "bench decode": _BENCH_DECODE,
+    "profile": (
+        ("archlab profile mini-llama", "Time, FLOPs and bytes of a training step by kind of operation."),
+        ("archlab profile mini-llama train.seq_len=512 --json", "With longer sequences, as JSON."),
+    ),
+    "data": (
+        ("archlab data books/ --out data/books", "Learn a tokenizer from the text files of a folder and apply it."),
+        ("archlab data python-stdlib --vocab-size 4096 --out data/python", "Python's standard library as text."),
+        ("archlab data hf:roneneldan/TinyStories --out data/stories", "A dataset of the Hugging Face hub."),
+    ),
+    "train": (
+        ("archlab train tiny-llama --out runs/first", "Train a small preset. Run it again to resume."),
+        ("archlab train tiny-llama model.norm.kind=layernorm --out runs/layernorm", "Train a changed architecture."),
+        ("archlab train mine.yaml data.path=data/books --out runs/books", "Train your own config on your own text."),
+    ),
+    "report": (
+        ("archlab report runs/first", "Write runs/first/report.html."),
+        ("archlab report runs/first runs/layernorm --out compared.html", "Compare two runs on one page."),
+        ("archlab report runs/first --live 10", "Write the page again every 10 seconds during the training."),
+    ),
+    "probe": (
+        ("archlab probe tiny-llama", "Gradients and activations of every layer before training."),
+        ("archlab probe tiny-llama tiny-transformer --html probe.html", "Compare two architectures on a page."),
+        ("archlab probe tiny-llama model.mup.base_width=64 --widths 64,128,256", "The coordinate check of muP."),
+    ),
+    "eval": (
+        ("archlab eval runs/first", "Score the last checkpoint on all of the held-out text."),
+        ("archlab eval runs/first --tokens 100K --int8", "The first 100,000 tokens, with weights of 8 bits."),
+    ),
+    "lm-eval": (
+        ("archlab lm-eval runs/first arc_easy piqa", "Score a run on two tasks."),
+        ("archlab lm-eval HuggingFaceTB/SmolLM2-135M hellaswag --limit 100", "100 questions to a published model."),
+    ),
+    "generate": (
+        ('archlab generate runs/first --prompt "def main():"', "Continue a text."),
+        ("archlab generate runs/first --temperature 0 --max-new-tokens 50", "Always take the likeliest token."),
+    ),
+    "demo": (
+        ("archlab demo", "Train the ladder of seven architectures. Run it again to resume."),
+        ("archlab demo --out studies/here", "Choose the folder."),
+    ),
+    "study": (
+        ("archlab study list", "The studies that come with archlab."),
+        _STUDY_RUN[0],
+        _STUDY_NEW[0],
+    ),
+    "study list": (
+        ("archlab study list", "Question, prediction and duration of every study."),
+        ("archlab study list --json", "The same for scripts."),
+    ),
+    "study show": (
+        ("archlab study show ladder", "The arms of a study and how long it takes."),
+        ("archlab study show ladder --scale smoke", "The same for a short trial."),
+        ("archlab study show ladder --yaml > my-ladder.yaml", "Save it, to change and run it."),
+    ),
+    "study new": _STUDY_NEW,
+    "study run": _STUDY_RUN,
+    "study report": (
+        ("archlab study report studies/ladder", "Table and page of the runs that are finished."),
+        ("archlab study report studies/ladder --json > ladder.json", "All results for scripts."),
+    ),
+    "ledger": (
+        ("archlab ledger", "All claims, and what our runs found."),
+        ("archlab ledger 3", "One claim in full."),
+        ("archlab ledger --html ledger.html", "A page with every prediction beside the result."),
+    ),
+    "import": (
+        ("archlab import HuggingFaceTB/SmolLM2-135M --out runs/smollm", "Download a model of the Hugging Face hub."),
+        ("archlab import models/llama --out runs/llama", "Import a Hugging Face folder."),
+    ),
+    "export": (
+        ("archlab export runs/first --out exported", "A folder for transformers or vLLM."),
+        ("archlab export runs/first --gguf --out first.gguf", "A file for llama.cpp."),
+    ),
+    "inspect": (
+        ("archlab inspect runs/first", "What the folder of a run holds."),
+        ("archlab inspect HuggingFaceTB/SmolLM2-135M", "Would archlab load this published model?"),
+    ),
+    "convert": (
+        ("archlab convert models/llama --n-kv-heads 8 --out models/llama-gqa", "Eight key/value heads."),
+        ("archlab convert models/llama --n-kv-heads 1 --out models/llama-mqa", "Multi-query attention."),
+    ),
+    "flatten": (
+        ("archlab flatten llama-3-8b", "The whole model as one PyTorch file."),
+        ("archlab flatten gpt-2 model.norm.kind=rmsnorm > mine.py", "Save a changed model as a file."),
+    ),
+}
+"""Command, without `archlab` -> its examples."""

@@ -1,0 +1,67 @@
+"""`--help`: the verbs of `archlab` in groups, and examples of use below the options of each command."""
+
+from collections.abc import Iterable
+
+from cyclopts import App, Group, Parameter
+from cyclopts.help import HelpPanel
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
+
+from archlab.cli.examples import EXAMPLES
+from archlab.console import console as plain_console
+
+NO_NEGATIVES = Parameter(negative=())
+"""No option has a `--no-` form."""
+
+OPTIONS = "Options"
+"""Heading of the options in a help page."""
+
+_GROUP_WIDTH, _VERB_WIDTH = 8, 8
+"""Columns of the widest group and of the widest verb."""
+
+
+class HelpApp(App):
+    """An App whose `--help` shows the whole docstring of a command, and then examples of its use."""
+
+    def help_print(self, tokens: str | Iterable[str] | None = None, *, console: Console | None = None) -> None:
+        """Print the help page of the command that `tokens` name; None: sys.argv."""
+        words, apps, _ = self.parse_commands(tokens)
+        show_docstring(apps[-1])
+        super().help_print(tokens, console=console)
+        for line in example_lines(" ".join(words)):
+            self.console.print(line, soft_wrap=True)
+
+
+def verb_with_subcommands(name: str) -> App:
+    """Return the App of a verb such as `study`. It repeats settings that cyclopts does not pass on in its reference."""
+    return App(name=name, console=plain_console(), default_parameter=NO_NEGATIVES, group_parameters=OPTIONS)
+
+
+def show_docstring(command: App) -> None:
+    """Let the help page of a command show its docstring, not the line that the help page of `archlab` has for it."""
+    if command.default_command is not None:
+        command.help = None
+
+
+def example_lines(command: str) -> list[str]:
+    """Return the lines of the examples of a command, such as `study run`; none for `archlab` itself."""
+    lines = ["", "Examples:"] if command in EXAMPLES else []
+    for typed, does in EXAMPLES.get(command, ()):
+        lines += [f"  # {does}", f"  {typed}"]
+    return lines
+
+
+def verb_group(title: str, position: int) -> Group:
+    """A group of verbs, one line each, in the help page of `archlab`."""
+    return Group(title, help_formatter=_print_verbs, sort_key=position)
+
+
+def _print_verbs(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=_GROUP_WIDTH)
+    table.add_column(min_width=_VERB_WIDTH)
+    table.add_column()
+    for position, entry in enumerate(panel.entries):
+        title = "" if position else panel.title
+        table.add_row(title, " ".join(entry.positive_names), entry.description)
+    console.print(table)

@@ -1,0 +1,26 @@
+"""Pictures of README.md. `python -m archlab.report.pictures docs` writes them into the folder `docs`."""
+
+import sys
+from pathlib import Path
+
+from archlab.evidence.results import committed
+from archlab.exchange.configs import load_config
+from archlab.files import write_atomic
+from archlab.report.drawings.block import block_diagram
+from archlab.report.study.page import forest_picture
+
+_LADDER, _TITLE = "ladder-rates", "Which step from 2017's block to today's lowers the loss?"
+_MODEL = "llama-3-8b"
+
+
+def pictures() -> dict[str, bytes]:
+    """Return file name -> content. Every picture is drawn from files that come with archlab."""
+    return {
+        "ladder.png": forest_picture(committed()[_LADDER], _TITLE),
+        f"{_MODEL}.svg": block_diagram(load_config(_MODEL), _MODEL).encode(),
+    }
+
+
+if __name__ == "__main__":
+    for name, content in pictures().items():
+        write_atomic(Path(sys.argv[1]) / name, content)
