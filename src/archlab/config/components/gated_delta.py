@@ -1,4 +1,4 @@
-"""The gated delta rule."""
+"""Gated delta rule."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
@@ -75,7 +75,7 @@ class GatedDelta(Mixer):
         return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution`, that of its convolutions."""
+        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:

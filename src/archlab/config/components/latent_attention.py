@@ -71,7 +71,7 @@ class Latent(AnyAttention):
         return {"attention": self._matrices(site) + self.vectors(site), "norms": norms, "positions": positions}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `narrow`, that of its narrow vectors."""
+        """Return the usual roles and `narrow` for its narrow vectors."""
         return ("input", "narrow", "output")
 
     def vectors(self, site: Site) -> int:

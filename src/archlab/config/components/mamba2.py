@@ -77,7 +77,7 @@ class Mamba2(Mixer):
         return {"mixer": projections + self.vectors(site), "norms": self.inner_width * (self.norm.kind != "none")}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution`, that of its convolutions."""
+        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:

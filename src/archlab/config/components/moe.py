@@ -146,7 +146,7 @@ class MoE(MLP):
         return {"mlp": self._learned(site, self.experts)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `narrow`, that of its router."""
+        """Return the usual roles and `narrow` for its router."""
         return ("input", "narrow", "output")
 
     def vectors(self, site: Site) -> int:

@@ -113,7 +113,7 @@ def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
 
 
 def _whole(first: int, count: int, size: int) -> QueryBlocks:
-    """Return blocks that are causal texts of their own."""
+    """Return blocks that are each a separate causal text."""
     return QueryBlocks(first, count, size, first, size, is_causal=True)
 
 

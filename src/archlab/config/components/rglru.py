@@ -1,4 +1,4 @@
-"""The real-gated linear recurrent unit."""
+"""Real-gated linear recurrent unit."""
 
 import math
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class RGLRU(Mixer):
         return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution`, that of its convolution."""
+        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:

@@ -28,7 +28,7 @@ class ShortConv(Mixer):
         return {"mixer": 4 * site.d_model * width + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution`, that of its convolution."""
+        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
