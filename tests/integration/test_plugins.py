@@ -880,9 +880,9 @@ class MLPOptions(archlab.Component):
     def parameters(self, site):
         return {"mlp": 2 * site.d_model * self.d_ff}
 
-    def work(self, site, model_pass):
-        yield model_pass.product("mlp", site.d_model, self.d_ff)
-        yield model_pass.product("mlp", self.d_ff, site.d_model)
+    def work(self, site, this):
+        yield this.product("mlp", site.d_model, self.d_ff)
+        yield this.product("mlp", self.d_ff, site.d_model)
 
 
 class Squared(nn.Module):
