@@ -88,7 +88,7 @@ BREACHES = {
     "task: no answer": ("reverse.py", "return vocab_size - 2", "return 0", "Reverse.answers returned 0; allowed: int"),
     "task: sentence": ("reverse.py", 'return f"Give', 'f"Give', "Reverse.describe returned None; allowed: str"),
 }  # fmt: skip
-"""What is wrong -> (file of the document, text in it, replacement of the text, message)."""
+"""Problem -> (file of the document, text in it, replacement of the text, message)."""
 
 
 SHORT = ["train.eval_tokens=8", "train.eval_seq_len=8"]
