@@ -1,4 +1,7 @@
-"""The simulated studies of benchmarks/calibration.py and designs.py, fewer: each promise within four standard errors."""
+"""A smaller version of the simulations in benchmarks/calibration.py and designs.py.
+
+Each promise must hold within four standard errors.
+"""
 
 import importlib
 import math
@@ -33,7 +36,7 @@ def designs(calibration: Any) -> Iterator[Any]:
 
 
 def error(rate: float) -> float:
-    """Four standard errors of a share of so many studies: a right procedure fails one such test in 30,000."""
+    """Return four standard errors of a rate. A correct procedure fails one such test in 30,000."""
     return 4 * math.sqrt(rate * (1 - rate) / STUDIES)
 
 
@@ -57,7 +60,7 @@ def test_the_rule_for_seeds_keeps_the_error_rate(calibration: Any, monkeypatch: 
 
 
 def test_stated_effects_are_found_four_times_in_five(calibration: Any) -> None:
-    """Where noise is normal. With tails, what was seen is often too small: 74% at least were found by 20,000 studies."""
+    """The noise is normal. With heavy tails, the stated effect is often too small; 20,000 studies found 74% or more."""
     found = calibration.smallest_effects(np.random.default_rng(3), STUDIES)
     assert len(found) == 18
     for name, row in found.items():

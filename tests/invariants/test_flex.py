@@ -1,6 +1,6 @@
-"""Compiled flex_attention on the CPU: forward only, float32, on configs that differ in all it handles.
+"""Compiled flex_attention on the CPU: forward only, float32, on configs that cover everything it supports.
 
-Over the whole grid, in float64 and with gradients, its traced form is in test_grid.py.
+test_grid.py tests its traced form over the whole grid, in float64 and with gradients.
 """
 
 import shutil
