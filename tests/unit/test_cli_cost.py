@@ -196,7 +196,7 @@ def test_times_on_a_device(capsys):
     out = printed(capsys, "--hardware", "H100")
     assert "at best on one H100 SXM" in out
     assert app.main(["cost", "gpt-2", "--hardware", "h1000"]) == 2
-    assert "no hardware 'h1000'" in capsys.readouterr().err
+    assert "unknown hardware 'h1000'" in capsys.readouterr().err
 
 
 def test_serving_says_whether_it_fits(capsys):

@@ -115,10 +115,10 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
     [
         ("shards=2", "did you mean shard"),
         ("shard=0", "allowed: replicate, shard"),
-        ("shard=2,shard=2", "each once"),
+        ("shard=2,shard=2", "each at most once"),
         ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
-        ("pipeline=33", "33 stages are more than the 32 layers"),
-        ("replicate=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of replicate . shard = 3"),
+        ("pipeline=33", "33 stages are too many for 32 layers"),
+        ("replicate=3", "train.batch_tokens is 128 sequences of 8,192 tokens; allowed: a multiple of replicate . shard = 3"),
     ],
 )
 def test_what_cannot_be_divided(parallel, message):
@@ -365,7 +365,7 @@ def test_a_reason_against_all_ways_is_told_once(capsys):
     batch = ["train.batch_tokens=81920", "train.tokens=1M"]  # ten texts, which neither replicate=4 nor shard=4 divides
     assert app.main(["cost", "llama-3-8b", *batch, "--hardware", "h100", "--devices", "4", "--json"]) == 0
     (reason,) = json.loads(capsys.readouterr().out)["refused"]
-    assert reason.startswith("replicate=4; shard=4: train.batch_tokens: 10 texts")
+    assert reason.startswith("replicate=4; shard=4: train.batch_tokens is 10 sequences")
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_the_cut_of_a_pipeline_is_judged(capsys):
     (found,) = json.loads(run(capsys, "check", "llama-3-8b", "--pipeline", "8", "--json").out)
     assert found["layers"] == [12, 13, 14, 15, 16]
     assert run(capsys, "check", "llama-3.1-405b", "model.n_layers=100", "--pipeline", "101", code=2).err.endswith(
-        "101 stages are more than the 100 layers\n"
+        "101 stages are too many for 100 layers; allowed: at most 100\n"
     )
 
 

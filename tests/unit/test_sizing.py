@@ -221,7 +221,7 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
         ("--memory 16GB --memory 2", "given twice"),
         ("--memory lots", "--memory: 'lots'; allowed: "),
         ("--memory 1KiB", "parameters"),
-        ("--hardware h1000x8", "no hardware 'h1000x8'; did you mean h100?"),
+        ("--hardware h1000x8", "unknown hardware 'h1000x8'; did you mean h100?"),
         ("--params 1B --out .", ".: is a folder; --out names a file"),
     ],
 )
