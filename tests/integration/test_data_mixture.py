@@ -162,10 +162,12 @@ def test_tokens_per_byte_are_those_of_what_is_read(folders: dict[str, DataFolder
 
 def test_another_tokenizer_is_refused(folders: dict[str, DataFolder], tmp_path: Path) -> None:
     other = prepare([str(tmp_path / "code")], tmp_path / "other", 290, None, 0.1)
-    with pytest.raises(UserError, match=r"data\.mixture\.prose\.path: .* another tokenizer than code; .*--tokenizer"):
+    with pytest.raises(
+        UserError, match=r"data\.mixture\.prose\.path: .* a different tokenizer than code; .*--tokenizer"
+    ):
         open_training_data(config_of(folders | {"code": other}, prose=1, code=1), 300)
     text = DataConfig(mixture={"a": MixtureSource(path=str(tmp_path / "code"))})
-    with pytest.raises(UserError, match=r"data\.mixture\.a\.path: .*code is no data folder"):
+    with pytest.raises(UserError, match=r"data\.mixture\.a\.path: .*code is not a data folder"):
         open_training_data(text, 300)
 
 

@@ -88,7 +88,7 @@ def test_names():
         ("a100", "did you mean a100-40gb or a100-80gb?"),
         ("quantum", "unknown hardware 'quantum'; `archlab list"),
         ("h100x0", "has no devices; at least 1 is needed, as in h100x8"),
-        ("this", "this machine has not been measured yet; `archlab hardware --measure` does it"),
+        ("this", "this machine has not been measured yet; run `archlab hardware --measure`"),
         ("gone.yaml", "gone.yaml: No such file"),
     ],
 )

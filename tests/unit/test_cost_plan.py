@@ -118,7 +118,10 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
         ("shard=2,shard=2", "each at most once"),
         ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
         ("pipeline=33", "33 stages are too many for 32 layers"),
-        ("replicate=3", "train.batch_tokens is 128 sequences of 8,192 tokens; allowed: a multiple of replicate . shard = 3"),
+        (
+            "replicate=3",
+            "train.batch_tokens is 128 sequences of 8,192 tokens; allowed: a multiple of replicate . shard = 3",
+        ),
     ],
 )
 def test_what_cannot_be_divided(parallel, message):

@@ -166,9 +166,9 @@ def damage_manifest(folder: Path) -> None:
         (damage_rename, r"fold-01-00000\.bin: missing"),
         (damage_tokenizer, r"tokenizer\.json: altered"),
         (damage_no_tokenizer, r"tokenizer\.json: missing"),
-        (damage_version, r"manifest\.json: format version 99; allowed: 2"),
+        (damage_version, r"manifest\.json: format version is 99; allowed: 2"),
         (damage_field, r"manifest\.json: vocab_size: "),
-        (damage_vocab, r"manifest\.json: vocab_size: 20; the tokenizer has 300"),
+        (damage_vocab, r"manifest\.json: vocab_size is 20; the tokenizer has 300"),
         (damage_manifest, r"manifest\.json: not valid JSON"),
     ],
 )
@@ -180,7 +180,7 @@ def test_damage_is_named(texts: Path, tmp_path: Path, damage, says: str):
 
 
 def test_no_data_folder(tmp_path: Path):
-    with pytest.raises(UserError, match=r"manifest\.json: No such file"):
+    with pytest.raises(UserError, match=r"manifest\.json does not exist"):
         DataFolder.open(tmp_path)
 
 
@@ -218,17 +218,17 @@ def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeyp
 def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_path: Path):
     (tmp_path / "out").mkdir()
     made(texts, tmp_path / "out")  # empty: fine
-    with pytest.raises(UserError, match="already holds other data"):
+    with pytest.raises(UserError, match="already has other data"):
         prepare([str(texts)], tmp_path / "out", 310, None, 0.2)
-    with pytest.raises(UserError, match="exists and is no data folder"):
+    with pytest.raises(UserError, match="exists and is not a data folder"):
         made(texts, texts)
-    with pytest.raises(UserError, match="exists and is no data folder"):
+    with pytest.raises(UserError, match="exists and is not a data folder"):
         made(texts, texts / "0.txt")
     assert len(list(texts.iterdir())) == 60
 
 
 def test_vocab_size_and_tokenizer_exclude_each_other(texts: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="give one"):
+    with pytest.raises(UserError, match="give either"):
         prepare([str(texts)], tmp_path / "out", 300, tmp_path / "t.json", 0.2)
 
 
@@ -251,7 +251,7 @@ def test_a_data_folder_is_opened_if_the_model_has_room_for_its_ids(texts: Path, 
     config = DataConfig(path=str(tmp_path / "out"))
     assert open_data(config, 300).fingerprint == data.fingerprint
     assert open_data(config, 512).fingerprint == data.fingerprint
-    with pytest.raises(UserError, match=r"model\.vocab_size: 299; .* allowed: 300 or more"):
+    with pytest.raises(UserError, match=r"model\.vocab_size is 299; .* allowed: 300 or more"):
         open_data(config, 299)
 
 
@@ -314,7 +314,7 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
     shard.touch()
     DataFolder.open(folder)
     assert reads == ["fold-01-00000.bin"]  # the others are as they were
-    said = f"note: {shard}: {binary(shard.stat().st_size)} are compared with their hash, and again only when "
+    said = f"note: {shard}: comparing {binary(shard.stat().st_size)} with their hash; this is repeated only when "
     assert capsys.readouterr().err.startswith(said)
     whole, before = shard.read_bytes(), shard.stat()
     for altered in (bytes([whole[0] ^ 1]) + whole[1:], whole):  # and mended again, each time with the old date
@@ -478,7 +478,7 @@ def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
     assert before.shape == (2, 50)
     os.truncate(shard, 200)
     np.testing.assert_array_equal(data.train.windows(starts[:1], 50), before[:1])
-    with pytest.raises(UserError, match=r"fold-04-00000\.bin: was cut while it was in use"):
+    with pytest.raises(UserError, match=r"fold-04-00000\.bin was truncated while it was in use"):
         data.train.windows(starts, 50)
 
 
@@ -504,7 +504,7 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; did you mean body\? found: text, body$"):
         prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, TextTemplate(("bod",)))
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(UserError, match=r"need records .* found none in .*a\.txt; leave the option out"):
+    with pytest.raises(UserError, match=r"work only on records .* found none in .*a\.txt; leave the option out"):
         prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, TextTemplate(("body",)))
 
 
@@ -514,18 +514,21 @@ def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path
     n_bytes = sum(len(file.read_bytes()) for file in texts.rglob("*") if file.is_file())
     found = tokens_per_byte(DataConfig(path=str(tmp_path / "out")), 300)
     assert found == pytest.approx(tokens / n_bytes)
-    with pytest.raises(UserError, match="a task has no bytes of text"):
+    with pytest.raises(UserError, match="a task has no text"):
         tokens_per_byte(DataConfig(task=Recall()), 300)
 
 
 def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Path) -> None:
     """Its tokenizer.json would be trained on."""
     folder = made(texts, tmp_path / "text" / "tokens").path
-    with pytest.raises(UserError, match=r"tokens: a data folder, which holds tokens and no text; data\.path takes it"):
+    with pytest.raises(
+        UserError,
+        match=r"tokens: this is a data folder, which has tokens instead of text; use it directly as data\.path",
+    ):
         prepare([str(tmp_path / "text")], tmp_path / "new", 300, None, 0.2)
     (folder / "manifest.json").unlink()
     for source in (folder, folder.parent, f"{folder}/*"):
-        with pytest.raises(UserError, match=r"tokens: token shards without manifest\.json; copy the folder again, or"):
+        with pytest.raises(UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy it again, or"):
             open_data(DataConfig(path=str(source)), 300)
 
 
@@ -544,7 +547,7 @@ def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.Cap
     manifest = DataFolder.open(tmp_path / "out").manifest
     assert (manifest.invalid, manifest.left_out) == (1, (f"{tmp_path / 'a.jsonl'}, line 31: not valid JSON",))
     assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 2
-    assert "already holds other data" in capsys.readouterr().err
+    assert "already has other data" in capsys.readouterr().err
     command[-1] = str(tmp_path / "joined")
     assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 0
     joined = DataFolder.open(tmp_path / "joined").manifest

@@ -124,5 +124,5 @@ def test_a_small_held_out_text_is_used_whole_and_each_token_is_predicted_once():
 def test_a_text_shorter_than_a_window_is_refused():
     for ask in (lambda d: batch(d, 0, 0, 4, 16), lambda d: held_out_windows(d, 16, 100)):
         assert ask(counting(17)).shape[1] == 17
-        with pytest.raises(UserError, match=r"train\.seq_len: 16; .* 16 tokens; allowed: up to 15"):
+        with pytest.raises(UserError, match=r"train\.seq_len is 16; .* 16 tokens; allowed: up to 15"):
             ask(counting(16))

@@ -148,7 +148,7 @@ def test_the_token_that_begins_documents_is_no_text_even_if_it_is_not_special(tm
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == data.manifest.folds[0].bytes
     (tmp_path / "a.txt").write_text("plain text\n" * 20 + "a <|endoftext|> b\n" + "plain text\n" * 20)
-    with pytest.raises(UserError, match=r"a\.txt: contains the token <\|endoftext\|>"):
+    with pytest.raises(UserError, match=r"a\.txt contains the token <\|endoftext\|>"):
         prepare([str(tmp_path / "a.txt")], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)
 
 

@@ -322,9 +322,9 @@ def test_the_smallest_is_the_smallest(case: tuple[Task, int, int]):
     assert make((task, seq_len, vocab_size)).tokens.max() < vocab_size
     assert solved(task, seq_len, vocab_size)[0] >= 50
     assert task.chance(vocab_size) <= 1 / 2
-    with pytest.raises(UserError, match=rf"train\.seq_len: {seq_len - 1}; allowed: {seq_len} or more"):
+    with pytest.raises(UserError, match=rf"train\.seq_len is {seq_len - 1}; allowed: {seq_len} or more"):
         windows(task, 0, 0, 1, seq_len - 1, vocab_size)
-    with pytest.raises(UserError, match=rf"model\.vocab_size: {vocab_size - 1}; allowed: {vocab_size} or more"):
+    with pytest.raises(UserError, match=rf"model\.vocab_size is {vocab_size - 1}; allowed: {vocab_size} or more"):
         windows(task, 0, 0, 1, seq_len, vocab_size - 1)
 
 

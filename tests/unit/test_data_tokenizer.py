@@ -64,7 +64,7 @@ def test_saved_and_loaded_it_encodes_the_same(tmp_path: Path):
 
 
 def test_a_vocabulary_smaller_than_the_bytes_is_refused():
-    with pytest.raises(UserError, match="256; allowed: from 257"):
+    with pytest.raises(UserError, match="256; allowed: 257"):
         bpe.train(TEXT, 256)
 
 
@@ -109,7 +109,7 @@ def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     assert "1 of the 256 bytes have no token" in refusal(tmp_path, {"model": model})
     vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != bpe.END_OF_TEXT}
     model = whole["model"] | {"vocab": vocab}
-    assert "has no special token, and one must precede each document" in refusal(
+    assert "has no special token; add one, because a special token must precede each document" in refusal(
         tmp_path, {"model": model, "added_tokens": []}
     )
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
@@ -169,5 +169,5 @@ def test_a_token_with_a_huge_number_is_refused(tmp_path: Path):
     parts["model"]["vocab"][list(parts["model"]["vocab"])[-1]] = 4_000_000_000
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     for read in (bpe.read, bpe.load):
-        with pytest.raises(UserError, match="a token has the number 4,000,000,000; allowed: below 10,000,000"):
+        with pytest.raises(UserError, match="a token has the id 4,000,000,000; allowed: below 10,000,000"):
             read(tmp_path / "tokenizer.json")
