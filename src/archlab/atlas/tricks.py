@@ -1,4 +1,4 @@
-"""What is unusual about a model, a few words each."""
+"""Unusual features of a model, each in a few words."""
 
 import math
 from collections import Counter
@@ -30,13 +30,16 @@ from archlab.config.schema import Config
 _PLAIN_THETA = 1e4
 
 Trick = tuple[str, str]
-"""What is unusual, and the field of `model` (or of the config) that says so."""
+"""An unusual feature in words, and the field of `model` (or of the config) that sets it."""
 
 
 def tricks(config: Config, about: About | None = None) -> list[str]:
-    """Everything that a plain pre-norm Transformer of its kind does not have; `?` after what is unverified."""
+    """Return all features that a plain pre-norm Transformer of its kind does not have.
+
+    Features that are not verified end with `?`.
+    """
     layers = layer_configs(config.model)
-    found = [
+    features = [
         *_mixers(layers),
         *_mixtures(layers),
         *_block(layers),
@@ -45,7 +48,7 @@ def tricks(config: Config, about: About | None = None) -> list[str]:
         *_positions(layers),
         *_ends(config),
     ]
-    return [f"{text}?" if about and about.doubts(field) else text for text, field in found]
+    return [f"{text}?" if about and about.doubts(field) else text for text, field in features]
 
 
 def _block(layers: Layers) -> Iterator[Trick]:
@@ -92,7 +95,7 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
     for factor in sorted({router.factor for router in routers} - {1.0}):
         yield f"experts ×{factor:g}", "mlp.router.factor"
     if not all(router.normalise for router in routers):
-        yield "weights not normalised", "mlp.router.normalise"
+        yield "weights not normalized", "mlp.router.normalise"
     for clamp in sorted({mlp.clamp for mlp in (*found, *_gated(layers)) if mlp.clamp}):
         yield f"MLP clamped at {clamp:g}", "mlp.clamp"
     for offset in sorted({mlp.up_offset for mlp in (*found, *_gated(layers)) if mlp.up_offset}):
@@ -182,13 +185,13 @@ def _ends(config: Config) -> Iterator[Trick]:
 
 
 def _short(number: float) -> str:
-    """5e5 for 500000; 500042 as it is."""
+    """Format a number in its shortest exact form: 5e5 for 500000, but 500042 unchanged."""
     mantissa, _, exponent = f"{number:.6e}".partition("e")
     short = f"{float(mantissa):g}e{int(exponent)}"
     return min(short, f"{number:.0f}", key=len) if number >= 1 else short
 
 
 def _factor(number: float) -> str:
-    """1/16 for 0.0625, where it is the inverse of a whole number."""
+    """Format a factor: 1/16 for 0.0625 and other inverses of whole numbers, otherwise three digits."""
     inverse = 1 / number
     return f"1/{inverse:.0f}" if inverse > 1 and abs(inverse - round(inverse)) < 1e-6 else f"{number:.3g}"
