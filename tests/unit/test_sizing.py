@@ -176,11 +176,11 @@ def test_what_is_said_beside_it(capsys):
     printed = run(capsys, "--flops", "1e21", "--memory", "16GiB", "--like", "llama-3")
     printed = printed.replace("\n#   ", " ")
     assert re.search(
-        r"trained with 1e\+21 FLOPs: \S+ tokens \(\S+ per parameter\) counted in windows of 8,192", printed
+        r"trained with 1e\+21 FLOPs: \S+ tokens \(\S+ per parameter\) counted for sequences of 8,192", printed
     )
     assert "by the rule C = 6 N D" in printed
     assert re.search(r"\d+% of 16 GiB", printed)
-    assert "nearest of all published models: " in printed
+    assert "closest published model: " in printed
     assert "% of 637 GiB" in run(capsys, "--hardware", "h100x8", "--like", "llama-3")
     assert "active" not in printed
 
@@ -201,20 +201,26 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "nothing says how large: give --params, --active, --flops or --memory"),
+        ("", "no size is given; give --params, --active, --flops or --memory"),
         (
             "--params 10M --like llama-3",
-            "embedding and head of its vocabulary (128,256) have 16.4M even at d_model = 64",
+            "its embedding and head (128,256 tokens) alone need 16.4M at d_model = 64",
         ),
-        ("--params 10M --like gemma-2", "embedding of its vocabulary (256,000) have 16.4M even at d_model = 64"),
+        ("--params 10M --like gemma-2", "its embedding (256,000 tokens) alone need 16.4M at d_model = 64"),
         ("--params 1B --like lama-3", "--like 'lama-3': neither a family nor a preset; did you mean llama-3?"),
-        ("--params 1B --like t5-11b", "facts only"),
-        ("--params 1B --like llama-4", "facts only"),
-        ("--params 1B --like mamba-2", "--like mamba-2: allowed are models of attention"),
+        ("--params 1B --like t5-11b", "has only facts"),
+        ("--params 1B --like llama-4", "has only facts"),
+        (
+            "--params 1B --like mamba-2",
+            "--like: mamba-2 cannot be scaled; allowed: models that have an MLP and attention",
+        ),
         ("--params 1B --active 100M", "--active: llama-3 has no experts"),
-        ("--params 30B --active 25B --like qwen3", "with its experts 3.3"),
-        ("--params 1B model.d_model=512", "model.d_model  is what a size is proposed by; leave it out"),
-        ("--params 1B model.mlp.kind=none", "model.mlp.kind=none: allowed are models of attention"),
+        ("--params 30B --active 25B --like qwen3", "the proportions of its experts give 3.3"),
+        ("--params 1B model.d_model=512", "model.d_model  is chosen by the proposal; leave it out"),
+        (
+            "--params 1B model.mlp.kind=none",
+            "model.mlp.kind=none: the model cannot be scaled; allowed: models that have",
+        ),
         ("--params 1B model.vocab_siz=512", "did you mean vocab_size?"),
         ("--params 0", "--params: '0'; allowed: a whole number, at least 1"),
         ("--params many", "--params: 'many'; allowed: a whole number"),
