@@ -1,4 +1,4 @@
-"""Hardware: the makers' figures, dense and in one direction; names; this machine, measured."""
+"""Hardware: the makers' figures (dense, in one direction), names of devices, and measurements of this machine."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ DEVICES = dict(hardware())
     ],
 )
 def test_figures_are_dense_and_of_one_direction(name: str, bfloat16: float, memory: int, bandwidth: float, link: float):
-    """Of memory, what a program may have is a little more than the maker's GB, which are nearer to GiB."""
+    """Programs can use a little more memory than the maker's GB say, because these are closer to GiB."""
     found = DEVICES[name]
     assert (found.peak["bfloat16"], found.bandwidth) == (bfloat16, bandwidth)
     assert memory <= found.memory < 1.09 * memory
@@ -43,8 +43,8 @@ def test_figures_are_dense_and_of_one_direction(name: str, bfloat16: float, memo
 
 
 TENSOR_CORES = ["h100", "h100-pcie", "h200", "a100-40gb", "a100-80gb", "l4", "l40s", "mi300x"]
-"""Halving a number's bits doubles their products. B200's TF32 is rounded to one digit in its brief, and the desktop's
-sums in floating point are throttled."""
+"""Half the bits give twice the products. B200's TF32 is rounded to one digit in its brief, and floating-point sums of
+the desktop cards are throttled."""
 
 
 @pytest.mark.parametrize("name", TENSOR_CORES)
@@ -134,7 +134,7 @@ def test_listed_and_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 @pytest.mark.slow
 def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Small arrays here; what is checked is that each figure is the amount over the time that it took."""
+    """Arrays are small here. The test checks that each figure is the amount divided by the time."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(measure, "_SIDES", {"cpu": (32, 64)})

@@ -1,4 +1,4 @@
-"""Proposals have the size that was asked for, in a family's proportions, and go on as configs."""
+"""Proposals have the requested size and the proportions of a family, and they load as configs."""
 
 import math
 import re
@@ -36,7 +36,8 @@ SIZES = (10e6, 100e6, 1.3e9, 21e9, 500e9)
 @pytest.mark.parametrize("like", DENSE)
 @pytest.mark.parametrize("size", SIZES)
 def test_dense_models_of_any_size(like, size):
-    """Within 1%, no ratio far from the family's, and nothing that works badly on hardware but what the family has."""
+    """The size is within 1%, ratios are close to those of the family, and shapes run well on hardware unless the
+    family's own do not."""
     vocabulary = ("model.vocab_size=8192",) if size < 500e6 else ()
     found = propose(SizeRequest(like, params=int(size), overrides=vocabulary))
     assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
@@ -65,8 +66,11 @@ def test_the_size_of_a_preset_gives_the_preset(name):
     ("like", "size", "ties"), [("llama-3", 1e9, True), ("llama-3", 8e9, False), ("olmo-2", 1.5e9, False)]
 )
 def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
-    """By hand from the atlas: of models from 0.5B to 2B OLMo 2 1B has the largest untied head, 100,352 x 2,048 of 1.485B
-    parameters; Llama 3's 128,256 rows would be more of 1B, and are less than others' of 8B."""
+    """Checked by hand: among models from 0.5B to 2B in the atlas, OLMo 2 1B has the largest untied head, with 100,352 x
+    2,048 of 1.485B parameters.
+
+    The 128,256 rows of Llama 3 would be a larger share of 1B. Of 8B they are a smaller share than in other models.
+    """
     found = propose(SizeRequest(like, params=int(size)))
     assert found.model.config.model.head.tied == ties
     assert (found.untied is not None) == ties
@@ -88,7 +92,7 @@ def test_the_person_decides_about_the_head(capsys):
 
 
 def test_between_two_sizes_of_a_family():
-    """By hand: qwen3's 8B has 113.8 d / layers, its 14B is not in the atlas, its 32B has 80."""
+    """Checked by hand: qwen3's 8B has d / layers 113.8, its 32B has 80, and its 14B is not in the atlas."""
     found = propose(SizeRequest("qwen3", params=16_000_000_000))
     assert [member.name for member in found.family] == ["qwen3-8b", "qwen3-32b"]
     assert 80 < found.model.aspect < 114
@@ -97,7 +101,7 @@ def test_between_two_sizes_of_a_family():
 
 
 def test_flops():
-    """Chinchilla: C = 6 N 20 N."""
+    """Chinchilla: C = 6 N * 20 N."""
     found = propose(SizeRequest("llama-3", flops=1e21))
     assert found.model.counted.total == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
     mixture = propose(SizeRequest("deepseek-v2", flops=1e21)).model.counted
@@ -187,7 +191,7 @@ def test_what_is_said_beside_it(capsys):
 
 @pytest.mark.parametrize(("like", "size"), [("qwen3-30b-a3b", "5B"), ("deepseek-v3", "100B"), ("gemma-3", "2B")])
 def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
-    """Kinds of layers, latent attention and experts stay what they are."""
+    """Layer kinds, latent attention and experts stay the same."""
     (tmp_path / "mine.yaml").write_text(printed := run(capsys, "--params", size, "--like", like))
     model = load_config(tmp_path / "mine.yaml").model
     (count,) = re.findall(r"^# ([\d,]+) parameters", printed)
