@@ -1,4 +1,4 @@
-"""Data folders: made whole or not at all, checked on opening, found again in the cache."""
+"""Data folders: written completely or not at all, checked when opened, and found again in the cache."""
 
 import errno
 import json
@@ -106,7 +106,7 @@ def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytes
     assert len(data.train) == len(expected)
     for start in range(0, len(expected) - 100, 7):
         np.testing.assert_array_equal(data.train.read(start, start + 100), expected[start : start + 100])
-    for start in range(150, 420):  # both ends on and beside borders
+    for start in range(150, 420):  # both ends on and next to borders of shards
         np.testing.assert_array_equal(data.train.read(start, 422), expected[start:422])
 
 
@@ -217,7 +217,7 @@ def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeyp
 
 def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_path: Path):
     (tmp_path / "out").mkdir()
-    made(texts, tmp_path / "out")  # empty: fine
+    made(texts, tmp_path / "out")  # an empty folder is allowed
     with pytest.raises(UserError, match="already has other data"):
         prepare([str(texts)], tmp_path / "out", 310, None, 0.2)
     with pytest.raises(UserError, match="exists and is not a data folder"):
@@ -283,7 +283,7 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were hashed or read as text."""
+    """Names of the files that were hashed or read as text."""
     names: list[str] = []
     hash_of, read = file_cache.digests, corpus.contents
 
@@ -297,7 +297,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(file_cache, "digests", hashed)
     monkeypatch.setattr(corpus, "contents", as_text)
-    monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
+    monkeypatch.setattr(file_cache, "SETTLED", -1)  # otherwise files that a test has just written are not cached
     return names
 
 
@@ -313,11 +313,14 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
     shard = folder / "fold-01-00000.bin"
     shard.touch()
     DataFolder.open(folder)
-    assert reads == ["fold-01-00000.bin"]  # the others are as they were
+    assert reads == ["fold-01-00000.bin"]  # the other files have not changed
     said = f"note: {shard}: comparing {binary(shard.stat().st_size)} with their hash; this is repeated only when "
     assert capsys.readouterr().err.startswith(said)
     whole, before = shard.read_bytes(), shard.stat()
-    for altered in (bytes([whole[0] ^ 1]) + whole[1:], whole):  # and mended again, each time with the old date
+    for altered in (
+        bytes([whole[0] ^ 1]) + whole[1:],
+        whole,
+    ):  # damaged, then repaired, each time with the old modification time
         shard.write_bytes(altered)
         os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
         if altered == whole:
@@ -338,7 +341,7 @@ def lose_a_bit(file: Path, at: int) -> None:
 def test_a_disk_that_loses_bits_of_a_small_set_is_noticed(
     texts: Path, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing that the system says of the file has changed, and yet every block is looked at."""
+    """The operating system reports no change of the file, but every block is still checked."""
     folder = made(texts, tmp_path / "out").path
     monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
     DataFolder.open(folder)
@@ -355,7 +358,7 @@ def test_a_disk_that_loses_bits_of_a_small_set_is_noticed(
 
 @pytest.fixture
 def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder most of which is a hole of 4 GB; its hash is taken as read."""
+    """A data folder with a sparse file of 4 GB, whose hash is assumed to be known."""
     folder, tokens = made(texts, tmp_path / "out").path, 2 * 10**9
     (folder / "rest-00000.bin").touch()
     os.truncate(folder / "rest-00000.bin", 2 * tokens)
@@ -391,7 +394,7 @@ def test_a_large_set_opens_in_a_moment(two_billion_tokens: Path, monkeypatch: py
 
 
 def test_much_damage_to_a_large_set_is_noticed(two_billion_tokens: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every second block: to miss it has odds of 1 to 2^32."""
+    """Every second block is damaged. The probability of missing this is 1 in 2^32."""
     monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
     DataFolder.open(two_billion_tokens)
     for at in range(0, 4 * 10**9, 2 * file_cache.BLOCK):
@@ -426,7 +429,7 @@ def test_text_is_read_once_until_a_file_changes(texts: Path, cache: Path, reads:
         assert "1.txt" in reads
         first = later
     open_data(config.model_copy(update={"held_out": 0.3}), 300)
-    assert len(list(cache.iterdir())) == 5  # without newer.txt it is what it was after the first change
+    assert len(list(cache.iterdir())) == 5  # without newer.txt, the text is the same as after the first change
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"\xff", b"[" * 100_000])
@@ -435,7 +438,7 @@ def test_a_damaged_memory_is_none(texts: Path, cache: Path, reads: list[str], da
     data = open_data(config, 300)
     for file in (cache.parent / "seen").iterdir():
         sealed = file.read_bytes()
-        last = sealed.rindex(b'"') - 1  # of a digest that was found
+        last = sealed.rindex(b'"') - 1  # last digit of the cached digest
         file.write_bytes(
             damage or sealed[:last] + (b"1" if sealed[last : last + 1] == b"0" else b"0") + sealed[last + 1 :]
         )
@@ -455,7 +458,7 @@ def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path
 
 
 def test_what_has_just_changed_is_read_again(texts: Path, tmp_path: Path, reads: list[str], monkeypatch):
-    """It may change once more within one tick of its clock."""
+    """The file may change again within one tick of the file system's clock."""
     monkeypatch.setattr(file_cache, "SETTLED", 10**12)
     folder = made(texts, tmp_path / "out").path
     reads.clear()
@@ -472,7 +475,7 @@ def test_the_command_reads_all_again(texts: Path, tmp_path: Path, reads: list[st
 
 def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
     data = made(texts, tmp_path / "out")
-    shard = tmp_path / "out" / "fold-04-00000.bin"  # the last one
+    shard = tmp_path / "out" / "fold-04-00000.bin"  # the last shard
     starts = np.array([0, len(data.train) - 60])
     before = data.train.windows(starts, 50)
     assert before.shape == (2, 50)
@@ -483,7 +486,7 @@ def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
 
 
 def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
-    """As Latin-1 wrote them; a name is text in the manifest, and to which split a file belongs is its own affair."""
+    """Names are Latin-1 bytes. The manifest has them as text, and the split uses the names themselves."""
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
     data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)
@@ -519,7 +522,7 @@ def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path
 
 
 def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Path) -> None:
-    """Its tokenizer.json would be trained on."""
+    """Otherwise its tokenizer.json would become training text."""
     folder = made(texts, tmp_path / "text" / "tokens").path
     with pytest.raises(
         UserError,
@@ -528,12 +531,14 @@ def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Pa
         prepare([str(tmp_path / "text")], tmp_path / "new", 300, None, 0.2)
     (folder / "manifest.json").unlink()
     for source in (folder, folder.parent, f"{folder}/*"):
-        with pytest.raises(UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy it again, or"):
+        with pytest.raises(
+            UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy it again, or"
+        ):
             open_data(DataConfig(path=str(source)), 300)
 
 
 def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is named when the folder is made. Another reading of the same file is other data."""
+    """Omissions are printed when the folder is made. Reading the same file differently gives other data."""
     lines = [json.dumps({"title": f"T{i}", "text": f"text {i}\n" * 9}) for i in range(30)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, "no JSON"]))
     command = ["data", str(tmp_path / "a.jsonl"), "--vocab-size", "300", "--out", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""Windows: a pure function of seed, step and rank; each epoch sees each window once."""
+"""Windows: a pure function of seed, step and rank. Each epoch has each window exactly once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class Data:
 
 
 def counting(n: int, *cuts: int) -> Any:
-    """Data whose token i is i, in shards cut at some places."""
+    """Data in which token i is i, cut into shards at several places."""
     tokens = Tokens(np.split(np.arange(n, dtype=np.uint32), cuts))
     return Data(tokens, tokens, np.ones(n, dtype=np.int32), Named())
 

@@ -1,4 +1,4 @@
-"""Byte-level BPE: nothing is lost, every byte is counted."""
+"""Byte-level BPE: nothing is lost, and every byte is counted."""
 
 import ast
 import json
@@ -42,7 +42,7 @@ def test_it_learns_and_learns_the_same_again():
 
 
 def test_a_long_run_is_learned_from_in_parts():
-    """As one word, its 100,000 characters would take the trainer minutes."""
+    """Encoded as a single word, 100,000 characters would take the trainer minutes."""
     learned = bpe.train(["a" * 100_000 + "\n" * 100_000], 300)
     assert 64 <= spelling(learned).sizes.max() <= bpe.LONGEST_WORD
     for run in ("a" * 5000, "\n" * 5000, " " * 5000 + "a"):
@@ -87,7 +87,7 @@ def refusal(tmp_path: Path, change: dict) -> str:
     ids=str,
 )
 def test_a_panic_of_the_library_is_a_message(change: dict, tmp_path: Path):
-    """It derives from BaseException; two of these come while the file is read, two with the first text."""
+    """A panic derives from BaseException. Two occur while the file is read, and two with the first text."""
     assert "not a tokenizer.json: " in refusal(tmp_path, change)
 
 
@@ -151,7 +151,7 @@ def test_a_tokenizer_that_changes_the_text_is_refused_when_it_does(tmp_path: Pat
 
 
 def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
-    """The library panics, which is no Exception."""
+    """The library panics, and a panic is not an Exception."""
     parts = json.loads(TOKENIZER.to_str())
     slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     parts["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [slow, parts["pre_tokenizer"]["pretokenizers"][-1]]}
@@ -164,7 +164,7 @@ def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
 
 
 def test_a_token_with_a_huge_number_is_refused(tmp_path: Path):
-    """A table of bytes per token would have as many rows."""
+    """The table of bytes per token would have as many rows as the largest id."""
     parts = json.loads(TOKENIZER.to_str())
     parts["model"]["vocab"][list(parts["model"]["vocab"])[-1]] = 4_000_000_000
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
