@@ -143,27 +143,27 @@ _WIDE = _Form(
 
 
 def evolution(
-    rows: Sequence[AtlasRow], width: int = 100, asked: Sequence[str] = (), *, by_year: bool = True
+    rows: Sequence[AtlasRow], width: int = 100, extra_fields: Sequence[str] = (), *, by_year: bool = True
 ) -> Iterator[Line]:
     """Yield the lines of the table: the figures of each model, and remarks on it.
 
     Remarks are to the right of the figures in a wide terminal, otherwise below them. They begin with the values of the
-    fields in `asked` that have no column.
+    fields in `extra_fields` that have no column.
     """
     form, widths = _WIDE, _widths(_WIDE, rows)
     if sum(widths) + len(widths) + _BESIDE >= width:
         form, widths = _NARROW, _widths(_NARROW, rows)
-    asked = [field for field in asked if field not in form.fields and not (by_year and field == "year")]
+    extra_fields = [field for field in extra_fields if field not in form.fields and not (by_year and field == "year")]
     indent = " " * (sum(widths) + len(widths) + 1)
-    beside = width - len(indent) >= _BESIDE
+    is_wide = width - len(indent) >= _BESIDE
     yield _line(form.headings, widths), "bold"
     for year, group in groupby(rows, key=lambda row: row.about.year if by_year else None):
         if year is not None:
             yield str(year), "bold cyan"
         for row in group:
             figures = _line(form.cells(row), widths)
-            special = "; ".join([*(_value(row, field) for field in asked), *form.remarks(row)])
-            if beside:
+            special = "; ".join([*(_value(row, field) for field in extra_fields), *form.remarks(row)])
+            if is_wide:
                 lines = _wrapped(special, width, indent) or [indent]
                 yield (figures.ljust(len(indent)) + lines[0].removeprefix(indent)).rstrip(), ""
                 yield from ((line, "") for line in lines[1:])

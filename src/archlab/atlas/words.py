@@ -23,30 +23,30 @@ NOTHING = "-"
 _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
 
 
-def each(values: Iterable[str]) -> str:
+def joined(values: Iterable[str]) -> str:
     """Join the distinct values in order of appearance, because layers may differ."""
     return "+".join(dict.fromkeys(values))
 
 
 def norm(layers: Layers) -> str:
     """Return the kind of norm: LayerNorm or RMSNorm."""
-    return each(layer.norm.display_name for layer in layers)
+    return joined(layer.norm.display_name for layer in layers)
 
 
 def placement(layers: Layers) -> str:
     """Return the placement of the norms: pre, post, double or output."""
-    return each(layer.norm.placement if isinstance(layer.norm, Norm) else "none" for layer in layers)
+    return joined(layer.norm.placement if isinstance(layer.norm, Norm) else "none" for layer in layers)
 
 
 def block(layers: Layers) -> str:
     """Return `serial` or `parallel` for the layers that have more than one branch."""
     several = [layer for layer in layers if len(layer.branches) > 1]
-    return each("serial" if layer.block.parallel == "none" else "parallel" for layer in several) or NOTHING
+    return joined("serial" if layer.block.parallel == "none" else "parallel" for layer in several) or NOTHING
 
 
 def activation(layers: Layers) -> str:
     """Return the name of the MLP or expert: ReLU, GELU, SwiGLU, GEGLU. Approximations of GELU are called GELU."""
-    return each(_activation(mlp) for mlp in mlps(layers)) or NOTHING
+    return joined(_activation(mlp) for mlp in mlps(layers)) or NOTHING
 
 
 def mlps(layers: Layers) -> list[Dense | MoE]:
@@ -126,7 +126,7 @@ def mixers(layers: Layers) -> str:
     """Return the names of the parts that mix tokens: attention, recurrent mixers, or both."""
     branches = (branch for layer in layers for branch in layer.branches if branch.name != "mlp")
     named = ("attention" if branch.name == "attention" else branch.component.display_name for branch in branches)
-    return each(named) or NOTHING
+    return joined(named) or NOTHING
 
 
 def recurrent(layers: Layers) -> list[str]:
@@ -146,7 +146,7 @@ def position(layers: Layers) -> str:
     Without attention, only positions on the embedding count.
     """
     positioned = with_attention(layers) or [layer for layer in layers if layer.position.acts_on == "embedding"]
-    return each(layer.position.display_name for layer in positioned) or NOTHING
+    return joined(layer.position.display_name for layer in positioned) or NOTHING
 
 
 def heads(layers: Layers) -> str:
@@ -154,7 +154,7 @@ def heads(layers: Layers) -> str:
 
     MHA: one KV head per query head. MQA: a single KV head. GQA: a number in between. MLA: heads made from a latent.
     """
-    return each(_heads(attention) for attention in attentions(layers)) or NOTHING
+    return joined(_heads(attention) for attention in attentions(layers)) or NOTHING
 
 
 def _heads(attention: MultiHead | Latent) -> str:

@@ -165,8 +165,8 @@ def _files(source: str) -> Iterator[SourceFile]:
     elif path.is_symlink():
         raise UserError(f"{source}: this link is broken or circular")
     else:
-        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{source}: no such file or folder{nearest(path.name, [*beside, STDLIB])}")
+        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(f"{source}: no such file or folder{nearest(path.name, [*siblings, STDLIB])}")
 
 
 def _folders(path: Path) -> str:
@@ -176,12 +176,12 @@ def _folders(path: Path) -> str:
 def _glob(path: Path) -> list[SourceFile]:
     """Return the visible files that match, sorted. `**` follows no links, because links may be circular."""
     first = next(i for i, part in enumerate(path.parts) if has_magic(part))
-    fixed, wanted = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
-    if wanted[-1] == "**":
-        wanted.append("*")
-    hidden = any(part.startswith(".") for part in wanted)
+    fixed, parts = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
+    if parts[-1] == "**":
+        parts.append("*")
+    hidden = any(part.startswith(".") for part in parts)
     try:
-        matches = sorted(fixed.glob("/".join(wanted)))
+        matches = sorted(fixed.glob("/".join(parts)))
     except (ValueError, NotImplementedError) as error:
         raise UserError(f"{path}: {error}") from None
     named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(matches)]

@@ -38,9 +38,9 @@ def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> An
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     entry = cache_folder() / "seen" / f"{name}.json"
     before, latest = _state(files)
-    known = _read(entry)
-    if known and known["state"] == before:
-        return known["found"]
+    cached_entry = _read(entry)
+    if cached_entry and cached_entry["state"] == before:
+        return cached_entry["found"]
     settled = time.time_ns() - latest > SETTLED
     result = compute()
     if settled and _state(files) == (before, latest):

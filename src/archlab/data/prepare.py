@@ -157,9 +157,9 @@ class _Recipe:
             "held_out": held_out,
             "tokenizer": self.given_tokenizer.to_str() if self.given_tokenizer else [vocab_size, bpe.LONGEST_WORD],
         }
-        if (given := self.given_tokenizer) and bpe.document_tokens(given) != (bpe.end_of_text(given),):
+        if (loaded := self.given_tokenizer) and bpe.document_tokens(loaded) != (bpe.end_of_text(loaded),):
             # Old keys do not have this setting, because documents always began with the end-of-text token.
-            settings["document_tokens"] = bpe.document_tokens(given)
+            settings["document_tokens"] = bpe.document_tokens(loaded)
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:

@@ -134,8 +134,8 @@ class ShardFile:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, wanted: slice) -> np.ndarray:
-        start, stop, _ = wanted.indices(self._length)
+    def __getitem__(self, indices: slice) -> np.ndarray:
+        start, stop, _ = indices.indices(self._length)
         at, end = (index * self._dtype.itemsize for index in (start, stop))
         parts: list[bytes] = []
         try:

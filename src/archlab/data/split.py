@@ -117,8 +117,11 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
             sizes[bucket] += length
     n_folds = min(MOST_FOLDS, int(1 / held_out + 1e-9))
     ends = _ends(sizes, held_out, n_folds)
-    each = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
-    enough = each.min() >= _QUARTER * held_out * total and total - each.max() >= _QUARTER * (1 - held_out) * total
+    fold_sizes = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
+    enough = (
+        fold_sizes.min() >= _QUARTER * held_out * total
+        and total - fold_sizes.max() >= _QUARTER * (1 - held_out) * total
+    )
     if enough:
         return SplitRule(held_out, "documents", ends, total, n_bytes, digest.hexdigest())
     length = max(held_out * total, 1)
@@ -147,8 +150,8 @@ def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
     A bucket belongs to the fold that contains its middle.
     """
     middles = sizes.cumsum() - sizes / 2
-    wanted = share * np.arange(1, n_folds + 1) * sizes.sum()
-    return tuple(int(end) for end in np.searchsorted(middles, wanted, side="left"))
+    targets = share * np.arange(1, n_folds + 1) * sizes.sum()
+    return tuple(int(end) for end in np.searchsorted(middles, targets, side="left"))
 
 
 def _update(digest: "hashlib._Hash", name: str, text: str) -> int:

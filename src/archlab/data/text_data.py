@@ -81,8 +81,11 @@ class TextData:
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
         """Return how often a run of `n_windows` windows reads each source completely."""
-        each = n_windows / sum(self._weights)
-        return {s.name: each * s.weight / windows_per_epoch(len(s.folder.train), seq_len) for s in self.sources}
+        windows_per_weight = n_windows / sum(self._weights)
+        return {
+            s.name: windows_per_weight * s.weight / windows_per_epoch(len(s.folder.train), seq_len)
+            for s in self.sources
+        }
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
         """Return held-out windows that are spread evenly over the fold.
@@ -92,8 +95,8 @@ class TextData:
         """
         folds = [self._long_enough(source, "held-out", seq_len) for source in self.sources]
         available = np.array([held_out_windows(len(fold), seq_len) for fold in folds])
-        wanted = available.sum() if n_tokens is None else max(n_tokens // seq_len, 1)
-        chosen, numbers = divided(self._weights, range(wanted))
+        n_windows = available.sum() if n_tokens is None else max(n_tokens // seq_len, 1)
+        chosen, numbers = divided(self._weights, range(n_windows))
         used_up = np.flatnonzero(numbers >= available[chosen])
         counts = np.bincount(chosen[: used_up[0] if len(used_up) else None], minlength=len(folds))
         end, parts_of_sources = self._first.manifest.end_of_text, list[tuple[np.ndarray, np.ndarray]]()
@@ -154,21 +157,21 @@ def samples(step: int, batch_size: int) -> range:
     return range(step * batch_size, (step + 1) * batch_size)
 
 
-def divided(weights: Sequence[float], wanted: range) -> tuple[np.ndarray, np.ndarray]:
+def divided(weights: Sequence[float], sample_range: range) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each sample of a mixture, the index of its source and its number among the samples of that source.
 
     Both arrays are int64. Samples are distributed like seats in the method of Webster (Sainte-Lague). Sample j of a
     source is due at (j + 1/2) / weight, and samples come in the order in which they are due. After any number of
     samples, each source has had its share. The deviation is at most 1/2 plus half its share of the number of sources.
     """
-    each, n = np.array(weights, dtype=np.float64), len(weights)
-    total = each.sum()
-    low = np.maximum(np.floor(each * (wanted.start - n) / total) - 1, 0).astype(np.int64)
-    high = (np.ceil(each * (wanted.stop + n) / total) + 1).astype(np.int64)
+    shares, n = np.array(weights, dtype=np.float64), len(weights)
+    total = shares.sum()
+    low = np.maximum(np.floor(shares * (sample_range.start - n) / total) - 1, 0).astype(np.int64)
+    high = (np.ceil(shares * (sample_range.stop + n) / total) + 1).astype(np.int64)
     source = np.repeat(np.arange(n), high - low)
     number = np.concatenate([np.arange(*ends) for ends in zip(low, high, strict=True)])
-    first = wanted.start - int(low.sum())  # all samples before `low` are due earlier
-    order = np.lexsort((source, (number + 0.5) / each[source]))[first : first + len(wanted)]
+    first = sample_range.start - int(low.sum())  # all samples before `low` are due earlier
+    order = np.lexsort((source, (number + 0.5) / shares[source]))[first : first + len(sample_range)]
     return source[order], number[order]
 
 

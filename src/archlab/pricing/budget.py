@@ -78,9 +78,9 @@ def budgets(config: Config) -> list[TokenBudget]:
     """Return the budget that the config asks for, if any, and the budget of the rule of 20 tokens per parameter."""
     train = resolve_train(config)
     per_token = training_flops(config.model, train.seq_len)
-    said = [(train.trained, False)] if config.train.tokens else []
+    from_config = [(train.trained, False)] if config.train.tokens else []
     best = TOKENS_PER_PARAMETER * parameters(config.model).active
-    return [TokenBudget(tokens=n, flops=per_token * n, is_rule=is_rule) for n, is_rule in (*said, (best, True))]
+    return [TokenBudget(tokens=n, flops=per_token * n, is_rule=is_rule) for n, is_rule in (*from_config, (best, True))]
 
 
 def spent(
@@ -186,7 +186,7 @@ def plans_as_json(
 
     `spent` is the time and price of each budget. Layers are recomputed only if the plan does not fit otherwise.
     """
-    asked = budgets(config)
+    token_budgets = budgets(config)
     chosen = choose(plans_by_way)
     plans = [
         {
@@ -202,13 +202,13 @@ def plans_as_json(
         }
         for way, divided in plans_by_way.items()
         for taken in [
-            [divided.fitting and spent(budget, divided.fitting, way.devices, device, price) for budget in asked]
+            [divided.fitting and spent(budget, divided.fitting, way.devices, device, price) for budget in token_budgets]
         ]
     ]
     return {
         "hardware": device.name,
         "price_per_hour": price,
-        "budgets": [budget.model_dump(mode="json") for budget in asked],
+        "budgets": [budget.model_dump(mode="json") for budget in token_budgets],
         "published_mfu": [published._asdict() for published in PUBLISHED_MFU],
         "plans": plans,
         "refused": refused,

@@ -110,5 +110,5 @@ class Published:
         return [(entry, values) for entry, values in measured if values]
 
 
-def _alike(one: Reading, other: Reading) -> bool:
-    return (one.field, one.kind) == (other.field, other.kind)
+def _alike(first: Reading, second: Reading) -> bool:
+    return (first.field, first.kind) == (second.field, second.kind)
