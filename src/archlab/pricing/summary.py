@@ -39,7 +39,10 @@ from archlab.pricing.work import (
 
 
 class Cost(Base):
-    """Parameters, FLOPs and bytes of one config: for serving with one context and batch size, and for its training."""
+    """Parameters, FLOPs and bytes of one config: for serving with one context and batch size, and for its training.
+
+    A pair of a query and a key is visible if the attention mask allows it; otherwise it is hidden.
+    """
 
     context: int
     """Tokens per served sequence, for the forward pass and for the cache."""
@@ -62,7 +65,7 @@ class Cost(Base):
     computed_training_flops_per_token: float
     """Same as `training_flops_per_token`, plus hidden pairs of tokens that the kernel multiplies anyway."""
     training_tokens: int | None
-    """Number of training tokens: the whole batches in `train.tokens`. null if the config does not set its length."""
+    """Number of training tokens: the whole batches in `train.tokens`. null if `train.tokens` is not set."""
     training_flops: float | None
     """FLOPs of the whole training run. Only visible pairs count. null if `training_tokens` is null."""
     kv_bytes_per_token: int

@@ -211,7 +211,10 @@ def _stages(model: ModelConfig, pipeline: Cut, spared: int) -> list[_Stage]:
 
 
 def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
-    """Return the memory of one device of a stage. Early stages start micro-batches before late stages finish others."""
+    """Return the memory of one device of a stage.
+
+    Early stages hold more micro-batches, because they start new ones while late stages still process earlier ones.
+    """
     t, own = parallel.tensor, stage.held(parallel.tensor)
     model_pass = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.n_micro_batches)
