@@ -58,7 +58,7 @@ def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES[
 def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
     """Yield each tensor that layers keep for one sequence, and the number of layers with such a tensor."""
     if sees_as(model, "two_sided"):
-        return  # models with two-sided attention cannot have a cache
+        return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
         for branch in layer.branches:
             yield from ((tensor, n) for tensor in branch.component.state(layer.site, context))

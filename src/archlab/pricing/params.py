@@ -22,7 +22,7 @@ class Parameters(Base):
     embedding: int
     """Token embedding, with the projection that widens it."""
     positions: int
-    """Learned positions: vectors added to the embedding, or biases added to the attention scores."""
+    """Learned positions: vectors added to the embedding, or biases added to the scores of queries and keys."""
     norms: int
     """Weights and biases of all norms, including the final norm."""
     head: int

@@ -41,7 +41,7 @@ from archlab.pricing.work import (
 class Cost(Base):
     """Parameters, FLOPs and bytes of one config: for serving with one context and batch size, and for its training.
 
-    A pair of a query and a key is visible if the attention mask allows it; otherwise it is hidden.
+    A pair of a query and a key is visible if the mask allows it; otherwise it is hidden.
     """
 
     context: int
