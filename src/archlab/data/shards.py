@@ -246,7 +246,7 @@ class DataFolder:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of 16 hex digits that changes only if the tokens, their folds or their meaning change.
+        """Hash of 16 hex digits that changes if, and only if, the tokens, their folds or their meaning change.
 
         It does not depend on the choice of the held-out fold.
         """

@@ -162,7 +162,7 @@ def divided(weights: Sequence[float], sample_range: range) -> tuple[np.ndarray, 
 
     Both arrays are int64. Samples are distributed like seats in the method of Webster (Sainte-Lague). Sample j of a
     source is due at (j + 1/2) / weight, and samples come in the order in which they are due. After any number of
-    samples, each source has had its share. The deviation is at most 1/2 plus half its share of the number of sources.
+    samples, each source has had its share. The deviation is at most 1/2 + (number of sources) * share / 2.
     """
     shares, n = np.array(weights, dtype=np.float64), len(weights)
     total = shares.sum()

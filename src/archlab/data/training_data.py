@@ -88,7 +88,7 @@ class TrainingData(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of 16 hex digits of the tokens. It does not depend on the choice of the held-out fold."""
+        """Hash of the tokens, as 16 hex digits. It does not depend on the choice of the held-out fold."""
         ...
 
     @property

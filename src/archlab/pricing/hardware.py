@@ -141,14 +141,14 @@ class Hardware(Base):
     measured: Measurements | None = None
     """Measurements of this machine. null: not measured."""
     source: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Data sheets and pages of the maker, and the place where their figures were read if it was another one."""
+    """Data sheets and pages of the maker. If their figures were read elsewhere, that place is listed, too."""
     certainty: Certainty = "from memory"
     """Certainty of the figures.
 
     verified: read in the maker's own text. secondary: from transcriptions of it. from memory: unchecked.
     """
     notes: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Notes on common figures that mean something else."""
+    """Notes on widely quoted figures that mean something else."""
     count: Count = 1
     """Number of devices, as in h100x8."""
 
