@@ -78,20 +78,20 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny.yaml --ot new", "--ot"),
         ("train tiny.yaml", "--out"),
         ("train tiny.yaml data.path=nowhere.txt --out new", "nowhere.txt: no such file or folder"),
-        ("train tiny.yaml data.path=empty.txt --out new", "empty.txt: no text"),
-        ("train tiny.yaml data.path=binary.txt --out new", "binary.txt: binary; expected UTF-8 text"),
-        ("train tiny.yaml data.path=short.txt --out new", "train.seq_len: 16; "),
-        ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size: 200; allowed: from 257"),
+        ("train tiny.yaml data.path=empty.txt --out new", "empty.txt has no text"),
+        ("train tiny.yaml data.path=binary.txt --out new", "binary.txt: binary file; expected UTF-8 text"),
+        ("train tiny.yaml data.path=short.txt --out new", "train.seq_len is 16; "),
+        ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size is 200; allowed: 257"),
         ("train binary.txt --out new", "binary.txt: not a text file"),
         ("train full --out new", "full: a folder without config.yaml"),
         ("train tiny.yaml --out full", "full: holds something else (thesis.tex)"),
         ("train tiny.yaml --out text.txt", "text.txt: is a file; --out names a folder"),
         ("train tiny.yaml --out text.txt/new", "Not a directory"),
-        ("data empty.txt --out new", "empty.txt: no text"),
+        ("data empty.txt --out new", "empty.txt has no text"),
         ("data binary.txt --out new", "binary.txt: binary"),
-        ("data text.txt --out full", "full: exists and is no data folder"),
-        ("data text.txt --out text.txt", "text.txt: exists and is no data folder"),
-        ("data text.txt --out new --vocab-size 3", "vocab_size: 3; allowed: from 257"),
+        ("data text.txt --out full", "full exists and is not a data folder"),
+        ("data text.txt --out text.txt", "text.txt exists and is not a data folder"),
+        ("data text.txt --out new --vocab-size 3", "vocab_size is 3; allowed: 257"),
         ("eval nowhere", "no config 'nowhere'"),
         ("generate nowhere --prompt a", "nowhere: not a run folder (no config.yaml)"),
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
@@ -145,7 +145,7 @@ def test_prompts(here, trained):
 
 def test_a_run_is_not_scored_on_what_it_was_not_made_for(here, trained):
     (here.folder / "other.txt").write_text("completely different words " * 400)
-    assert "other.txt: has another tokenizer than" in here("eval", trained, "data.path=other.txt")
+    assert "other.txt has a different tokenizer than" in here("eval", trained, "data.path=other.txt")
     assert "model.safetensors: does not fit the config" in here("eval", trained, "model.d_model=64")
     assert "bits per byte" in here("eval", trained, code=0)
 

@@ -84,7 +84,10 @@ def test_parameters_are_matched_within_a_size():
     [
         ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: 2 to 6 numbers of parameters, each at least 10% above"),
         ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
-        ({"sizes": [1000, 2000]}, "sizes  no shape with the proportions of .*base.yaml has 1K parameters: embedding"),
+        (
+            {"sizes": [1000, 2000]},
+            "sizes  no shape with the proportions of .*base.yaml has 1K parameters: its embedding",
+        ),
         ({"sizes": ["1M", "2M"], "seeds": 5000}, r"seeds  20,000 runs \(2 arms x 2 sizes x 5,000 seeds\)"),
         ({"budget": {"tokens": 1, "tokens_per_parameter": 2}}, "give either tokens or flops or tokens_per_parameter"),
         ({"arms": {"a": {}, "b": {"model.nrm": 1}}}, "1 problem in the study\n  arms.b.model.nrm  unknown"),
