@@ -107,7 +107,7 @@ def test_a_model_is_compared_with_the_others_of_its_kind():
     assert (found.published.median, found.published.low, found.published.high) == (4, 4, 4)
     assert found.others == ["LaMDA 137B (8)", "Gemma 2 27B (8)", "Gemma 2B (8)", "Gemma 7B (8)"]
     assert (found.measured.at, found.measured.found) == (50, "loss 8.4% higher than at 1")
-    assert [text.split()[0] for text in said(found)][1:] == ["Measured", "Published:", "Published"]
+    assert [text.split()[0] for text in sentences(found)][1:] == ["Measured", "Published:", "Published"]
 
 
 def test_a_distribution_by_hand():

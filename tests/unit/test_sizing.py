@@ -232,7 +232,7 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
         ("--memory lots", "--memory is 'lots'; allowed: "),
         ("--memory 1KiB", "parameters"),
         ("--hardware h1000x8", "unknown hardware 'h1000x8'; did you mean h100?"),
-        ("--params 1B --out .", ".: is a folder; --out names a file"),
+        ("--params 1B --out .", "--out is ., a folder; allowed: a file name"),
     ],
 )
 def test_refusals(arguments, said, capsys):
