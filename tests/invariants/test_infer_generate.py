@@ -326,8 +326,8 @@ def test_tokens_documents_and_cache_must_agree() -> None:
     model = tiny()
     for given, message in (
         ({"documents": torch.zeros(1, 4)}, r"documents: \[1, 4\]; allowed: the tokens' shape, \[1, 5\]"),
-        ({"cache": Cache(model.config, 2, 9)}, "cache: of 2 texts; tokens are of 1"),
-        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: of a model of another config"),
+        ({"cache": Cache(model.config, 2, 9)}, "cache: made for a batch of 2; the tokens are a batch of 1"),
+        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: made for a model with another config"),
     ):
         with pytest.raises(UserError, match=message):
             model(text(5), **given)
@@ -353,7 +353,7 @@ def test_the_end_of_text_is_a_token_or_several(end: Any) -> None:
 def test_a_refusal_leaves_a_session_as_it_was() -> None:
     session = Session(tiny(), text(7), capacity=8)
     for _ in range(2):
-        with pytest.raises(UserError, match="the cache holds 8 tokens; 8 are in it and 1 more do not fit"):
+        with pytest.raises(UserError, match="the cache has room for 8 tokens and holds 8; 1 more do not fit"):
             list(session.write(4))
 
 

@@ -270,7 +270,7 @@ def test_a_cache_ends_and_is_left_as_it_was() -> None:
     cache = Cache(model.config, 2, 14)
     with torch.no_grad():
         model(TOKENS, cache=cache)
-        with pytest.raises(UserError, match="the cache holds 14 tokens; 12 are in it and 3 more do not fit"):
+        with pytest.raises(UserError, match="the cache has room for 14 tokens and holds 12; 3 more do not fit"):
             model(TOKENS[:, :3], cache=cache)
         assert cache.length == 12
         torch.testing.assert_close(model(TOKENS[:, :2], cache=cache), model(torch.cat((TOKENS, TOKENS[:, :2]), 1))[:, 12:])  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_cache_ends_and_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize("padding", [[0, -1], [1], [0, 1, 2]])
 def test_padding_is_a_number_of_tokens_for_each_text(padding: list[int]) -> None:
-    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a whole number from 0"):
+    with pytest.raises(UserError, match=r"padding: .*; allowed: an integer >= 0 for each of 2 texts"):
         Cache(tiny().model, 2, 14, padding=padding)
 
 
@@ -295,7 +295,7 @@ def test_packed_documents_have_no_cache() -> None:
         ([1.0, 2.0], {}, "prefix: .* of torch.float32"),
         ([3, 13], {}, r"prefix: \[3, 13\] tokens of texts of \[12, 12\]; allowed: 0 to the text's length"),
         ([3, -1], {}, r"prefix: \[3, -1\]"),
-        ([3, 3], {"documents": torch.zeros_like(TOKENS)}, "prefix and documents: a prefix is of one text"),
+        ([3, 3], {"documents": torch.zeros_like(TOKENS)}, "prefix and documents were both passed; allowed: one of them"),
     ],
 )
 def test_a_prefix_that_cannot_be_is_refused(prefix: list[Any], more: dict[str, Any], message: str) -> None:
@@ -310,12 +310,12 @@ def test_a_prefix_is_read_at_the_start_of_a_text_and_in_one_pass() -> None:
     with pytest.raises(UserError, match=r"prefix: \[3, 5\] tokens of texts of \[12, 4\]"):
         model(TOKENS, prefix=prefix, cache=cache)
     model(TOKENS[:, :9], cache=cache)
-    with pytest.raises(UserError, match="prefix: 9 tokens are in the cache; allowed in the pass that reads"):
+    with pytest.raises(UserError, match="prefix: the cache already holds 9 tokens; allowed only in the first pass"):
         model(TOKENS[:, 9:], prefix=prefix, cache=cache)
 
 
 def test_a_prefix_that_no_layer_reads_is_refused() -> None:
-    with pytest.raises(UserError, match=r"prefix: no layer reads it; allowed where model\.attention\.visibility"):
+    with pytest.raises(UserError, match=r"prefix: no layer reads it; it is allowed only if model\.attention\.visibility"):
         randomised(tiny("model.attention.visibility=two_sided"))(TOKENS, prefix=torch.tensor([1, 2]))
 
 
@@ -333,7 +333,7 @@ def test_a_cache_that_a_broken_off_pass_left_torn_is_refused_until_it_is_cleared
     model(TOKENS[:, :6], cache=cache)
     with model.layers[1].register_forward_pre_hook(lambda *_: {}["broken"]), pytest.raises(KeyError):
         model(TOKENS[:, 6:], cache=cache)
-    with pytest.raises(UserError, match=r"a pass was broken off.*clear\(\)"):
+    with pytest.raises(UserError, match=r"a pass was interrupted.*clear\(\)"):
         model(TOKENS[:, 6:], cache=cache)
     cache.clear()
     torch.testing.assert_close(model(TOKENS, cache=cache), model(TOKENS))
@@ -377,7 +377,7 @@ def test_a_value_that_was_never_checked_is_refused(section: str, change: dict[st
 
 @pytest.mark.parametrize("config", [tiny(), {}])
 def test_what_is_no_model_config_is_refused(config: Any) -> None:
-    with pytest.raises(UserError, match=r"Decoder: a \w+; allowed: a ModelConfig, as load_config\(...\).model is"):
+    with pytest.raises(UserError, match=r"Decoder: config is a \w+; allowed: a ModelConfig, such as load_config\(...\).model"):
         Decoder(config)
 
 
@@ -396,7 +396,7 @@ def test_a_model_without_memory_says_its_shapes(position: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
 def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: \[batch, seq\] of int64 or int32"):
+    with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: a tensor \[batch, seq\] of int64"):
         Decoder(tiny().model)(TOKENS.to(dtype))
 
 
