@@ -75,13 +75,15 @@ def test_a_finished_run_is_extended_as_if_it_had_been_so_from_the_start(text, tm
     notes = Notes()
     train(longer, tmp_path / "run", notes)
     assert notes.steps == list(range(begins_with, 21))
-    assert "the run of 640 training tokens becomes one of 1,280" in notes.notes
+    assert "the run of 640 training tokens is extended to 1,280" in notes.notes
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     assert load_config(tmp_path / "run") == load_config(tmp_path / "whole")
     again = Notes()
     train(longer, tmp_path / "run", again)
     assert again.steps == []
-    with pytest.raises(UserError, match=r"another config; name another folder\n  train.tokens: 1280 there, 640 here"):
+    with pytest.raises(
+        UserError, match=r"another config; name another folder\n  train.tokens: 1280 in the folder, 640 here"
+    ):
         train(config(*short, "train.eval_every=1", data=text), tmp_path / "run", Callback())
 
 
@@ -182,6 +184,6 @@ def test_a_run_of_a_study_has_the_length_that_the_study_says(text, tmp_path):
     train(config(*WSD, data=text), run, Callback())
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000010"]
     assert not (run / "checkpoints" / "step-00000010" / "optimizer.safetensors").exists()
-    with pytest.raises(UserError, match="is a run of a study, which alone decides its length"):
+    with pytest.raises(UserError, match="is a run of a study; only the study sets its length"):
         train(config(*WSD, "train.tokens=1280", data=text), run, Callback())
     assert RunFolder(run).summary().steps == 10

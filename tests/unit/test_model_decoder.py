@@ -295,7 +295,11 @@ def test_packed_documents_have_no_cache() -> None:
         ([1.0, 2.0], {}, "prefix: .* of torch.float32"),
         ([3, 13], {}, r"prefix: \[3, 13\] tokens of texts of \[12, 12\]; allowed: 0 to the text's length"),
         ([3, -1], {}, r"prefix: \[3, -1\]"),
-        ([3, 3], {"documents": torch.zeros_like(TOKENS)}, "prefix and documents were both passed; allowed: one of them"),
+        (
+            [3, 3],
+            {"documents": torch.zeros_like(TOKENS)},
+            "prefix and documents were both passed; allowed: one of them",
+        ),
     ],
 )
 def test_a_prefix_that_cannot_be_is_refused(prefix: list[Any], more: dict[str, Any], message: str) -> None:
@@ -315,7 +319,9 @@ def test_a_prefix_is_read_at_the_start_of_a_text_and_in_one_pass() -> None:
 
 
 def test_a_prefix_that_no_layer_reads_is_refused() -> None:
-    with pytest.raises(UserError, match=r"prefix: no layer reads it; it is allowed only if model\.attention\.visibility"):
+    with pytest.raises(
+        UserError, match=r"prefix: no layer reads it; it is allowed only if model\.attention\.visibility"
+    ):
         randomised(tiny("model.attention.visibility=two_sided"))(TOKENS, prefix=torch.tensor([1, 2]))
 
 
@@ -377,7 +383,9 @@ def test_a_value_that_was_never_checked_is_refused(section: str, change: dict[st
 
 @pytest.mark.parametrize("config", [tiny(), {}])
 def test_what_is_no_model_config_is_refused(config: Any) -> None:
-    with pytest.raises(UserError, match=r"Decoder: config is a \w+; allowed: a ModelConfig, such as load_config\(...\).model"):
+    with pytest.raises(
+        UserError, match=r"Decoder: config is a \w+; allowed: a ModelConfig, such as load_config\(...\).model"
+    ):
         Decoder(config)
 
 

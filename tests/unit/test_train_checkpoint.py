@@ -252,7 +252,7 @@ def test_an_optimiser_without_one_of_the_parameters_is_refused(saved, drop):
     """AdamW would silently begin anew for it."""
     tensors = load_file(saved / "optimizer.safetensors")
     save_file({k: v for k, v in tensors.items() if not k.startswith(drop)}, saved / "optimizer.safetensors")
-    with pytest.raises(UserError, match=f"missing or surplus: {drop}"):
+    with pytest.raises(UserError, match=f"missing or unknown: {drop}"):
         load_optimizer(saved, *trained())
 
 

@@ -10,7 +10,7 @@ from archlab.config.optimizer import Muon as Config
 from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
-from archlab.training.optim import Muon, make_optimizer, orthogonalised
+from archlab.training.optim import Muon, make_optimizer, orthogonalized
 from tiny import config
 
 
@@ -55,7 +55,7 @@ def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
 
 def test_bfloat16_is_another_rounding():
     (matrix,) = drawn(24, 40)
-    exact, rounded = orthogonalised(matrix, 5), orthogonalised(matrix, 5, torch.bfloat16)
+    exact, rounded = orthogonalized(matrix, 5), orthogonalized(matrix, 5, torch.bfloat16)
     assert rounded.dtype is torch.bfloat16
     assert 1e-3 < (exact - rounded).norm() / exact.norm() < 0.05  # eight bits, and five steps that each lose some
 
@@ -72,7 +72,7 @@ def by_svd(matrix, steps):
 @pytest.mark.parametrize("shape", [(5, 12, 20), (2, 3, 20, 12), (16, 16)])
 def test_every_matrix_of_a_stack_is_orthogonalised_by_itself(shape):
     (stack,) = drawn(*shape)
-    found = orthogonalised(stack, 5).flatten(0, -3) if len(shape) > 2 else orthogonalised(stack, 5)[None]
+    found = orthogonalized(stack, 5).flatten(0, -3) if len(shape) > 2 else orthogonalized(stack, 5)[None]
     for ours, matrix in zip(found, stack.reshape(-1, *shape[-2:]), strict=True):
         np.testing.assert_allclose(ours.numpy(), by_svd(matrix, 5), atol=1e-5)
         values = torch.linalg.svdvals(ours)

@@ -46,7 +46,7 @@ def settings(text, action, *more):
 def test_deviations_above_the_mean_of_the_window():
     watch = SpikeWatch(Spikes(window=4, deviations=3), [])
     losses, norms = [3.0, 3.1, 2.9, 3.05, 3.02, 9.0, 3.0], [1.0, 1.2, 0.9, 1.1, 5.0, 1.0, 1.0]
-    found = [watch.found(*pair) for pair in zip(losses, norms, strict=True)]
+    found = [watch.add(*pair) for pair in zip(losses, norms, strict=True)]
 
     def above(values, i):
         window = values[i - 4 : i]
@@ -61,11 +61,11 @@ def test_deviations_above_the_mean_of_the_window():
 def test_a_run_that_goes_on_knows_the_window():
     whole, draw = SpikeWatch(Spikes(window=5, deviations=1), []), np.random.default_rng(0)
     pairs = draw.random((20, 2)).tolist()
-    found = [whole.found(*pair) for pair in pairs]
+    found = [whole.add(*pair) for pair in pairs]
     lines = [{"step": i + 1, "loss": a, "grad_norm": b} for i, (a, b) in enumerate(pairs)]
     for done in (0, 3, 11):
         again = SpikeWatch(Spikes(window=5, deviations=1), lines[:done])
-        assert [again.found(*pair) for pair in pairs[done:]] == found[done:]
+        assert [again.add(*pair) for pair in pairs[done:]] == found[done:]
 
 
 @pytest.mark.slow

@@ -308,7 +308,7 @@ def test_the_head_in_pieces_gives_the_gradient_of_the_whole(overrides, monkeypat
     collected = routers.collector()
     tokens = torch.from_numpy(windows())
     minimised, cross_entropy = objective(model(tokens[:, :-1], collected=collected), tokens[:, 1:], settings.z_loss)
-    sum(routers.minimised(collected), minimised).backward()
+    sum(routers.minimized(collected), minimised).backward()
     expected = {name: p.grad for name, p in model.named_parameters()}
     result, found, _ = one_update(None, "train.grad_clip=null", *overrides)
     assert result.loss == pytest.approx(cross_entropy.item(), rel=1e-6)
