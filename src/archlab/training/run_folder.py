@@ -124,7 +124,7 @@ class RunFolder:
     def _begin(self) -> list[str]:
         """Make the folder, or check that a run may use it. Return the names of its files."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: is a file; allowed: a folder")
+            raise UserError(f"{self.path}: is a file; --out names a folder")
         make_folder(self.path)
         refuse_linked_folders(self.path)
         own = (TEMPORARY, _LOCK, DIGESTS)
