@@ -1,4 +1,4 @@
-"""Block diagrams of the pairwise grid compute what the model computes: their boxes are run along their wires."""
+"""Block diagrams of the pairwise grid compute what the model computes. Boxes are evaluated along their wires."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from tests.reference.drawn import Picture, Rect
 
 
 def each_kind_once(config: Config) -> Config:
-    """With as many layers as there are frames in its picture, in their order."""
+    """Return the config with one layer per frame of its picture, in the same order."""
     n = 1 if config.model.layers is None else len(set(config.model.layers.pattern))
     return config.model_copy(update={"model": config.model.model_copy(update={"n_layers": n})})
 
@@ -94,7 +94,7 @@ def inside_mlp(mlp: MLP, part: str, x: Tensor) -> Tensor:
 
 
 def inside_attention(attention: MultiHeadAttention, context: Context, part: str, x: Tensor, *others: Tensor) -> Tensor:
-    """Queries, keys and values are [B, heads, T, width] from their projection on."""
+    """Compute one box. Queries, keys and values are [B, heads, T, width] after their projection."""
     config, H = attention.config, attention.config.n_heads
     match part.split():
         case ["query" | "key" | "value" as name, "projection"]:
@@ -129,13 +129,13 @@ def inside_attention(attention: MultiHeadAttention, context: Context, part: str,
 
 
 WIRED = grid.covering("placement", "parallel", "mixer", "layers", "embedding", "position")
-"""Rows with every pair of the choices that a picture has wires or boxes on the stream for."""
+"""The rows cover all pairs of choices that change wires or boxes on the stream."""
 
 
 @pytest.mark.parametrize("index", WIRED)
 def test_a_diagram_computes_what_the_model_does(index):
     config = each_kind_once(grid.config(index))
-    model, picture = grid.randomised(config), Picture(block_diagram(config, "tiny"))
+    model, picture = grid.randomized(config), Picture(block_diagram(config, "tiny"))
     tokens_BT = grid.tokens(2, 9)
     prefix = grid.prefix(config, 2, 4)
     with torch.no_grad():
@@ -148,13 +148,13 @@ def test_a_diagram_computes_what_the_model_does(index):
 INSIDE = grid.covering(
     "heads", "mlp", "mlp_bias", "qk_norm", "clip", "temperature", "attention_sub_norm", "gate", "position"
 )
-"""Rows with every pair of the choices that an inside has boxes or wires for."""
+"""The rows cover all pairs of choices that change boxes or wires inside components."""
 
 
 @pytest.mark.parametrize("index", INSIDE)
 def test_an_inside_computes_what_its_component_does(index):
     config = each_kind_once(grid.config(index))
-    model = grid.randomised(config)
+    model = grid.randomized(config)
     picture = Picture(block_diagram(config, "tiny", ["mlp", "attention"]))
     tokens_BT, prefix = grid.tokens(2, 9), grid.prefix(config, 2, 4)
     with torch.no_grad():

@@ -1,5 +1,7 @@
-"""Half of the pairwise grid, and every value of every field, flattened: a choice that `archlab flatten` forgets is seen
-here. Each is in the file as it is in the model, but for prefixes, which are refused by name."""
+"""Flattened files of half of the pairwise grid, and of every value of every field, compute what the model computes.
+
+This finds choices that `archlab flatten` forgets. Prefixes are the exception: they are refused by name.
+"""
 
 import itertools
 from copy import deepcopy
@@ -21,19 +23,18 @@ from archlab.flatten.write import flatten
 from archlab.model.decoder import Decoder
 
 CHUNK, LONGEST = 20, 2000
-"""Layers that differ in everything take more lines than a file for people has."""
+"""Limit of lines: layers that differ in everything take more lines than a file for readers."""
 OF_TRAINING = ("init", "dropout", "mlp.balance", "mlp.router.correction.rate", "max_seq_len")
-"""What changes no logits of a model with given weights and a text that fits; tests/parity/test_flatten.py sees where dropout falls."""
+"""Fields that do not change logits for given weights and a text that fits; tests/parity/test_flatten.py tests dropout."""
 
 
 @cache
 def file_of(model: ModelConfig) -> str:
-    """The flattened file."""
     return flatten(model, "grid", LONGEST)
 
 
 def refusal(config: Config) -> str:
-    """Why the config is not flattened; nothing where it is."""
+    """Return the error of flattening the config, or an empty text."""
     try:
         file_of(config.model)
     except UserError as error:
@@ -42,24 +43,24 @@ def refusal(config: Config) -> str:
 
 
 def without_prefix(row: tuple[str, ...]) -> tuple[str, ...]:
-    """The same row, causal where it reads a prefix, which no flattened file does."""
+    """Return the row with causal instead of prefix visibility, which flattened files do not support."""
     return tuple(text.replace("visibility=prefix", "visibility=causal") for text in row)
 
 
 def gap(config: Config, model: Decoder) -> float:
-    """Largest difference of the file's logits from the model's, in units of their deviation."""
+    """Return the largest difference between the logits of file and model, in units of their standard deviation."""
     names: dict[str, Any] = {}
     exec(compile(file_of(config.model), "grid", "exec"), names)
     flat, model, tokens = names["Decoder"]().eval(), deepcopy(model).float(), grid.tokens(2) % config.model.vocab_size
     flat.load_state_dict(model.state_dict())
     with torch.no_grad():
         wanted = model(tokens)
-        # With a vocabulary of one token all logits are the same: then by their size.
+        # with a vocabulary of one token all logits are equal: divide by their size
         return ((flat(tokens) - wanted).abs().max() / (wanted.std() + 1e-2 * wanted.abs().max())).item()
 
 
 FLATTENED = range(0, len(grid.grid()), 2)
-"""Every value of the grid is in some of these rows: what a file holds of one, it holds beside any other."""
+"""These rows contain every value of the grid; its code in a file does not depend on other values."""
 
 
 def test_half_of_the_grid_has_every_value() -> None:
@@ -71,11 +72,11 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
     for index in FLATTENED[start : start + CHUNK]:
         config, row = grid.config(index), grid.grid()[index]
         if not sees_as(config.model, "prefix"):
-            assert gap(config, grid.randomised(config)) < 1e-3, row
+            assert gap(config, grid.randomized(config)) < 1e-3, row
             continue
         assert "  model.attention.visibility  prefix; allowed" in refusal(config), row
         config = build_config(grid.BASE, without_prefix(row))
-        assert gap(config, grid.randomised(config)) < 1e-3, row
+        assert gap(config, grid.randomized(config)) < 1e-3, row
 
 
 # --- every field of the schema --------------------------------------------------------------------------------
@@ -83,8 +84,11 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
 
 @cache
 def bases() -> list[Raw]:
-    """Rows that differ much: each has a choice that those before it lack. Those come first whose layers are alike: they
-    are written once, where others are written for each kind of layer, and once more where names clash."""
+    """Return very different rows: each has a choice that earlier ones lack.
+
+    Rows with equal layers come first, because these are written only once. Other layers are written once per kind, and
+    again if names clash.
+    """
     chosen, seen = list[Raw](), set[str]()
     rows = map(without_prefix, grid.grid())
     for row in sorted(rows, key=lambda row: any(text.startswith("model.layers") for text in row)):
@@ -104,8 +108,11 @@ def changed(base: Raw, change: tuple[tuple[str, Any], ...]) -> Config | None:
 
 
 def outcome(settings: list[Setting]) -> str:
-    """works: the file changes, and is the model; refused: by name; silent: nothing of both, wherever it is laid; not valid:
-    no config has it."""
+    """Return the outcome of a value.
+
+    works: the file changes, and computes what the model does. refused: an error names the field. silent: neither, in
+    all configs. not valid: no config accepts it.
+    """
     seen = "same"
     differing = (setting for setting in settings if setting.after not in setting.before)
     for setting, base in itertools.product(differing, bases()):
@@ -121,14 +128,14 @@ def outcome(settings: list[Setting]) -> str:
             assert any(f"  {name} " in said_so or f"  {name}.kind " in said_so for name in named), said_so
             return "refused"
         if file_of(was.model) != file_of(is_now.model):
-            assert gap(is_now, grid.randomised(is_now)) < 1e-3, setting
+            assert gap(is_now, grid.randomized(is_now)) < 1e-3, setting
             return "works"
         seen = "silent"
     return seen
 
 
 def few(values: list[str]) -> list[str]:
-    """Of numbers the first, the last and one between, for a file writes each as it writes the others; all others."""
+    """Return the first, the last and a middle number, because files write all numbers alike; and all other values."""
     numbers = [value for value in values if value[0].isdigit()]
     kept = {numbers[n] for n in (0, len(numbers) // 2, -1)} if numbers else set()
     return [value for value in values if value in kept or value not in numbers]

@@ -1,4 +1,4 @@
-"""Over a pairwise grid of all choices: who sees whom, kernels, packing, the cache, and what is counted without building."""
+"""Pairwise grid of all choices: visibility, kernels, packing, the cache, and counts without building the model."""
 
 from dataclasses import replace
 from functools import cache
@@ -41,26 +41,26 @@ def test_the_grid_leaves_out_only_what_rules_forbid() -> None:
 
 
 def test_every_kind_is_in_the_grid() -> None:
-    """So that sight, caches, kernels, counts and FLOPs of each are tested."""
+    """Visibility, caches, kernels, counts and FLOPs of every kind are tested."""
     assert without_a_row(grid.config(index) for index in range(len(grid.grid()))) == set()
 
 
-# --- who sees whom --------------------------------------------------------------------------------------------
+# --- visibility -----------------------------------------------------------------------------------------------
 
 
 def seen_by_hand(layer: LayerConfig, length: int, prefix: int) -> np.ndarray:
-    """[query, key], written out pair by pair."""
+    """Return visibility [query, key], written out pair by pair."""
     return seen_by_attention(layer.attention, length, prefix) | seen_by_mixer(layer.mixer, length)
 
 
 def seen_by_mixer(mixer: Mixer, length: int) -> np.ndarray:
-    """[query, key]: a state sees all before it, a convolution no more than its taps."""
+    """Return [query, key]: a state sees all earlier tokens, a convolution only as many as its taps."""
     reach = {"none": 0, "short_conv": getattr(mixer, "taps", 0)}.get(mixer.kind, length)
     return np.tri(length, dtype=bool) & ~np.tri(length, k=-reach, dtype=bool)
 
 
 def seen_by_attention(a: Attention, length: int, prefix: int = 0) -> np.ndarray:
-    """[query, key]."""
+    """Return [query, key]."""
     seen = np.zeros((length, length), dtype=bool)
     if isinstance(a, Absent):
         return seen
@@ -86,7 +86,7 @@ PREFIX = 9
 
 @cache
 def effects(index: int) -> np.ndarray:
-    """[changed token, position]: how far the logits there move, against the largest of all."""
+    """Return [changed token, position]: the change of logits there, relative to the largest logit."""
     model, tokens = grid.model(index), grid.tokens(1)
     changed = tokens.repeat(T, 1)
     at = torch.arange(T)
@@ -98,7 +98,7 @@ def effects(index: int) -> np.ndarray:
 
 @every_decoding_config
 def test_the_future_does_not_move_the_past(index: int) -> None:
-    """But within a prefix."""
+    """Tokens within a prefix are the exception."""
     moved, start = effects(index), 0 if grid.prefix(grid.config(index), 1) is None else PREFIX
     later, earlier = np.tril_indices(T, -1)
     assert moved[later, earlier][later >= start].max() < ROUNDING
@@ -106,7 +106,7 @@ def test_the_future_does_not_move_the_past(index: int) -> None:
 
 @every_config
 def test_a_token_moves_exactly_those_that_see_it(index: int) -> None:
-    """Through all layers: a token is seen over others that see it."""
+    """Visibility passes through layers: a token also affects those that see tokens that see it."""
     reached = np.eye(T, dtype=bool)
     for layer in layer_configs(grid.config(index).model):
         reached = (seen_by_hand(layer, T, PREFIX).astype(int) @ reached) > 0
@@ -129,7 +129,7 @@ def test_visibility_is_counted_as_it_is_masked(index: int) -> None:
 @every_config
 def test_packed_documents_are_as_if_alone(index: int) -> None:
     model, tokens = grid.model(index), grid.tokens(2)
-    # The second row comes back to an earlier number: that is another document.
+    # the second row returns to an earlier number, which is another document
     lengths = ((4, 9, 1, 12), (11, 2, 13))
     documents = [[n for n, length in enumerate(row) for _ in range(length)] for row in lengths]
     documents[1] = [n % 2 for n in documents[1]]
@@ -147,15 +147,15 @@ def test_packed_documents_are_as_if_alone(index: int) -> None:
 
 
 def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
-    """Relative to the largest value: zeros beside large values round."""
+    """Compare relative to the largest value, because zeros next to large values are rounded."""
     assert a.shape == b.shape
     assert (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1e-3)
 
 
 def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
     config = grid.config(index)
-    model, tokens = grid.randomised(config, kernel="auto" if kernel == "products" else kernel), grid.tokens(2)
-    prefer_products(model, T if kernel == "products" else 0)  # where a layer sees all before it, and adds nothing
+    model, tokens = grid.randomized(config, kernel="auto" if kernel == "products" else kernel), grid.tokens(2)
+    prefer_products(model, T if kernel == "products" else 0)  # if a layer sees all earlier tokens, and has no bias
     logits = model(tokens, prefix=grid.prefix(config, 2))
     documents = torch.arange(T).div(10, rounding_mode="floor").expand(2, T)
     (logits.square().mean() + model(tokens, documents=documents).square().mean()).backward()
@@ -164,23 +164,25 @@ def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
 
 @pytest.fixture
 def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """flex as it is traced, before compilation: there float64 and gradients work on a CPU too, where torch refuses
-    them because its compiler lacks them. What is compiled is in test_flex.py."""
+    """Use flex_attention as it is traced, before compilation, which supports float64 and gradients on a CPU.
+
+    torch's compiler does not support them there. test_flex.py tests the compiled form.
+    """
     monkeypatch.setitem(RULES, "flex", replace(RULES["flex"], lacks=lambda needs: None))
     monkeypatch.setattr(flex, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
 OF_KERNELS = grid.covering("heads", "visibility", "bias", "sinks", "softcap", "scale")
-"""A kernel gets queries, keys, values, a mask, biases, sinks and how to score: no more than these factors make."""
+"""Kernels depend only on queries, keys, values, mask, biases, sinks and scores, which these factors determine."""
 OF_FLEX = {*grid.covering("visibility", "bias", "sinks", "softcap", "scale", alone="heads")}
-"""Flex traces each graph anew, a second of each test. Heads are only sizes to it; what it traces is the rest."""
+"""flex traces every graph, which takes a second per test. Heads only change sizes; other factors change graphs."""
 
 
 @pytest.mark.parametrize("index", OF_KERNELS)
 @pytest.mark.usefixtures("traced_flex")
 def test_kernels_agree_forward_and_backward(index: int) -> None:
-    able = ["sdpa", "blocked", "products"]  # of which, of flex and of the reference, `auto` takes one
+    able = ["sdpa", "blocked", "products"]  # `auto` chooses one of these, flex or the reference
     able += ["flex"] * (index in OF_FLEX)
     model = grid.config(index).model
     if model.attention.softcap is not None:
@@ -205,7 +207,7 @@ def test_kernels_agree_forward_and_backward(index: int) -> None:
 def cached(
     index: int, tokens: Tensor, chunks: list[int], padding: Tensor | None = None, prefix: Tensor | None = None
 ) -> Tensor:
-    """Logits of a forward pass in pieces."""
+    """Return the logits of a forward pass in pieces."""
     model = grid.model(index)
     cache = Cache(model.config, len(tokens), tokens.shape[1], dtype=torch.float64, padding=padding)
     first, *rest = tokens.split(chunks, 1)
@@ -225,7 +227,7 @@ CHUNKS = {
     ("index", "chunks"), [(i, c) for c in CHUNKS for i in decoding[:: 3 if c == "by token" else 1]]
 )
 def test_cached_is_full(index: int, chunks: str) -> None:
-    """By token takes as many passes as there are tokens, and steps of one are in "uneven" too: every third config will do."""
+    """Token by token needs one pass per token, and "uneven" has steps of one token, too: every third config is enough."""
     tokens, first = grid.tokens(2), CHUNKS[chunks][0]
     prefix = grid.prefix(grid.config(index), 2, min(first, PREFIX))
     with torch.no_grad():
@@ -255,9 +257,9 @@ LONGROPE = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [
     ],
 )
 def test_only_angles_that_depend_on_the_length_make_cached_differ(scaling, chunks, is_full) -> None:
-    """The documented exceptions: keys were turned as those of a text as long as it then was."""
+    """These exceptions are documented: keys were rotated for the length that the text had then."""
     config = build_config(grid.BASE, ["model.attention.head_dim=8", f"model.position.scaling={scaling}"])
-    model, tokens = grid.randomised(config), grid.tokens(1, sum(chunks))
+    model, tokens = grid.randomized(config), grid.tokens(1, sum(chunks))
     cache = Cache(model.config, 1, sum(chunks), dtype=torch.float64)
     with torch.no_grad():
         pieces = torch.cat([model(piece, cache=cache) for piece in tokens.split(chunks, 1)], 1)
@@ -267,8 +269,10 @@ def test_only_angles_that_depend_on_the_length_make_cached_differ(scaling, chunk
 
 @every_decoding_config
 def test_cached_is_full_for_prompts_of_unequal_length(index: int) -> None:
-    """Padded on the left, each row is as if alone, however the padded prompts are cut: a text without padding, or where
-    angles turn by the length, another cut."""
+    """A row with padding on the left gives the same as the text alone, for all cuts of the padded prompts.
+
+    If angles depend on the length, it is compared with another cut instead of the text alone.
+    """
     lengths, longest = [14, 6, 1], 14
     texts = [grid.tokens(1, n + T - longest, seed=n) for n in lengths]
     padded = torch.cat([torch.nn.functional.pad(t, (T - t.shape[1], 0)) for t in texts])
@@ -297,7 +301,7 @@ def test_the_cache_is_as_large_as_predicted(index: int) -> None:
     for states, attention in zip(cache.layers, attentions, strict=True):
         if isinstance(attention, Absent):
             continue
-        # That the tests above go round each ring twice at least.
+        # the tests above go around each ring at least twice
         is_bounded = attention.window is not None and attention.stride is None and not attention.global_tokens
         is_chunked = attention.blocks is not None and not attention.blocks.summary
         slots = attention.blocks.size if is_chunked else attention.window if is_bounded else T

@@ -1,4 +1,4 @@
-"""Generation with the cache is that without: whole or in chunks, padded or alone, in one go or several."""
+"""Generation with the cache equals that without: whole or in chunks, padded or alone, in one or several calls."""
 
 import copy
 from collections import Counter
@@ -40,7 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def tiny(*overrides: str) -> Decoder:
-    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing."""
+    """Return a float64 decoder with random parameters, because zero biases and unit norms would hide errors."""
     raw: dict[str, Any] = {
         "model": {
             "vocab_size": 19,
@@ -76,7 +76,7 @@ def test_with_a_prefix_the_cache_changes_nothing(chunk: int | None) -> None:
 
 
 def recomputed(model: Decoder, tokens: Tensor, n: int) -> Tensor:
-    """Greedy, the whole text through the model for every token."""
+    """Generate greedily, and pass the whole text through the model for every token."""
     for _ in range(n):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), dim=1)
     return tokens
@@ -95,7 +95,7 @@ def test_greedy_with_the_cache_is_greedy_without(model: Decoder) -> None:
 
 
 def test_prefill_in_chunks_changes_nothing(model: Decoder) -> None:
-    """Nor for the ten tokens after it, with which every window and ring has moved on."""
+    """It does not change the next ten tokens either, which move every window and ring."""
     prompts = text(15, batch=2)
     logits, expected = model(prompts)[:, -1], archlab.generate(model, prompts, 10)
     for chunk in (None, 1, 2, 7, 14, 15, 99):
@@ -119,7 +119,7 @@ def test_unequal_prompts_side_by_side_are_each_alone(model: Decoder, temperature
     whole, pieces = (write(tokens, padding=padding, prefill_chunk=chunk) for chunk in (None, 4))
     assert whole.shape == (4, 23)
     for row, (alone, p) in enumerate(zip(texts, padding.tolist(), strict=True)):
-        # The same place in the batch, for each place draws from a stream of its own.
+        # the same place in the batch, because each place has its own random stream
         expected = write(alone.expand(row + 1, -1))[row]
         assert torch.equal(whole[row, p:], expected)
         assert torch.equal(pieces[row, p:], expected)
@@ -215,7 +215,7 @@ def test_int32_prompts_and_no_new_tokens() -> None:
 
 
 def gaps_to_the_full_pass(scaling: str) -> list[float]:
-    """Of each of ten steps that cross the original length of 8."""
+    """Return the gap of each of ten steps that cross the original length of 8."""
     model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
     session = Session(model, text(5), capacity=30)
     full = [(session.logits() - model(session.tokens_BT)[:, -1]).abs().max().item() for _ in session.write(10)]
@@ -224,7 +224,7 @@ def gaps_to_the_full_pass(scaling: str) -> list[float]:
 
 
 def test_dynamic_ntk_is_the_exception() -> None:
-    """Documented: each key stays turned as it was when it was read."""
+    """This is documented: each key keeps the rotation that it had when it was read."""
     gaps = gaps_to_the_full_pass("{kind: dynamic, factor: 4, original_max_seq_len: 8}")
     assert max(gaps[:3]) < 1e-10
     assert min(gaps[3:]) > 1e-4
@@ -247,7 +247,7 @@ def test_longrope_reads_all_again_where_its_factors_change() -> None:
 @pytest.mark.parametrize("read_at_once", [1, 2, 6])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
 def test_longrope_whatever_is_read_where_its_factors_change(read_at_once: int, chunk: int | None) -> None:
-    """Unequal texts, of which the shorter crosses the original length of 8 later than the other."""
+    """The texts differ in length, and the shorter one crosses the original length of 8 later."""
     scaling = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1], long_factor: [2, 3]}"
     model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
     texts = [text(18)[0], text(16)[0]]
@@ -394,7 +394,7 @@ def test_the_cache_is_used_under_autocast_too() -> None:
 
 @pytest.mark.parametrize("choice", ["gqa, window", "learned", "alibi, window"])
 def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Padded or not, over several sessions, with reading in between; traced once, and not compiled to C++ here."""
+    """Test with and without padding, over several sessions and with reads in between. It is only traced, not compiled."""
     torch.compiler.reset()
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
@@ -411,7 +411,7 @@ def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monk
 
 
 def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bfloat16 on a CPU, where torch's own product of one row is slow; with no more error than that."""
+    """It does so in bfloat16 on a CPU, where torch's product of one row is slow. The error is not larger."""
     torch.compiler.reset()
     used = list[Counter[str]]()
 
@@ -435,7 +435,7 @@ def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPat
 
 
 def test_tokens_are_written_where_the_prompt_stands() -> None:
-    """Whole texts are not copied for every token; reading on beyond the capacity is refused by the cache alone."""
+    """Whole texts are not copied for every token. Only the cache refuses to read beyond its capacity."""
     session = Session(tiny(), text(5), 9)
     (address,) = {session.tokens_BT.data_ptr() for _ in session.write(5)}
     assert session.tokens_BT.shape == (1, 10)
@@ -447,7 +447,7 @@ def test_tokens_are_written_where_the_prompt_stands() -> None:
 
 
 def test_an_uncompiled_step_reads_the_slots_that_are_filled_and_makes_one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the capacity; a ring is read whole. Made of true and false, each layer would make the mask anew."""
+    """This holds for every capacity; a ring is read as a whole. Each layer would convert a boolean mask again."""
     layers = "model.layers={a: {attention.window: 3}, b: {}, pattern: [a, b, b]}"
     session = Session(tiny(layers, "model.n_layers=3"), text(5), 50)
     session.logits()

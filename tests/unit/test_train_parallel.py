@@ -1,4 +1,4 @@
-"""What is said of processes that cannot be divided as asked, and what one of several has of a component."""
+"""Errors for divisions of processes that are not possible, and one process's share of a component."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, what a kill may leave in it, and who may write to it."""
+"""Folder of a run: which run it belongs to, what a killed process may leave, and who may write to it."""
 
 import json
 import math
@@ -160,7 +160,7 @@ JUNK = [b"", b"{", b"\xff\xfe", b"[]", b"7", b"null", DEEP]
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("damage", JUNK)
 def test_a_damaged_environment_is_a_message(claimed, tokenizer, damage, listed):
-    """Also where no digest tells."""
+    """The message appears even without a digest."""
     (claimed.path / "env.json").write_bytes(damage)
     if not listed:
         (claimed.path / "digests.json").unlink()
@@ -204,7 +204,7 @@ def test_damaged_digests_are_a_message(claimed, tokenizer, damage):
 
 
 def test_damage_stays_damage_when_a_kill_leaves_it(tmp_path, monkeypatch):
-    """The list comes before the file that is to replace the damaged one."""
+    """The list of digests is written before the file that replaces the damaged one."""
     file = tmp_path / "file"
     for content in ("first", "second"):
         digests.write_with_digests(tmp_path, {"file": content})
@@ -269,7 +269,7 @@ def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokeni
         process.kill()
         process.communicate()
     with RunFolder(tmp_path / "run").locked():
-        pass  # the kernel frees the lock of a process that was killed
+        pass  # the kernel releases the lock of a killed process
     (first,) = [rate for rate, words in said.items() if words == "mine\n"]
     assert [words for rate, words in said.items() if rate != first] == [
         f"{tmp_path / 'run'}: another process is training this run\n"
@@ -278,7 +278,7 @@ def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokeni
 
 
 def test_only_who_holds_the_folder_writes_its_config(tmp_path, monkeypatch):
-    """Else one run's config could stand beside another's weights."""
+    """Otherwise a folder could have the config of one run and the weights of another."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     folder, text = RunFolder(tmp_path / "run"), write_text(tmp_path)
     with folder.locked(), pytest.raises(UserError, match="another process is training this run"):
@@ -372,7 +372,7 @@ def test_a_summary_that_cannot_be_is_damage(claimed, change):
 
 
 def test_training_writes_nothing_through_a_link(claimed, tmp_path):
-    """In a folder from somebody else: the metrics and the lock are appended to, and checkpoints are made in a folder."""
+    """In someone else's folder, training appends to the metrics and the lock, and makes checkpoints in a folder."""
     (tmp_path / "victim").write_text("precious\n")
     (claimed.path / "metrics.jsonl").unlink(missing_ok=True)
     (claimed.path / "metrics.jsonl").symlink_to(tmp_path / "victim")

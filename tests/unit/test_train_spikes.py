@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient jumps: found by a plain formula, and noted, skipped or passed over."""
+"""Steps whose loss or gradient jumps: detected by a simple formula, and noted, skipped or passed over."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from archlab.training.train import train
 from tiny import config
 
 AT = 13
-"""The batch, counted from 0, whose text is unlike all other."""
+"""Batch, counted from 0, whose text is unlike all other text."""
 
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("shared_cache")
 
 @pytest.fixture
 def read(monkeypatch):
-    """The batches that were read; from AT on `bad` of them are of one token that no other text has so often."""
+    """Record the batches that are read. From AT on, `bad` batches consist of one token that is rare elsewhere."""
     seen, plain = [], TextData.batch
 
     def batch(data, seed, step, rows, seq_len):
@@ -77,7 +77,7 @@ def test_noted(text, tmp_path, read):
 
 
 def test_skipped(text, tmp_path, read, monkeypatch):
-    """No update is made of the batch; all others are."""
+    """Only this batch makes no update."""
     changed, update = [], training.update
 
     def watched(model: Decoder, *args):
@@ -97,7 +97,10 @@ def test_skipped(text, tmp_path, read, monkeypatch):
 
 @pytest.mark.slow
 def test_gone_back(text, tmp_path, read):
-    """To the checkpoint of step 10, and on with the text after the spike; a run that is stopped later goes on so too."""
+    """The run goes back to the checkpoint of step 10, and continues with the text after the spike.
+
+    A run that is stopped later resumes in the same way.
+    """
     seen, _ = read
     whole = train(settings(text, "rewind"), tmp_path / "whole", Callback())
     assert seen == [*range(AT + 1), *range(AT + 1, AT + 11)]
