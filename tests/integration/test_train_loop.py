@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path
     assert recorder.steps[0].step == 4
     (damage,) = recorder.notes
     assert "step-00000006/optimizer.safetensors: damaged" in damage
-    assert damage.endswith("; the one before is used")
+    assert damage.endswith("; the checkpoint before it is used")
     assert ", step 3 of " in recorder.weights
 
 
