@@ -39,7 +39,7 @@ SHAPES = {
 
 def transformers_config(shape: Shape) -> Any:
     """As transformers' Llama."""
-    from transformers import LlamaConfig
+    from transformers.models.llama.configuration_llama import LlamaConfig
 
     return LlamaConfig(
         vocab_size=shape.vocab_size, hidden_size=shape.d_model, intermediate_size=shape.d_ff,
@@ -50,7 +50,7 @@ def transformers_config(shape: Shape) -> Any:
 
 def build_transformers(shape: Shape) -> nn.Module:
     """transformers' Llama."""
-    from transformers import LlamaForCausalLM
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     return LlamaForCausalLM(transformers_config(shape))
 

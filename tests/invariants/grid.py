@@ -1,9 +1,16 @@
-"""Pairwise grid over all architectural choices: some config contains each pair of values that the rules allow."""
+"""Pairwise grid over all architectural choices: some config contains each pair of values that the rules allow.
+
+Drawing all rows takes half a minute. So grid.json keeps them, and only pairs of values that it lacks are drawn when this
+module is imported. `python tests/invariants/grid.py` draws all rows again and writes the file.
+"""
 
 import functools
 import itertools
+import json
 import random
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +28,10 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 
 VOCABULARY, SEQ_LEN, AT_LEAST = 23, 26, 320
+STORED = Path(__file__).with_name("grid.json")
+Pair = tuple[str, Any, str, Any]
+Rows = dict[tuple[str, ...], dict[str, Any]]
+"""Overrides -> their row."""
 BASE: dict[str, Any] = {
     "model": {"vocab_size": VOCABULARY, "d_model": 24, "n_layers": 2, "max_seq_len": 32, "attention": {"n_heads": 4}}
 }
@@ -236,7 +247,7 @@ def _is_valid(overrides: tuple[str, ...]) -> bool:
         return False
 
 
-def _pairs(row: dict[str, Any]) -> set[tuple[str, Any, str, Any]]:
+def _pairs(row: dict[str, Any]) -> set[Pair]:
     return {(a, row[a], b, row[b]) for a, b in itertools.combinations(FACTORS, 2)}
 
 
@@ -279,14 +290,13 @@ def _fuller(row: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return _fuller(_fuller(row, dict(factors[:middle])), dict(factors[middle:]))
 
 
-@functools.cache
-def _grid() -> tuple[dict[tuple[str, ...], dict[str, Any]], frozenset[tuple[str, Any, str, Any]]]:
-    """Return overrides -> their row, and the pairs that are in no row."""
+def _drawn(rows: Rows, impossible: set[Pair]) -> tuple[Rows, set[Pair]]:
+    """Return the rows, extended until they contain all pairs of values, and the pairs that no row can contain."""
     draw = random.Random(0)
-    every = [(a, x, b, y) for a, b in itertools.combinations(FACTORS, 2) for x in FACTORS[a] for y in FACTORS[b]]
-    missing, impossible = set(every), set()
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for pair in every:
+    pairs = [(a, x, b, y) for a, b in itertools.combinations(FACTORS, 2) for x in FACTORS[a] for y in FACTORS[b]]
+    rows, impossible = dict(rows), impossible.intersection(pairs)
+    missing = set(pairs).difference(impossible, *map(_pairs, rows.values()))
+    for pair in pairs:
         if pair not in missing:
             continue
         a, x, b, y = pair
@@ -302,13 +312,51 @@ def _grid() -> tuple[dict[tuple[str, ...], dict[str, Any]], frozenset[tuple[str,
         row = {f: draw.choice(values) for f, values in FACTORS.items()}
         if _is_valid(_overrides(row)):
             rows[_overrides(row)] = row
-    return rows, frozenset(impossible)
+    return rows, impossible
+
+
+def stored() -> tuple[Rows, set[Pair]]:
+    """Return the rows and impossible pairs of grid.json, without those whose factors or values no longer exist."""
+    text = json.loads(STORED.read_text(encoding="utf-8"))
+    values = {
+        f: [value if isinstance(value, str) else tuple(value) for value in text["values"][f]] for f in text["values"]
+    }
+    rows = [{f: values[f][number] for f, number in zip(values, row, strict=True)} for row in text["rows"]]
+    rows = [row for row in rows if list(row) == list(FACTORS) and all(row[f] in FACTORS[f] for f in row)]
+    return {_overrides(row): row for row in rows}, {
+        (a, values[a][x], b, values[b][y]) for a, x, b, y in text["left_out"]
+    }
+
+
+def store(rows: Rows, impossible: set[Pair]) -> None:
+    """Write grid.json: the values, and rows and pairs as indices of values."""
+    values = [f"  {json.dumps(f)}: {json.dumps(FACTORS[f])}" for f in FACTORS]
+    places = [f"  {[FACTORS[f].index(row[f]) for f in FACTORS]}" for row in rows.values()]
+    pairs = sorted([a, FACTORS[a].index(x), b, FACTORS[b].index(y)] for a, x, b, y in impossible)
+    values, places, pairs = (",\n".join(lines) for lines in (values, places, [f"  {json.dumps(p)}" for p in pairs]))
+    text = f'{{"values": {{\n{values}\n}}, "rows": [\n{places}\n], "left_out": [\n{pairs}\n]}}\n'
+    STORED.write_text(text, encoding="utf-8")
+
+
+@functools.cache
+def _grid() -> tuple[Rows, set[Pair]]:
+    return _drawn(*stored())
 
 
 @functools.cache
 def grid() -> tuple[tuple[str, ...], ...]:
     """Return at least AT_LEAST sets of overrides, the same in every run."""
     return tuple(_grid()[0])
+
+
+def rows_with_each_override(times: int) -> list[int]:
+    """Return rows in which every override occurs `times` times, if it occurs that often in all rows."""
+    chosen, seen = list[int](), Counter[str]()
+    for index, overrides in enumerate(grid()):
+        if any(seen[override] < times for override in overrides):
+            chosen.append(index)
+            seen.update(overrides)
+    return chosen
 
 
 def covering(*factors: str, alone: str | None = None) -> list[int]:
@@ -331,7 +379,7 @@ def _value(row: dict[str, Any], factor: str) -> Any:
     return kind if factor == "position" or kind in ("alibi", "t5", "shaw") else None
 
 
-def left_out() -> frozenset[tuple[str, Any, str, Any]]:
+def left_out() -> set[Pair]:
     """Return pairs of values for which no valid config was found."""
     return _grid()[1]
 
@@ -385,3 +433,7 @@ def turns_by_length(config: Config, length: int = SEQ_LEN) -> bool:
     """
     scalings = [getattr(layer.position, "scaling", None) for layer in layer_configs(config.model)]
     return any(isinstance(s, DynamicNTK | Longrope) and s.original_max_seq_len < length for s in scalings)
+
+
+if __name__ == "__main__":
+    store(*_drawn({}, set()))

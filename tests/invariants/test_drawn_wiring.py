@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import grid
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from archlab.model.context import Context, start_pass
 from archlab.model.decoder import Decoder
 from archlab.model.mlp import MLP
 from archlab.report.drawings.block import block_diagram
-from tests.invariants import grid
 from tests.reference.drawn import Picture, Rect
 
 

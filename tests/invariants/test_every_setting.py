@@ -6,7 +6,6 @@ that no field is listed here.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -331,17 +330,7 @@ def outcome(
     return seen
 
 
-def bases() -> list[int]:
-    """Return configs of the grid in which every choice occurs twice, if it occurs twice in the grid."""
-    chosen, seen = [], Counter[str]()
-    for index, overrides in enumerate(grid.grid()):
-        if any(seen[override] < 2 for override in overrides):
-            chosen.append(index)
-            seen.update(overrides)
-    return [PLAIN, *chosen]
-
-
-BASES = bases()
+BASES = [PLAIN, *grid.rows_with_each_override(2)]
 PATHS = by_path()
 
 
