@@ -303,7 +303,7 @@ def test_empty_prompts_are_refused() -> None:
 
 def test_a_full_cache_says_so() -> None:
     session = Session(tiny(), text(5), capacity=7)
-    with pytest.raises(UserError, match="the cache holds 7 tokens"):
+    with pytest.raises(UserError, match="the cache has room for 7 tokens"):
         list(session.write(4))
 
 
@@ -331,7 +331,7 @@ def test_tokens_documents_and_cache_must_agree() -> None:
     ):
         with pytest.raises(UserError, match=message):
             model(text(5), **given)
-    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: \[batch, seq\]"):
+    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: a tensor \[batch, seq\]"):
         model(text(5)[0])
 
 

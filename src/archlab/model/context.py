@@ -105,8 +105,8 @@ class ForwardPass:
     """Length of each text's prefix, whose tokens see each other in prefix layers; None: no prefix."""
     cache: Cache | None
     dtype: torch.dtype
-    of_all: "ForwardPass | None" = None
-    """The pass of all tokens, if this process has only some tokens of each row; otherwise None."""
+    whole: "ForwardPass | None" = None
+    """Pass of all tokens, if this process has only some tokens of each row; otherwise None."""
     runs: tuple[range, ...] | None = None
     """Indices of this process's tokens; None if it has all of them."""
 
@@ -118,7 +118,7 @@ class ForwardPass:
             lengths_BT=self.lengths_BT if self.starts_BT is None else part.own(self.lengths_BT),
             starts_BT=None if self.starts_BT is None else part.own(self.starts_BT),
             is_plain=False,
-            of_all=self,
+            whole=self,
             runs=part.runs,
         )
 
@@ -150,7 +150,7 @@ class ForwardPass:
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
             return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
-        key_BS = self.of_all.positions_BT if self.of_all else query_BT
+        key_BS = self.whole.positions_BT if self.whole else query_BT
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
         is_plain = self.is_plain and is_plain_causal(attention, T)
@@ -168,8 +168,8 @@ class ForwardPass:
         )
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
-        is_whole = self.of_all is None and (self.is_plain or self.starts_BT is not None)
-        key_starts_BS = self.of_all.starts_BT if self.of_all else None
+        is_whole = self.whole is None and (self.is_plain or self.starts_BT is not None)
+        key_starts_BS = self.whole.starts_BT if self.whole else None
         mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS, self.runs)
         mask.prepare(is_biased=is_biased)
         return mask

@@ -17,7 +17,7 @@ class Result(NamedTuple):
 
     shape: Sequence[int]
     dtype: torch.dtype | None
-    """None: any floating-point dtype."""
+    """Required dtype; None means any floating-point dtype."""
     broadcasts: bool = False
     """Whether any axis may have size 1 instead."""
 
@@ -56,13 +56,13 @@ def checked_function(
     return partial(_call, kind, name, function, expected)
 
 
-def check_tensor(kind: type[Registered], function: str, value: Any, wanted: Result) -> None:
-    """Raise UserError if the value that a user's code returned is not the wanted tensor."""
+def check_tensor(kind: type[Registered], function: str, value: Any, required: Result) -> None:
+    """Raise UserError if the value that a user's code returned is not the required tensor."""
     if not isinstance(value, Tensor):
-        raise breach(kind, f"{function} returned {short(value)}; allowed: {_in_words(wanted)}")
-    if not (_has_shape(value.shape, wanted) and _has_dtype(value, wanted.dtype)):
+        raise breach(kind, f"{function} returned {short(value)}; allowed: {_in_words(required)}")
+    if not (_has_shape(value.shape, required) and _has_dtype(value, required.dtype)):
         returned = _in_words(Result(value.shape, value.dtype))
-        raise breach(kind, f"{function} returned {returned}; allowed: {_in_words(wanted)}")
+        raise breach(kind, f"{function} returned {returned}; allowed: {_in_words(required)}")
 
 
 def _check_output(
@@ -72,8 +72,8 @@ def _check_output(
     arguments: tuple[Any, ...],
     output: Any,
 ) -> None:
-    if wanted := expected(*arguments):
-        check_tensor(kind, f"{type(module).__name__}.forward", output, wanted)
+    if required := expected(*arguments):
+        check_tensor(kind, f"{type(module).__name__}.forward", output, required)
 
 
 def _call(
@@ -85,23 +85,23 @@ def _call(
     **named: Any,
 ) -> Any:
     output = function(*arguments, **named)
-    if wanted := expected(*arguments):
-        check_tensor(kind, name, output, wanted)
+    if required := expected(*arguments):
+        check_tensor(kind, name, output, required)
     return output
 
 
-def _has_shape(shape: Sequence[int], wanted: Result) -> bool:
-    if not wanted.broadcasts:
-        return tuple(shape) == tuple(wanted.shape)
-    return len(shape) == len(wanted.shape) and all(n in (1, m) for n, m in zip(shape, wanted.shape, strict=True))
+def _has_shape(shape: Sequence[int], required: Result) -> bool:
+    if not required.broadcasts:
+        return tuple(shape) == tuple(required.shape)
+    return len(shape) == len(required.shape) and all(n in (1, m) for n, m in zip(shape, required.shape, strict=True))
 
 
-def _has_dtype(value: Tensor, wanted: torch.dtype | None) -> bool:
+def _has_dtype(value: Tensor, required: torch.dtype | None) -> bool:
     """Whether a tensor has the dtype. Under autocast torch chooses the dtype of some operations."""
-    if value.dtype == wanted:
+    if value.dtype == required:
         return True
-    is_any = wanted is None or torch.is_autocast_enabled(value.device.type)
-    return is_any and value.dtype in (torch.float32, torch.bfloat16, torch.float16, wanted or torch.float64)
+    is_any = required is None or torch.is_autocast_enabled(value.device.type)
+    return is_any and value.dtype in (torch.float32, torch.bfloat16, torch.float16, required or torch.float64)
 
 
 def _in_words(result: Result) -> str:

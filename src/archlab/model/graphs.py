@@ -33,11 +33,11 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def check_compiler(asked: str) -> None:
-    """Raise UserError if this machine has no C++ compiler. `asked` names the setting that needs one."""
+def check_compiler(setting: str) -> None:
+    """Raise UserError if this machine has no C++ compiler. `setting` names the setting that needs one."""
     if not has_compiler():
         raise UserError(
-            f"{asked}: torch compiles to C++, but no C++ compiler was found; install g++, or name a compiler in $CXX"
+            f"{setting}: torch compiles to C++, but no C++ compiler was found; install g++, or name a compiler in $CXX"
         )
 
 

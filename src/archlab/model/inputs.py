@@ -15,8 +15,8 @@ def check_inputs(
 ) -> None:
     """Raise UserError if tokens, documents, prefix or cache do not fit the model or each other."""
     if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
-        found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
-        raise UserError(f"tokens: {found}; allowed: a tensor [batch, seq] of int64 or int32")
+        value = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
+        raise UserError(f"tokens: {value}; allowed: a tensor [batch, seq] of int64 or int32")
     if documents is not None and documents.shape != tokens_BT.shape:
         raise UserError(f"documents: {list(documents.shape)}; allowed: the tokens' shape, {list(tokens_BT.shape)}")
     if documents is not None and cache is not None:
@@ -52,5 +52,5 @@ def _check_prefix(
     padding_B1 = cache.padding_B1 if cache else prefix_B.new_zeros(1, 1)
     longest_B1 = (T - padding_B1).clamp(min=0)
     if ((prefix_B[:, None] < 0) | (prefix_B[:, None] > longest_B1)).any():
-        found = f"{prefix_B.tolist()} tokens of texts of {longest_B1.expand(B, 1).flatten().tolist()}"
-        raise UserError(f"prefix: {found}; allowed: 0 to the text's length in this pass")
+        value = f"{prefix_B.tolist()} tokens of texts of {longest_B1.expand(B, 1).flatten().tolist()}"
+        raise UserError(f"prefix: {value}; allowed: 0 to the text's length in this pass")

@@ -270,7 +270,7 @@ class Attend:
         training: bool,
         is_cached: bool,
     ) -> Tensor:
-        """-> [B, H, T, V]."""
+        """Return [B, H, T, V]."""
         needs = in_call(self.needs, q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
         softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
         return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

@@ -1,6 +1,6 @@
 """Attention masks: which keys each query sees. A mask is a rule and positions; a kernel makes only the form it needs.
 
-Shapes: B batch (1 where all rows are alike), Q queries, S keys.
+Shapes: B batch (1 if all rows are equal), Q queries, S keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ class Given:
     """Mask that is already a tensor."""
 
     dense: Tensor
-    """[B, Q, S]."""
+    """[B, Q, S], true if the query sees the key."""
 
     @property
     def tiles(self) -> "BlockMask":
@@ -82,7 +82,7 @@ class Visible:
 
     rule: Visibility
     query_BQ: Tensor
-    """Positions; negative ones are padding."""
+    """Positions of the queries; negative for padding."""
     key_BS: Tensor
     prefix_B11: Tensor | None = None
     """Length of each text's prefix, whose tokens see each other if the rule is prefix; None: no prefix."""
@@ -239,8 +239,8 @@ def stretches(
 ) -> list[Stretch]:
     """Return the blocks of one text without a prefix. With `runs`, only those of the queries with these indices."""
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
-    wanted = blocks if runs is None else query_blocks.of_runs(blocks, runs)
-    return [_stretch(rule, of_one_size, device) for of_one_size in wanted]
+    selected = blocks if runs is None else query_blocks.of_runs(blocks, runs)
+    return [_stretch(rule, of_one_size, device) for of_one_size in selected]
 
 
 def _stretch(rule: Visibility, blocks: QueryBlocks, device: torch.device) -> Stretch:

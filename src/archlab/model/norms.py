@@ -186,7 +186,7 @@ class HeadNorm(nn.Module):
         self.norm = make_norm(config.qk_norm, *shape[scope])
 
     def forward(self, x_BHTC: Tensor) -> Tensor:
-        """[B, heads, T, C] -> the same."""
+        """[B, heads, T, C] -> the same shape."""
         if isinstance(self.norm, nn.Identity) or self.scope == "head":
             return self.norm(x_BHTC)
         x_BTHC = x_BHTC.transpose(1, 2)

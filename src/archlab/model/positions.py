@@ -69,7 +69,7 @@ class AlibiBias(nn.Module):
         self.slopes = slopes(heads.n_heads, config.max_bias)
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """-> [B or 1, H, Q, S]."""
+        """Return [B or 1, H, Q, S]."""
         slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=wide(q_BHQC.dtype))
         if self.form == "falcon":
             rounded_BHQS = slopes_H.bfloat16()[:, None, None] * -distance_BQS[:, None].bfloat16()
@@ -101,7 +101,7 @@ class T5Bias(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.buckets, heads.n_heads))
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Tensor:
-        """-> [B or 1, H, Q, S]; the queries are not used."""
+        """Return [B or 1, H, Q, S]; the queries are not used."""
         buckets = bucket(distance_BQS.clamp(min=0), self.config.buckets, self.config.max_distance)
         return at_least_float32(self.weight)[buckets].movedim(-1, 1)
 
@@ -109,7 +109,7 @@ class T5Bias(nn.Module):
 def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Return the bucket of each distance >= 0.
 
-    Half the buckets are for single distances; the others grow logarithmically up to max_distance.
+    Half the buckets are for single distances; the others are logarithmic up to max_distance.
     """
     exact = buckets // 2
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
@@ -129,7 +129,7 @@ class ShawBias(nn.Module):
         self.scale = heads.scale
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """-> [B, H, Q, S]."""
+        """Return [B, H, Q, S]."""
         with without_autocast(q_BHQC):
             per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(wide(q_BHQC.dtype)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)

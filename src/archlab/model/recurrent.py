@@ -109,7 +109,7 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
 def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
     """Return initial values: A_log = ln A, A from `least` to `most`, and dt_bias for steps dt from 0.001 to 0.1.
 
-    dt is softplus(dt_bias) at first. Published code draws A uniformly and dt log-uniformly. Here they are evenly
+    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here they are evenly
     spaced, and the order of dt is unrelated to that of A, so that they do not depend on a seed.
     """
     heads = torch.arange(n_heads, dtype=torch.float64)

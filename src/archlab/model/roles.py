@@ -114,8 +114,8 @@ def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -
     if not isinstance(module, nn.Module):
         raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
     for part, name in product(module.modules(), ("constants", "roles")):
-        if not isinstance(found := getattr(part, name, {}), dict):
-            raise breach(kind, f"{type(part).__name__}.{name} is {short(found)}; allowed: a dict of parameters' names")
+        if not isinstance(value := getattr(part, name, {}), dict):
+            raise breach(kind, f"{type(part).__name__}.{name} is {short(value)}; allowed: a dict of parameters' names")
     try:
         made = list(roles_of(module))
     except TypeError as error:
@@ -126,8 +126,8 @@ def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -
         ) from None
     for name, parameter, _, constant in made:
         if not _can_start_at(parameter, constant):
-            found = f"{name.lstrip('.')} {list(parameter.shape)} starts at {short(constant)}"
-            raise breach(kind, f"{found}; allowed: a number, or a tensor of its shape")
+            value = f"{name.lstrip('.')} {list(parameter.shape)} starts at {short(constant)}"
+            raise breach(kind, f"{value}; allowed: a number, or a tensor of its shape")
     n_made = sum(of.parameter.numel() for of in made)
     if n_made != n_stated:
         raise breach(kind, f"{kind.__name__} says {n_stated:,} parameters, but its module has {n_made:,}")

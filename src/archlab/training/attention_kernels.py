@@ -20,10 +20,10 @@ from archlab.model.softmax import Softmax
 from archlab.training.device import Device
 
 LONG = 1024
-"""Length of windows from which a note mentions kernels that multiply every query with every key."""
+"""Window length, in tokens, from which a note mentions kernels that multiply every query with every key."""
 
 SHORT = 512
-"""Longest window for attention by products, which keeps all weights: their memory grows with the square of it."""
+"""Longest window, in tokens, for attention by products, whose memory grows with the square of the length."""
 
 WORTHWHILE = 1.1
 """Speed relative to torch's kernel from which attention by products is used, because products round more."""
@@ -65,7 +65,7 @@ def attention_kernels(
     on_cuda: bool,
     products_up_to: int,
 ) -> dict[str, int]:
-    """Return name of a kernel -> number of layers that use it.
+    """Return the number of layers that use each kernel, by its name.
 
     `sdpa, whole` and `reference` multiply every query with every key. `runs`: indices of this process's tokens if
     several processes divide each window.

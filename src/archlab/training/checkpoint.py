@@ -76,8 +76,8 @@ class TensorParts:
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
         self._reader = HuggingFaceStorageReader(str(folder))
-        found = self._reader.read_metadata().state_dict_metadata
-        tensors = {name: x for name, x in found.items() if isinstance(x, TensorStorageMetadata)}
+        metadata = self._reader.read_metadata().state_dict_metadata
+        tensors = {name: x for name, x in metadata.items() if isinstance(x, TensorStorageMetadata)}
         self.forms = {name: Form(x.size, x.properties.dtype) for name, x in tensors.items()}
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
@@ -141,7 +141,7 @@ def complete(temporary: Path, metrics: bytes) -> None:
 
 @dataclass(frozen=True)
 class Retention:
-    """Rule for which checkpoints of a run are kept, and which of them hold the optimizer's state."""
+    """Rule that decides which checkpoints of a run are kept, and which of them hold the optimizer's state."""
 
     keep: Keep
     last_step: int

@@ -36,17 +36,17 @@ def shared_by(n_processes: int, config: Config) -> TrainConfig:
     """
     train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)
-    asked = config.train.micro_batch_tokens
+    micro_batch = config.train.micro_batch_tokens
     if rest:
-        found = f"{train.batch_tokens:,} ({train.rows} windows) for {n_processes} processes"
+        message = f"{train.batch_tokens:,} ({train.rows} windows) for {n_processes} processes"
         allowed = f"a multiple of {n_processes * train.seq_len:,}"
-        raise ConfigError([Problem("train.batch_tokens", f"{found}; allowed: {allowed}")], "the config")
-    if asked and own % (asked // train.seq_len):
+        raise ConfigError([Problem("train.batch_tokens", f"{message}; allowed: {allowed}")], "the config")
+    if micro_batch and own % (micro_batch // train.seq_len):
         n_own = f"{own * train.seq_len:,}"
-        found = f"{asked:,}; each of {n_processes} processes has {n_own} tokens of a batch"
-        problem = Problem("train.micro_batch_tokens", f"{found}; allowed: a divisor of {n_own}")
+        message = f"{micro_batch:,}; each of {n_processes} processes has {n_own} tokens of a batch"
+        problem = Problem("train.micro_batch_tokens", f"{message}; allowed: a divisor of {n_own}")
         raise ConfigError([problem], "the config")
-    return train if asked else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
+    return train if micro_batch else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
 
 
 def decides_by_micro_batch(model: ModelConfig) -> bool:
@@ -65,8 +65,8 @@ def has_dropout(model: ModelConfig) -> bool:
 
 def _check_probes(train: TrainConfig, world: World) -> None:
     if world.size > 1 and train.probe_every:
-        found = f"{train.probe_every}; probes run in a single process only, but there are {world.size}; allowed: null"
-        raise ConfigError([Problem("train.probe_every", found)], "the config")
+        message = f"{train.probe_every}; probes run in a single process only, but there are {world.size}; allowed: null"
+        raise ConfigError([Problem("train.probe_every", message)], "the config")
 
 
 def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world: World) -> None:
@@ -96,8 +96,8 @@ def check_dealt(model: ModelConfig, n: int) -> None:
     """Raise ConfigError if experts cannot be distributed over `n` processes (`parallel.expert`)."""
     mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE)]
     if n > 1 and not mixtures:
-        found = f"{n}, but no layer has experts; allowed: 1"
-        raise ConfigError([Problem("parallel.expert", found)], "the config")
+        message = f"{n}, but no layer has experts; allowed: 1"
+        raise ConfigError([Problem("parallel.expert", message)], "the config")
     for mixture in mixtures:
         try:
             mixture.dealt(n)

@@ -30,8 +30,8 @@ def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
     """
     if config.parallel.tensor * config.parallel.expert * config.parallel.context > 1:
         if train.compile is True:
-            found = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
-            raise ConfigError([Problem("train.compile", found)], "the config")
+            message = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
+            raise ConfigError([Problem("train.compile", message)], "the config")
         return False
     if train.compile == "auto":
         flops = training_flops(config.model, train.seq_len) * train.trained
@@ -44,7 +44,7 @@ def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
 def compile_layers(model: Decoder) -> None:
     """Compile layers in place, when they first run. Layers of the same config share the compiled code.
 
-    Later runs find it in torch's cache.
+    Later runs find the code in torch's cache, unless that was deleted.
     """
     allow_forms()
     for layer in model.layers:

@@ -127,6 +127,6 @@ def predict(
 
 
 def _shared(n_windows: int, rows: int, world: World) -> Iterator[slice]:
-    """Yield slices of this process's windows, `rows` at a time. All processes have as many slices; some are empty."""
+    """Yield slices of this process's windows, `rows` at a time. All have the same number; some are empty."""
     for start in range(0, n_windows, rows * world.readers):
         yield slice(start + world.reader * rows, start + (world.reader + 1) * rows)

@@ -12,7 +12,7 @@ class Measure(NamedTuple):
 
     title: str
     says: str
-    """Short explanation."""
+    """Explanation in a few words."""
     unit: Literal["number", "share", "count"]
     is_logarithmic: bool
     """Whether it is shown on a logarithmic scale."""

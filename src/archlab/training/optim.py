@@ -82,8 +82,8 @@ def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
 
 def _check_optimizer(kind: type[Registered], optimizer: Any, *_: Any) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
-        found = type(optimizer).__name__
-        raise breach(kind, f"its factory made a {found}; allowed: a torch.optim.Optimizer")
+        made = type(optimizer).__name__
+        raise breach(kind, f"its factory made a {made}; allowed: a torch.optim.Optimizer")
     if any("lr_multiplier" not in group for group in optimizer.param_groups):
         raise breach(kind, "it has groups without lr_multiplier; hand on the groups as they are")
     check_arguments(kind, optimizer.step, "")

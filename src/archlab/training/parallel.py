@@ -159,7 +159,7 @@ def share_components(model: Decoder, mesh: DeviceMesh) -> None:
 
 
 class _TensorGroup(_Group):
-    """The processes that share components."""
+    """Group of processes that divide components."""
 
     def fit(self, whole: nn.Module, own: nn.Module) -> None:
         """Set what the shapes of a share's parameters do not show: norms over all features, and slopes of heads."""

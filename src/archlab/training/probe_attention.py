@@ -164,7 +164,7 @@ class WatchedAttend:
         sinks_H: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """-> [B, H, Q, V]."""
+        """Return [B, H, Q, V]."""
         with torch.no_grad():
             reached = Reached.of(self.attend, q_BHQC, k_BKSC, mask_BQS, bias_BHQS, sinks_H)
             self.measures.update(measure_attention(reached))

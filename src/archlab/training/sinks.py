@@ -261,9 +261,9 @@ def check_installed(log: Sequence[LogTo]) -> None:
     """Raise ConfigError if the package of a tool is not installed."""
     missing = [name for name in log if find_spec(SINKS[name][0]) is None]
     if missing:
-        found = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         raise ConfigError(
-            [Problem("train.log", f"{found}; run: pip install 'archlab[{','.join(missing)}]'")], "the config"
+            [Problem("train.log", f"{message}; run: pip install 'archlab[{','.join(missing)}]'")], "the config"
         )
 
 

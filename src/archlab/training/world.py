@@ -181,8 +181,8 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
 
 def _check_devices(processes: int, gpus: int) -> None:
     if processes > gpus:
-        found = f"{processes} processes on this machine, which has {gpus} GPU{'s' if gpus > 1 else ''}"
-        raise UserError(f"torchrun --nproc-per-node: {found}; allowed: at most {gpus}, or train.device=cpu")
+        message = f"{processes} processes on this machine, which has {gpus} GPU{'s' if gpus > 1 else ''}"
+        raise UserError(f"torchrun --nproc-per-node: {message}; allowed: at most {gpus}, or train.device=cpu")
 
 
 def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
@@ -192,20 +192,20 @@ def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
     """
     if len(several := [way for way in WITHIN if getattr(parallel, way) > 1]) > 1:
         first, other = several[:2]
-        found = (
+        message = (
             f"{getattr(parallel, other)}, with {first} {getattr(parallel, first)}; allowed: only one of them above 1"
         )
-        raise ConfigError([Problem(f"parallel.{other}", found)], "the config")
+        raise ConfigError([Problem(f"parallel.{other}", message)], "the config")
     left, of = size, f"of {size} process{'es' if size > 1 else ''}"
     for way in (*WITHIN, "replicate"):
         n = getattr(parallel, way)
         if left % n:
             allowed = "a divisor of the number of processes" if size > 1 else "1; torchrun starts more processes"
-            found = f"{n}, {of}; allowed: {allowed}"
-            raise ConfigError([Problem(f"parallel.{way}", found)], "the config")
+            message = f"{n}, {of}; allowed: {allowed}"
+            raise ConfigError([Problem(f"parallel.{way}", message)], "the config")
         left //= n
         of += f" / {way} {n}" if n > 1 else ""
     if parallel.shard not in (None, left):
-        found = f"{parallel.shard}, {of}; allowed: {left}, or null"
-        raise ConfigError([Problem("parallel.shard", found)], "the config")
+        message = f"{parallel.shard}, {of}; allowed: {left}, or null"
+        raise ConfigError([Problem("parallel.shard", message)], "the config")
     return parallel.replicate, left * parallel.context, parallel.tensor * parallel.expert
