@@ -442,7 +442,7 @@ def test_tokens_are_written_where_the_prompt_stands() -> None:
     session.read(text(30))
     assert torch.equal(session.tokens_BT[:, 10:], text(30))
     assert session.tokens_BT.data_ptr() != address
-    with pytest.raises(UserError, match="the cache holds 9 tokens"):
+    with pytest.raises(UserError, match="the cache has room for 9 tokens"):
         session.logits()
 
 
