@@ -84,7 +84,7 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size is 200; allowed: 257"),
         ("train binary.txt --out new", "binary.txt: not a text file"),
         ("train full --out new", "full: a folder without config.yaml"),
-        ("train tiny.yaml --out full", "full: holds something else (thesis.tex)"),
+        ("train tiny.yaml --out full", "full: holds other files (thesis.tex)"),
         ("train tiny.yaml --out text.txt", "text.txt: is a file; --out names a folder"),
         ("train tiny.yaml --out text.txt/new", "Not a directory"),
         ("data empty.txt --out new", "empty.txt has no text"),
@@ -154,7 +154,7 @@ def test_another_run_does_not_go_into_a_runs_folder(here, trained):
     before = everything(trained)
     message = here("train", "tiny.yaml", "train.tokens=640", "train.lr=0.5", "--out", trained)
     assert "holds a run of another config" in message
-    assert "  train.lr: 0.001 there, 0.5 here" in message
+    assert "  train.lr: 0.001 in the folder, 0.5 here" in message
     assert everything(trained) == before
 
 

@@ -34,7 +34,7 @@ BREACHES = {
     "activation: shape": ("mish.py", "F.mish(x)", "x[..., :1]", "Function.forward returned a float32 tensor"),
     "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing a required argument: 'y'; allowed: (x)"),
     "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 8, 8]"),
-    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8], where an axis"),
+    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8]; any axis"),
     "position: number": ("bell.py", "return n_heads", "return str(n_heads) + ' heads'", "Bell.of_a_layer returned '4 heads'; allowed: int"),
     "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 8, 8]"),
     "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)[:, :1]", "attend returned a float32 tensor [1, 1, 8, 8]; allowed: a float32 tensor [1, 4, 8, 8]"),
@@ -68,7 +68,7 @@ BREACHES = {
     # values that affect a training
     "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory made a NoneType; allowed: a torch.optim.Optimizer"),
     "optimizer: step": ("lion.py", "def step(self)", "def step(self, gradients)", "missing a required argument: 'gradients'; allowed: ()"),
-    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number from 0 on"),
+    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number >= 0"),
     "schedule: text": ("root.py", "return 1 -", "return 'fast' if done > 0.5 else 1 -", "its function returned 'fast' for done="),
     "schedule: arguments": ("root.py", "(train, done)", "(done)", "root() takes 1 positional argument but 2 were given"),
     "objective: None": ("smooth.py", "return (1", "(1", "its function returned None; allowed: a floating-point tensor without axes"),
@@ -199,7 +199,9 @@ def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(["train", *arguments, "--out", "run"]) == 2
     message = capsys.readouterr().err
-    assert "run: was begun with plugins that have changed since, and cannot go on with another mlp squared" in message
+    assert (
+        "run: was begun with plugins that have changed since, and cannot continue with another mlp squared" in message
+    )
     assert "name another folder with --out, or go on with the copy of the file that the folder has" in message
     as_a_new_process()
     assert main(["train", "run", "--out", "run"]) == 0

@@ -1,4 +1,4 @@
-"""Settings for tests that go over the grid, which do not affect other tests in the same process."""
+"""Fixtures for tests over the grid; they do not affect other tests of the same process."""
 
 import pytest
 
@@ -8,8 +8,7 @@ from archlab.model import products
 
 @pytest.fixture(autouse=True)
 def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use small pieces: a text of the grid then has several chunks, the last one not full, and several blocks of
-    queries."""
+    """Make chunks and blocks so small that a text of the grid has several, with a shorter last chunk."""
     if hasattr(request.module, "grid"):
         monkeypatch.setattr(recurrent, "CHUNK", 8)
         monkeypatch.setattr(query_blocks, "BLOCK", 4)

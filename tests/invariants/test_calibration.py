@@ -1,6 +1,5 @@
-"""A smaller version of the simulations in benchmarks/calibration.py and designs.py.
-
-Each promise must hold within four standard errors.
+"""Simulated studies of benchmarks/calibration.py and designs.py, in smaller number: promises hold within four
+standard errors.
 """
 
 import importlib
@@ -36,7 +35,7 @@ def designs(calibration: Any) -> Iterator[Any]:
 
 
 def error(rate: float) -> float:
-    """Return four standard errors of a rate. A correct procedure fails one such test in 30,000."""
+    """Return four standard errors of a share of STUDIES. A correct procedure fails one such test in 30,000."""
     return 4 * math.sqrt(rate * (1 - rate) / STUDIES)
 
 
@@ -60,7 +59,7 @@ def test_the_rule_for_seeds_keeps_the_error_rate(calibration: Any, monkeypatch: 
 
 
 def test_stated_effects_are_found_four_times_in_five(calibration: Any) -> None:
-    """The noise is normal. With heavy tails, the stated effect is often too small; 20,000 studies found 74% or more."""
+    """This holds for normal noise. With heavy tails, 20,000 studies found at least 74%."""
     found = calibration.smallest_effects(np.random.default_rng(3), STUDIES)
     assert len(found) == 18
     for name, row in found.items():

@@ -1,4 +1,4 @@
-"""Peak memory of a training step, compared with torch's own record of its allocations."""
+"""Peak memory of a training step, compared with torch's record of its allocations."""
 
 from itertools import accumulate
 

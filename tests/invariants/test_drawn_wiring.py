@@ -138,7 +138,7 @@ WIRED = grid.covering("placement", "parallel", "mixer", "layers", "embedding", "
 @pytest.mark.parametrize("index", WIRED)
 def test_a_diagram_computes_what_the_model_does(index):
     config = each_kind_once(grid.config(index))
-    model, picture = grid.randomised(config), Picture(block_diagram(config, "tiny"))
+    model, picture = grid.randomized(config), Picture(block_diagram(config, "tiny"))
     tokens_BT = grid.tokens(2, 9)
     prefix = grid.prefix(config, 2, 4)
     with torch.no_grad():
@@ -157,7 +157,7 @@ INSIDE = grid.covering(
 @pytest.mark.parametrize("index", INSIDE)
 def test_an_inside_computes_what_its_component_does(index):
     config = each_kind_once(grid.config(index))
-    model = grid.randomised(config)
+    model = grid.randomized(config)
     picture = Picture(block_diagram(config, "tiny", ["mlp", "attention"]))
     tokens_BT, prefix = grid.tokens(2, 9), grid.prefix(config, 2, 4)
     with torch.no_grad():

@@ -244,8 +244,8 @@ def outputs(config: Config) -> Iterator[Tensor]:
     window = TEXT[:, : seq_len + 1] % config.model.vocab_size
     routers = Routers(model.eval(), ALONE)
     collected = routers.collector()
-    minimised, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
-    yield sum(routers.minimised(collected), minimised)
+    minimized, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
+    yield sum(routers.minimized(collected), minimized)
     routers.correct()
     yield model(tokens)
     yield model.bfloat16()(tokens)

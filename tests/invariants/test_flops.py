@@ -17,7 +17,7 @@ LENGTH = 24
 
 @pytest.mark.parametrize("index", range(len(grid.grid())))
 def test_products_are_those_that_torch_counts(index: int) -> None:
-    """The reference kernel multiplies every query with every key, so hidden pairs are counted here. The rest is exact."""
+    """The reference kernel multiplies every query with every key, so its pairs are computed here; the rest is exact."""
     model = grid.config(index).model
     decoder = archlab.Decoder(model, kernel="reference").eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -1,4 +1,4 @@
-"""A forward pass is a single graph: it reads no values back and makes no unused squares."""
+"""A forward pass is one graph. It reads no values back, and makes no unused [T, T] tensors."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0
 
 
 def tiny(*overrides: str) -> ModelConfig:
-    """Return a model with two layers and 17 tokens in its vocabulary."""
+    """Return a config with two layers and a vocabulary of 17 tokens."""
     size = ("model.vocab_size=17", "model.n_layers=2", "model.d_model=32", "model.mlp.d_ff=16", "model.max_seq_len=32")
     heads = () if any("attention=" in text for text in overrides) else ("model.attention.n_kv_heads=2",)
     return load_config("tiny-llama", *size, *heads, *overrides).model
@@ -57,13 +57,13 @@ MIXERS = (
     ],
 )
 def test_a_forward_pass_is_one_graph(override: str) -> None:
-    """The pass compiles with `fullgraph=True`, which raises an error at every graph break."""
-    torch.compiler.reset()  # it stops after eight variants of a function, counted over all models
+    """torch.compile (train.compile) captures the whole pass; here it raises an error if it cannot."""
+    torch.compiler.reset()  # torch stops compiling after eight versions of a function, counted over all models
     model = Decoder(tiny(override))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
         torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
-    # The pass reads no value either, which would wait for a GPU. Meta tensors have no values, only shapes.
+    # no value is read, which would wait for a GPU: the pass runs with shapes alone
     assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
 
 
@@ -77,7 +77,7 @@ BLOCKS = (
 
 @pytest.mark.parametrize("override", BLOCKS)
 def test_blocks_of_queries_are_one_graph_for_all_layers(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One graph is enough, compiled as a whole or layer by layer: later layers reuse what the first one prepared."""
+    """This holds for the whole model and for single layers: later layers reuse what the first one made."""
     torch.compiler.reset()
     monkeypatch.setattr(query_blocks, "BLOCK", 4)
     model, tokens, by_layer = Decoder(tiny(override)), TOKENS.repeat(1, 2), CompileCounter()
@@ -122,7 +122,7 @@ STEPS = (
 
 @pytest.mark.parametrize("override", STEPS)
 def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> None:
-    """It also equals the full pass. The state has a fixed shape and is written in place; its length is a tensor."""
+    """Its output is that of the full pass. The state has a fixed shape, is written in place, and its length is a tensor."""
     torch.compiler.reset()
     model, tokens = Decoder(tiny(override)).double().eval(), TOKENS.repeat(1, 2)
     counter = CompileCounter()
@@ -142,11 +142,11 @@ def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> Non
 
 @pytest.mark.parametrize("position", ["rope", "alibi"])
 def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> None:
-    """A [T, T] tensor would need 1.25 GB of int64 for each kind of layer."""
+    """[T, T] would be 1.25 GB of int64 per kind of layer."""
     (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
     tokens = torch.zeros(1, 12_500, dtype=torch.int64)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         view = start_pass(tokens, None, None, None, torch.float32).context(layer)
     most = max(event.self_cpu_memory_usage for event in profile.key_averages())
     assert view.mask_BTS is None
-    assert (most > 1e9) == (position == "alibi")  # ALiBi reads the square
+    assert (most > 1e9) == (position == "alibi")  # the only one that reads it

@@ -47,7 +47,7 @@ def test_every_kind_is_in_the_grid() -> None:
     assert without_a_row(grid.config(index) for index in range(len(grid.grid()))) == set()
 
 
-# --- who sees whom --------------------------------------------------------------------------------------------
+# --- visibility -----------------------------------------------------------------------------------------------
 
 
 def seen_by_hand(layer: LayerConfig, length: int, prefix: int) -> np.ndarray:
@@ -267,7 +267,7 @@ LONGROPE = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [
 def test_only_angles_that_depend_on_the_length_make_cached_differ(scaling, chunks, is_full) -> None:
     """The documented exceptions: keys in the cache were rotated for the length of the text at that time."""
     config = build_config(grid.BASE, ["model.attention.head_dim=8", f"model.position.scaling={scaling}"])
-    model, tokens = grid.randomised(config), grid.tokens(1, sum(chunks))
+    model, tokens = grid.randomized(config), grid.tokens(1, sum(chunks))
     cache = Cache(model.config, 1, sum(chunks), dtype=torch.float64)
     with torch.no_grad():
         pieces = torch.cat([model(piece, cache=cache) for piece in tokens.split(chunks, 1)], 1)

@@ -1,4 +1,4 @@
-"""bfloat16 compared with float64: the whole model for every choice, and the parts that compute in a wider dtype."""
+"""bfloat16 compared with float64: the whole model for every choice, and parts that are computed in float32."""
 
 import copy
 from collections.abc import Iterator
@@ -26,16 +26,15 @@ from archlab.model.router import Router
 from archlab.model.softmax import Softmax
 
 BOUND = 4
-"""Largest ratio of two errors: that of a bfloat16 model, and that of exact arithmetic with weights rounded to bfloat16.
+"""Largest error of a bfloat16 model relative to exact arithmetic with weights rounded to bfloat16.
 
-Both errors include the way in which a config amplifies rounding. With every result rounded, the error was 1.2 to 2.5
-times as large in 53 configs of the grid. The error of rounded weights was 0.007 of the logits' standard deviation in
-the median and 0.034 at worst.
+Both include how much a config magnifies rounding. In 53 configs of the grid the bfloat16 model's error was 1.2 to 2.5
+times as large. It was 0.007 of the logits' standard deviation in the median and 0.034 at worst.
 """
 
 
 def error(got: Tensor, exact: Tensor, spared: int = 0) -> float:
-    """Return the relative root mean square error without the `spared` worst tokens."""
+    """Return the relative root mean square error, without the `spared` tokens with the largest errors."""
     by_token = (got.double() - exact).square().mean(-1).flatten().sort().values
     return (by_token[: len(by_token) - spared].mean().sqrt() / exact.std()).item()
 
@@ -46,7 +45,7 @@ def routers(model: nn.Module) -> list[Router]:
 
 @contextmanager
 def experts_chosen(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield the experts that the routers of a pass choose, in order."""
+    """Yield the choices of all routers of a pass, in order."""
     chosen: list[Tensor] = []
     hooks = [r.register_forward_hook(lambda _, x, routing: chosen.append(routing.chosen_NK)) for r in routers(model)]
     yield chosen
@@ -55,7 +54,7 @@ def experts_chosen(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def with_experts(model: nn.Module, chosen: list[Tensor]) -> nn.Module:
-    """Return the model with routers that always choose these experts."""
+    """Return the model with fixed choices, regardless of scores."""
     for router, of_router in zip(routers(model), chosen, strict=True):
         router.choose = lambda _, of_router=of_router: of_router
     return model
@@ -63,8 +62,7 @@ def with_experts(model: nn.Module, chosen: list[Tensor]) -> nn.Module:
 
 @pytest.mark.parametrize("index", range(len(grid.grid())))
 def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
-    """The experts are fixed: if two scores nearly tie, rounding changes the choice, which causes a much larger
-    error."""
+    """Both use the same experts: if two scores are nearly equal, rounding changes the choice, which is another error."""
     model, tokens = grid.model(index), grid.tokens(2)
     with torch.no_grad(), experts_chosen(model) as chosen:
         exact = model(tokens)
@@ -74,8 +72,8 @@ def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             mixed = with_experts(copy.deepcopy(model).float(), chosen)(tokens)
     assert pure.dtype is torch.bfloat16
-    # The inputs of a recurrent mixer may nearly cancel; its norm then amplifies the rounding of that token. One of 52
-    # tokens is off by 0.8 in the worst config; the median is 0.01.
+    # Inputs of a recurrent mixer may nearly cancel, and its norm then magnifies the rounding of that token. In the worst
+    # config the largest error of 52 tokens is 0.8, and the median 0.01.
     spared = 2 if any(layer.mixer.kind != "none" for layer in model.layer_configs) else 0
     of_weights = error(rounded, exact, spared)
     assert 0 < error(pure, exact, spared) < BOUND * of_weights
@@ -84,7 +82,7 @@ def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
 
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_angles_far_out_are_float32(under: str) -> None:
-    """In bfloat16, position 10,000 would become 9,984; cos and sin would be meaningless."""
+    """In bfloat16, position 10,000 would be 9,984, and cos and sin would be wrong."""
     positions = torch.tensor([[10_000, 9_999]])
     config = position_schema.Rope(theta=1e4)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
@@ -92,7 +90,7 @@ def test_angles_far_out_are_float32(under: str) -> None:
         waves = SinusoidalPositions(position_schema.Sinusoidal(), 64, 100)(positions, torch.bfloat16)
     angles = np.array([10_000, 9_999])[:, None] * 1e4 ** (-np.arange(0, 64, 2) / 64)
     assert turned.cos.dtype is torch.float32
-    # The rounding of the angle itself: a few times 10,000 * 2^-24.
+    # the angle's rounding error: a few times 10,000 * 2^-24
     np.testing.assert_allclose(turned.cos[0, 0, :, :32], np.cos(angles), atol=4e-3)
     np.testing.assert_allclose(turned.sin[0, 0, :, 32:], np.sin(angles), atol=4e-3)
     assert waves.dtype is torch.bfloat16
@@ -102,7 +100,7 @@ def test_angles_far_out_are_float32(under: str) -> None:
 @pytest.mark.parametrize("kernel", [reference, sdpa])
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
-    """Large scores that differ little: in bfloat16 a score near 200 is a multiple of 1."""
+    """The differences of large scores matter: in bfloat16, a score of 200 is rounded to a multiple of 1."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).bfloat16() for _ in range(3))
     q = q * 4
@@ -116,11 +114,11 @@ def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
 
 @pytest.mark.parametrize(("size", "bound"), [(1, 2**-7), (4, 2**-5)])
 def test_products_round_scores_and_weights(size: int, bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bfloat16 rounding: errors of outputs and gradients are below 2^-7 if scores have a standard deviation of 1.
+    """They round to bfloat16. Errors of outputs and gradients are below 2^-7 if scores have a standard deviation of 1.
 
-    With a standard deviation of 4 they are below four times as much, because rounding errors of scores grow with them.
+    With a deviation of 4 they are below four times as much, because the rounding of a score grows with it.
     """
-    monkeypatch.setattr(products_module, "BLOCK", 64)  # each block rounds the gradients of keys and values again
+    monkeypatch.setattr(products_module, "BLOCK", 64)  # each block rounds the gradients of keys and values once more
     generator = torch.Generator().manual_seed(0)
     q, k, v, gradient = (torch.randn(2, n, 300, 64, generator=generator).bfloat16() for n in (4, 2, 2, 4))
 
@@ -152,7 +150,7 @@ WIDE_NORMS = {
 @pytest.mark.parametrize("name", WIDE_NORMS)
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_norms_are_float32(name: str, under: str) -> None:
-    """The input is 4,096 numbers with an offset; sums in bfloat16 would lose it."""
+    """The mean of 4,096 squares has an offset that bfloat16 sums would lose."""
     x = (torch.randn(4, 4096, generator=torch.Generator(torch.get_default_device()).manual_seed(0)) + 3).bfloat16()
     norm = make_norm(WIDE_NORMS[name], 4096)
     for parameter in norm.parameters():
@@ -161,7 +159,7 @@ def test_norms_are_float32(name: str, under: str) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         got = norm.bfloat16()(x)
     assert got.dtype is torch.bfloat16
-    # The result is rounded once. With the cast before the weight, the product with the weight is rounded, too.
+    # one rounding of the result; with the cast before the weight, also one of the product with the weight
     assert ((got.double() - exact).abs() <= 2**-8 * exact.abs()).all()
 
 

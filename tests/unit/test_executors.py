@@ -182,7 +182,7 @@ def test_auto_is_decided_once_for_all_machines() -> None:
 def test_a_run_for_a_gpu_is_planned_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert planned_device(tiny.config(*ON_GPU).train) == Device("cuda", torch.bfloat16)
-    with pytest.raises(UserError, match=r"train.dtype: auto, and this machine has no GPU"):
+    with pytest.raises(UserError, match=r"train.dtype: auto, but this machine has no GPU"):
         planned_device(tiny.config("train.device=cuda", "train.dtype=auto").train)
     with pytest.raises(UserError, match=r"train.device: cuda, but torch finds no CUDA device here"):
         local.Local().run_all(some(1, *ON_GPU), Path("nowhere"), lambda _: None)
@@ -334,7 +334,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
     assert "recompute" not in fits(again, device, 100 * whole[0])
     both = fits(config, device, round(peak(1024, True) / 0.9) + 1)
     assert both == {"recompute": "true", "micro_batch_tokens": "1024"} or peak(1024, True) == peak(1024, False)
-    assert "and 0.977 KiB are free; not even one window of 1,024 tokens" in what_would_fit(config, device, 1000)
+    assert "and 0.977 KiB are free; even a single window of 1,024 tokens" in what_would_fit(config, device, 1000)
 
 
 @pytest.mark.parametrize(
@@ -367,8 +367,8 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     size = r"\([\d.]+ KiB\)"
     assert re.fullmatch(
         r"out of memory on .+: a training step takes about [\d.]+ MiB, and [\d.]+ GiB are free now; other processes may "
-        r"have had them: in a study try fewer --workers; what would fit, in a study for all arms: "
-        rf"train.recompute=true {size}, which changes no result, or train.micro_batch_tokens=32 {size}",
+        r"have used memory: in a study try fewer --workers; settings that would fit .in a study, for all arms.: "
+        rf"train.recompute=true {size}, which does not change results, or train.micro_batch_tokens=32 {size}",
         str(failed),
     )
     assert held[0]() is None
