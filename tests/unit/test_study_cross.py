@@ -121,8 +121,8 @@ def test_factors_of_one_name_are_told_apart():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "arms  give either arms, name -> what it changes, or cross"),
-        ({"arms": {"a": {}}, "cross": PLACED}, "arms  give either arms"),
+        ({}, "arms  give exactly one of arms \\(name -> its changes\\) and cross"),
+        ({"arms": {"a": {}}, "cross": PLACED}, "arms  give exactly one of arms"),
         ({"cross": {"train.warmup": [0]}}, "cross.train.warmup  .*allowed: at least 2 items"),
         (
             {"cross": {f"train.x{i}": list(range(100)) for i in range(5)}},
@@ -272,7 +272,7 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
     found, *_ = crossed(scores, noise=0.01)
     assert {contrast.comparison.verdict for contrast in found} == {"diverged"}
     assert contrast_answer(found, HEADING) == [
-        "The effect of warmup=0.1 where norm.placement=post is not to be compared with that where norm.placement=pre "
+        "The effect of warmup=0.1 with norm.placement=post cannot be compared with that with norm.placement=pre "
         "(runs diverged or are missing)."
     ]
 
@@ -285,14 +285,14 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
     [
         (
             {"warmup": -0.1, "both": -0.12},
-            "helps by 0.12. bits per byte more where norm.placement=post than where norm.pl",
+            "helps by 0.12. bits per byte more with norm.placement=post than with norm.pl",
         ),
-        ({"warmup": -0.2, "both": 0.12}, "helps by 0.1.. bits per byte less where norm.placement=post than where"),
-        ({"warmup": 0.1, "both": 0.12}, "hurts by 0.12. bits per byte more where norm.placement=post than where"),
-        ({"warmup": 0.2, "both": -0.12}, "hurts by 0.12. bits per byte less where norm.placement=post than where"),
+        ({"warmup": -0.2, "both": 0.12}, "helps by 0.1.. bits per byte less with norm.placement=post than with"),
+        ({"warmup": 0.1, "both": 0.12}, "hurts by 0.12. bits per byte more with norm.placement=post than with"),
+        ({"warmup": 0.2, "both": -0.12}, "hurts by 0.12. bits per byte less with norm.placement=post than with"),
         (
             {"warmup": 0.05, "both": -0.12},
-            "helps by 0.07. bits per byte where norm.placement=post and hurts by 0.05. bits per byte where "
+            "helps by 0.07. bits per byte with norm.placement=post and hurts by 0.05. bits per byte with "
             "norm.placement=pre, a difference of 0.12",
         ),
     ],
@@ -308,7 +308,7 @@ def test_an_interaction_is_told_in_a_sentence(given, said):
 def test_no_interaction_is_said_with_what_would_have_been_found():
     found, *_ = crossed(effect(), noise=0.01)
     (sentence,) = contrast_answer(found, HEADING)
-    assert "is not distinguishable from that where norm.placement=pre (smallest detectable difference 0.0" in sentence
+    assert "is not distinguishable from that with norm.placement=pre (smallest detectable difference 0.0" in sentence
     found, *_ = crossed(effect(), noise=0.001, margin=0.05)
     (sentence,) = contrast_answer(found, HEADING)
-    assert sentence.endswith("is equivalent to that where norm.placement=pre (within 0.05 bits per byte).")
+    assert sentence.endswith("is equivalent to that with norm.placement=pre (within 0.05 bits per byte).")

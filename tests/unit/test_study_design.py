@@ -17,7 +17,7 @@ from archlab.model.decoder import Decoder
 from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
-from archlab.study.checks import named_outcomes, overridden
+from archlab.study.checks import named_outcomes, overridden_fields
 from archlab.study.design import arms, grid
 from archlab.study.fit import describe_equal, quantity
 from archlab.study.forecast import as_timed, at_best, forecast
@@ -92,7 +92,7 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
     base, other = arms(two(overrides, set=in_base))
     assert (base.follows, other.follows) == ({}, follows)
     assert set(diff(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
-        *overridden(overrides),
+        *overridden_fields(overrides),
         *follows,
     } - {"train.seq_len"}
 
@@ -201,9 +201,9 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"budget": {"tokens": 1, "flops": 1}}, "budget  give either tokens or flops"),
-        ({"budget": {}}, "budget  give either tokens or flops"),
-        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  give either parameters or flops"),
+        ({"budget": {"tokens": 1, "flops": 1}}, "budget  give exactly one of tokens, flops"),
+        ({"budget": {}}, "budget  give exactly one of tokens, flops"),
+        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  give exactly one of parameters and flops"),
         (
             {"equal": {"parameters": 0.01, "by": "model.mlp.dff"}},
             r"equal.by  .*did you mean model.mlp.d_ff\?",

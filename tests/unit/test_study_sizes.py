@@ -86,7 +86,7 @@ def test_parameters_are_matched_within_a_size():
         ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
         ({"sizes": [1000, 2000]}, "sizes  no shape with the proportions of .*base.yaml has 1K parameters: embedding"),
         ({"sizes": ["1M", "2M"], "seeds": 5000}, r"seeds  20,000 runs \(2 arms x 2 sizes x 5,000 seeds\)"),
-        ({"budget": {"tokens": 1, "tokens_per_parameter": 2}}, "give either tokens or flops or tokens_per_parameter"),
+        ({"budget": {"tokens": 1, "tokens_per_parameter": 2}}, "give exactly one of tokens, flops, tokens_per_parameter"),
         ({"arms": {"a": {}, "b": {"model.nrm": 1}}}, "1 problem in the study\n  arms.b.model.nrm  unknown"),
         ({"set": {"model.d_mdel": 1}}, "1 problem in the study\n  set.model.d_mdel  unknown"),
         ({"tuned": {"layer at 300K": {"train.lr": 1}}}, "tuned.layer at 300K  no such arm"),

@@ -409,7 +409,7 @@ def test_answer_of_a_ladder() -> None:
 def test_answer_says_who_diverged_and_how_often() -> None:
     text = sample_study.diverging_ladder().answer
     assert "RoPE diverged on 1 of 3 seeds" in text
-    assert "Pre-norm finished where Post-norm 2017 diverged." in text
+    assert "Pre-norm finished, but Post-norm 2017 diverged." in text
 
 
 def test_answer_of_one_comparison() -> None:
