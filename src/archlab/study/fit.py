@@ -100,10 +100,9 @@ def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[st
     if _relative_error(size(config), target) <= tolerance(equal):
         return config, {}
     current = flatten(resolved(config)).get(equal.by)
+    found = f"has {size(config):,.0f} {_quantity_name(equal)} instead of {target:,.0f}"
     if current is None:
-        raise UserError(
-            f"has {size(config):,.0f} {_quantity_name(equal)} instead of {target:,.0f}, and no {equal.by} to adjust"
-        )
+        raise UserError(f"{found}, and no {equal.by} to adjust")
     nearest = current
     for step in _steps(equal.by, config):
         value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step, LARGEST[equal.by])
@@ -111,9 +110,8 @@ def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[st
         if _relative_error(size(_unchecked(raw, equal.by, value)), target) <= tolerance(equal):
             return build_config(overlay(raw, {equal.by: value}, Config)), {equal.by: value}
     raise UserError(
-        f"has {size(config):,.0f} {_quantity_name(equal)} instead of {target:,.0f}, and no value of {equal.by} brings it "
-        f"within {100 * tolerance(equal):.3g}%; it is {current} now, and the nearest value is {nearest} "
-        f"({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
+        f"{found}, and no value of {equal.by} brings it within {100 * tolerance(equal):.3g}%; "
+        f"it is {current} now, and {nearest} comes nearest ({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
         "allow a larger difference, adjust another field, or remove `equal`"
     )
 
