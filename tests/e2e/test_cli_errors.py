@@ -95,7 +95,7 @@ def test_five_mistakes_are_five_lines(here):
         ("eval nowhere", "no config 'nowhere'"),
         ("generate nowhere --prompt a", "nowhere: not a run folder (no config.yaml)"),
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
-        ("study run laddr", "no study 'laddr'"),
+        ("study run laddr", "unknown study 'laddr'"),
         ("study show laddr", "did you mean ladder?"),
         ("study report full", "full: no study folder (no study.yaml)"),
         ("study report ladder", "ladder: no study folder (no study.yaml)"),

@@ -125,7 +125,7 @@ def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130, said
     assert "note: first, seed " in said
-    assert "its worker was lost (WorkerCrashedError); it goes on from its last checkpoint" in said
+    assert "its worker was lost (WorkerCrashedError); the run continues from its last checkpoint" in said
     saved(killed)
     stopped_here(out)
     run(out, Ray())

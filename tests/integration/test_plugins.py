@@ -665,7 +665,7 @@ def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> Non
     found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     file = Path("guesses.py").resolve()
     assert set(found.failed.values()) == {
-        f"plug-in {file}: outcome guesses: its function gave nan; allowed: a finite number, or None"
+        f"plug-in {file}: outcome guesses: its function returned nan; allowed: a finite number, or None"
     }
     none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
     assert none.failed == {}

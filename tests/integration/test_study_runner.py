@@ -32,7 +32,7 @@ from archlab.study.executors import executor as task
 from archlab.study.executors import local
 from archlab.study.executors.executor import RunProgress
 from archlab.study.executors.local import Local
-from archlab.study.folder import claim
+from archlab.study.folder import claim_folder
 from archlab.study.formatting import amount
 from archlab.study.plan import doubts_of_folds
 from archlab.study.power import pairs_for
@@ -198,7 +198,7 @@ def test_seeds_that_are_added_after_a_look_are_named(lab):
 
 def test_seeds_that_are_added_before_the_first_result_are_planned(lab):
     study = lab.study(seeds=2)
-    claim(study.folder, study.config, study.corpora)
+    claim_folder(study.folder, study.config, study.corpora)
     assert lab.run(seeds=3).warnings == []
 
 
@@ -816,7 +816,7 @@ def test_an_unfinished_study_says_what_is_missing(lab):
 
 def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study = lab.study()
-    claim(study.folder, study.config, study.corpora)
+    claim_folder(study.folder, study.config, study.corpora)
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == [

@@ -98,11 +98,11 @@ def test_runs_that_are_lost_busy_or_broken(tmp_path: Path) -> None:
     failed = run_elsewhere(place, [a, b, c, d], tmp_path, None, told.append)
     assert place.handed_out == {"run 0": 3, "run 1": ATTEMPTS, "run 2": ATTEMPTS + 3, "run 3": 1}
     assert {one.run.label: one.failed for one in failed} == {
-        "run 1": f"its worker was lost {ATTEMPTS} times (gone {ATTEMPTS - 1}; often that is too little memory)",
+        "run 1": f"its worker was lost {ATTEMPTS} times (gone {ATTEMPTS - 1}; a common reason is too little memory)",
         "run 3": "no archlab there",
     }
     notes = [one.note for one in told if one.run.label == "run 0" and one.note]
-    assert notes == ["its worker was lost (gone); it goes on from its last checkpoint"] * 2
+    assert notes == ["its worker was lost (gone); the run continues from its last checkpoint"] * 2
     assert sum(one.busy for one in told) == ATTEMPTS + 2
     assert place.stopped == []
 
@@ -130,7 +130,7 @@ def test_what_is_underway_is_stopped(tmp_path: Path) -> None:
 def test_how_far_a_run_is_stands_in_its_folder(tmp_path: Path) -> None:
     (run,) = some()
     watch = elsewhere._Watch(tmp_path)
-    assert watch.moved(run) is None
+    assert watch.progress_of(run) is None
     folder = RunFolder(run.folder(tmp_path))
     folder.path.mkdir(parents=True)
     for step in (0, 1, 4):
@@ -139,8 +139,8 @@ def test_how_far_a_run_is_stands_in_its_folder(tmp_path: Path) -> None:
     assert [moved.share_done for moved in watch.look([run])] == [0.4]
     folder.log(step=5)
     assert list(watch.look([run])) == [], "not again so soon, however many tasks end meanwhile"
-    assert watch.moved(run).share_done == 0.5
-    assert watch.moved(run) is None
+    assert watch.progress_of(run).share_done == 0.5
+    assert watch.progress_of(run) is None
 
 
 def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
@@ -148,9 +148,12 @@ def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
     for errand, why in (
         (
             Errand(tmp_path / "nowhere", tmp_path, code_digest()),
-            f"no folder {tmp_path / 'nowhere'}; a study on several",
+            f"could not find the folder {tmp_path / 'nowhere'}; put the study in a folder that",
         ),
-        (Errand(tmp_path, tmp_path, "another"), "has other code of archlab than the machine that runs the study"),
+        (
+            Errand(tmp_path, tmp_path, "another"),
+            "has another version of archlab's code than the machine that runs the study",
+        ),
     ):
         (told,) = errand(run)
         assert why in str(told.failed)
@@ -248,12 +251,15 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"name": "rey"}, "executor: 'rey'; did you mean ray? allowed: local, ray, slurm"),
-        ({"name": "ray", "slurm": ["time=3"]}, "--slurm: time=3, but --executor is ray; allowed: --executor slurm"),
-        ({"name": "slurm", "slurm": ["partitoin=a"]}, "'partitoin=a'; did you mean partition? allowed: account"),
-        ({"name": "slurm", "slurm": ["time=soon"]}, "--slurm time: 'soon'; allowed: minutes, at least 1"),
-        ({"name": "slurm", "slurm": ["cluster=mine"]}, "--slurm cluster: 'mine'; allowed: slurm, local"),
-        ({"name": "slurm"}, "--executor slurm: no sbatch on this machine"),
+        ({"name": "rey"}, "unknown executor 'rey'; did you mean ray? allowed: local, ray, slurm"),
+        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3: --executor is ray; allowed: --executor slurm"),
+        (
+            {"name": "slurm", "slurm": ["partitoin=a"]},
+            "unknown option 'partitoin'; did you mean partition? allowed: account",
+        ),
+        ({"name": "slurm", "slurm": ["time=soon"]}, "--slurm time is 'soon'; allowed: a number of minutes, at least 1"),
+        ({"name": "slurm", "slurm": ["cluster=mine"]}, "--slurm cluster is 'mine'; allowed: slurm, local"),
+        ({"name": "slurm"}, "--executor slurm: could not find sbatch"),
     ],
 )
 def test_what_is_no_executor(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +299,7 @@ def test_what_submitit_writes_for_slurm(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("submitit.core.utils.CommandFunction.__call__", lambda self: submit(self, self.command))
     assert SlurmExecutor.affinity() == 2
     place = slurm._Queue(Errand.of(tmp_path), needs_of(some(2, *ON_GPU)), slurm_options(["partition=gpu", "time=90"]))
-    with pytest.raises(UserError, match="sbatch takes no jobs: sbatch: error: invalid partition"):
+    with pytest.raises(UserError, match="sbatch refused the jobs: sbatch: error: invalid partition"):
         place.start(some(2, *ON_GPU))
     flags = set(re.findall(r"#SBATCH --(\S+)", written[0]))
     assert {"array=0-1%2", "partition=gpu", "time=90", "cpus-per-task=1", "gpus-per-node=1", "nodes=1"} <= flags

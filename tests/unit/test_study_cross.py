@@ -75,9 +75,9 @@ def test_what_follows_is_told_against_the_reference():
 @pytest.mark.parametrize(
     ("against", "message"),
     [
-        ({"bb": "a"}, r"against.bb  no such arm; did you mean b\? allowed: a, b, c, d"),
-        ({"b": "aa"}, r"against.b  'aa'; no such arm; did you mean a\? allowed: a, b, c, d"),
-        ({"a": "b"}, "against.a  the first arm is compared with none"),
+        ({"bb": "a"}, r"against.bb  unknown arm; did you mean b\? allowed: a, b, c, d"),
+        ({"b": "aa"}, r"against.b  unknown arm 'aa'; did you mean a\? allowed: a, b, c, d"),
+        ({"a": "b"}, "against.a  the first arm has no reference"),
         ({"b": "b"}, "against.b  b -> b is a circle"),
         ({"c": "d", "d": "b", "b": "c"}, "1 problem in the study\n  against.b  b -> c -> d -> b is a circle"),
         ({"b": "b", "c": "x", "a": "d"}, "3 problems"),
@@ -128,23 +128,23 @@ def test_factors_of_one_name_are_told_apart():
             {"cross": {f"train.x{i}": list(range(100)) for i in range(5)}},
             r"seeds  20,000,000,000 runs \(10,000,000,000 a",
         ),
-        ({"cross": {"train.warmup": [0, 0.1, 0]}}, r"cross.train.warmup  \[0, 0.1, 0\] names 0 twice"),
+        ({"cross": {"train.warmup": [0, 0.1, 0]}}, r"cross.train.warmup  \[0, 0.1, 0\] has 0 twice"),
         ({"cross": {"train.wrmup": [0, 0.1]}}, r"1 problem in the study\n  cross.train.wrmup  unknown; did you mean"),
         (
             {"cross": {"train.warmup": [0, -1]}},
             r"1 problem in the study\n  cross.train.warmup  -1; allowed: at least 0",
         ),
-        ({"cross": {"train.seed": [0, 1]}}, "cross.train.seed  is decided by the study's seeds"),
-        ({"cross": {"data.path": ["a", "b"]}}, "1 problem in the study\n  cross.data.path  arms are compared on the"),
-        ({"cross": PLACED, "tune": {"train.warmup": [0, 1]}}, "cross.train.warmup  is tuned, for all arms"),
-        ({"cross": {"model.max_seq_len": [16, 32]}}, "cross  max_seq_len=32: differs from max_seq_len=16 in more"),
+        ({"cross": {"train.seed": [0, 1]}}, "cross.train.seed  is set by the study's seeds"),
+        ({"cross": {"data.path": ["a", "b"]}}, "1 problem in the study\n  cross.data.path  must be the same"),
+        ({"cross": PLACED, "tune": {"train.warmup": [0, 1]}}, "cross.train.warmup  is also in `tune`"),
+        ({"cross": {"model.max_seq_len": [16, 32]}}, "cross  max_seq_len=32: differs from max_seq_len=16 in fields"),
         (
             {"cross": {"model.norm": ["none", "rmsnorm"], "model.norm.kind": ["rmsnorm", "layernorm"]}},
-            "cross.model.norm +lies in another factor",
+            "cross.model.norm +one factor contains the other",
         ),
         (
             {"cross": PLACED, "labels": {"pre": "Pre"}},
-            "labels.pre  no such arm; .*allowed: norm.placement=pre warmup=0",
+            "labels.pre  unknown arm; .*allowed: norm.placement=pre warmup=0",
         ),
     ],
 )

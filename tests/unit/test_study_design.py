@@ -19,7 +19,7 @@ from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
 from archlab.study.checks import named_outcomes, overridden_fields
 from archlab.study.design import arms, grid
-from archlab.study.fit import describe_equal, quantity
+from archlab.study.fit import describe_equal, quantity_function
 from archlab.study.forecast import as_timed, at_best, forecast
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import library_study, read_study, scales_of
@@ -99,10 +99,10 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
 
 def test_arms_that_would_be_judged_in_other_windows_are_refused():
     with pytest.raises(
-        UserError, match=r"arms\.other +is judged in windows of 8 tokens, base in 16; say train.eval_seq_len"
+        UserError, match=r"arms\.other +is judged in windows of 8 tokens, base in windows of 16; add train.eval_seq_len"
     ):
         arms(two({"train.seq_len": 8}))
-    with pytest.raises(UserError, match=r"arms\.other\.train\.document_mask +documents do not see each other"):
+    with pytest.raises(UserError, match=r"arms\.other\.train\.document_mask +changes the evaluation"):
         arms(two({"train.document_mask": True}))
     alike = arms(two({"train.seq_len": 8}, set={"train.eval_seq_len": 16}))
     assert [resolve_train(arm.config).eval_seq_len for arm in alike] == [16, 16]
@@ -131,7 +131,7 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(in_base, overrides, si
     with pytest.raises(UserError) as refused:
         arms(two(overrides, set=in_base))
     message = str(refused.value)
-    assert "arms.other  differs from base in more than it says; say so in the arm" in message
+    assert "arms.other  differs from base in fields that it does not set; add these fields to the arm" in message
     assert silent in message
 
 
@@ -163,19 +163,19 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
             r"no config 'tiny-lama': neither a preset nor a file; did you mean tiny-llama\?",
         ),
         ({"set": {"train.lrr": 1}}, r"set.train.lrr  unknown; did you mean lr\?"),
-        ({"set": {"train.seed": 3}}, "set.train.seed  is decided by the study's seeds"),
-        ({"set": {"train": {"tokens": 64}}}, "set.train.tokens  is decided by the study's budget"),
+        ({"set": {"train.seed": 3}}, "set.train.seed  is set by the study's seeds"),
+        ({"set": {"train": {"tokens": 64}}}, "set.train.tokens  is set by the study's budget"),
         (
             {"arms": {"a": {}, "b": {"train.tokens": 64}}},
-            "arms.b.train.tokens  is decided by the study's budget",
+            "arms.b.train.tokens  is set by the study's budget",
         ),
-        ({"arms": {"a": {"train.seed": 1}}}, "arms.a.train.seed  is decided by the study's seeds"),
+        ({"arms": {"a": {"train.seed": 1}}}, "arms.a.train.seed  is set by the study's seeds"),
         (
             {"arms": {"a": {}, "b": {"data.path": "x"}}},
-            "arms.b.data.path  arms are compared on the same text",
+            "arms.b.data.path  must be the same for all arms",
         ),
-        ({"labels": {"othr": "x"}}, r"labels.othr  no such arm; did you mean other\? allowed: base, other"),
-        ({"tuned": {"othr": {"train.lr": 1}}}, r"tuned.othr  no such arm; did you mean other\? allowed: base, other"),
+        ({"labels": {"othr": "x"}}, r"labels.othr  unknown arm; did you mean other\? allowed: base, other"),
+        ({"tuned": {"othr": {"train.lr": 1}}}, r"tuned.othr  unknown arm; did you mean other\? allowed: base, other"),
         (
             {"tuned": {"other": {"model.d_model": 64}}},
             "tuned.other.model.d_model  cannot be tuned; allowed: fields of train",
@@ -185,12 +185,12 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
         ({"tune": {"train.seed": [0, 1]}}, "tune.train.seed  cannot be tuned"),
         ({"tune": {"train.tokens": [64, 128]}}, "tune.train.tokens  cannot be tuned"),
         ({"tune": {"train.eval_tokens": [64, 128]}}, "tune.train.eval_tokens  cannot be tuned"),
-        ({"arms": {"a": {}, "b": {"train.eval_tokens": 64}}}, "arms.b.train.eval_tokens  arms are compared"),
+        ({"arms": {"a": {}, "b": {"train.eval_tokens": 64}}}, "arms.b.train.eval_tokens  must be the same"),
         ({"tune": {"train.lrr": [0.1]}}, r"train.lrr  unknown; did you mean lr\?"),
         ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
-        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] names a seed twice"),
+        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] has a seed twice"),
         ({"budget": {"tokens": 10}}, "budget  10 is less than one batch of 64 tokens"),
-        ({"budget": {"flops": 10}}, "budget  10 FLOPs train 0 tokens, less than a batch of 64"),
+        ({"budget": {"flops": 10}}, "budget  10 FLOPs are enough for 0 tokens; it must be at least one batch of 64"),
     ],
 )
 def test_a_study_that_cannot_be_fair_is_refused(values, message):
@@ -213,11 +213,14 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": 1}, "seeds  1; allowed: at least 2"),
         ({"agains": "previous"}, r"agains  unknown; did you mean against\?"),
         ({"tune": {"train.lr": []}}, "tune.train.lr  "),
-        ({"seeds": 10**9}, r"seeds  1,000,000,000 runs \(1 arms x 1,000,000,000 seeds\); allowed: up to 10,000, for"),
+        (
+            {"seeds": 10**9},
+            r"seeds  1,000,000,000 runs \(1 arms x 1,000,000,000 seeds\); allowed: up to 10,000, because",
+        ),
         ({"seeds": [1, 10**30]}, "seeds  "),
         ({"seeds": {"at_most": 12}}, "seeds.until  missing"),
         ({"seeds": {"until": 0, "at_most": 12}}, "seeds.until  0; allowed: more than 0"),
-        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most 4; allowed: at least 5, the first seeds"),
+        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most is 4; it must be at least first, which is 5"),
         ({"seeds": {"until": 0.1, "at_most": 9, "first": 2}}, "seeds.first  2; allowed: at least 3"),
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
         ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in seeds=\{until: "),
@@ -292,7 +295,7 @@ def test_wrong_fields_of_the_study_hide_no_arm(tmp_path):
 
 
 def test_an_arm_cannot_set_what_is_tuned():
-    with pytest.raises(UserError, match=r"arms.other.train.lr  is tuned, for all arms"):
+    with pytest.raises(UserError, match=r"arms.other.train.lr  is also in `tune`"):
         arms(two({"train": {"lr": 0.1}}, tune={"train.lr": [0.1, 0.2]}))
 
 
@@ -304,7 +307,7 @@ def test_a_problem_of_the_base_is_told_once():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are equal: neither changes anything;"),
+        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are equal: neither changes a field;"),
         (
             {"arms": {"a": {}, "b": {"model.mlp.activation": "silu"}}},
             r"arms\.b\.model\.mlp\.activation +arms a and b are equal: model\.mlp\.activation: silu makes no difference;",
@@ -324,7 +327,7 @@ def test_a_problem_of_the_base_is_told_once():
         ),
         (
             {"arms": {"a": {}, "b": {"model.n_layers": 3}, "c": {"model.n_layers": 2}}, "against": "previous"},
-            r"arms a and c are equal: c takes back what the steps since a have changed",
+            r"arms a and c are equal: c undoes the changes of the steps after a",
         ),
         (
             {"cross": {"model.attention.head_dim": [8, None], "train.lr": [1e-3, 2e-3]}},
@@ -385,7 +388,7 @@ def test_text_beside_a_task_is_refused(tmp_path):
         {"set": {"data.path": "x"}, "base": "task.yaml"},
     ):
         with pytest.raises(
-            UserError, match=r"set\.data\.path +is not read, because data\.task is recall; .*data\.task: none"
+            UserError, match=r"set\.data\.path +is not used, because data\.task is recall; .*data\.task: none"
         ):
             arms(two({"model.norm.kind": "layernorm"}, **values))
     assert arms(study(arms={"a": {}}, set={"data.path": "x", "data.task": "none"}, base="task.yaml"))
@@ -461,15 +464,15 @@ def test_an_arm_within_the_tolerance_is_left_alone():
         (
             {"model.mlp.kind": "plain"},
             {"parameters": "1%", "by": "model.n_layers"},
-            "33,696 parameters against 37,792, and no model.n_layers brings it within 1%; it is 2 now and 3",
+            "33,696 parameters instead of 37,792, and no value of model.n_layers brings it within 1%; it is 2 now, and 3 comes",
         ),
         (
             {"model.vocab_size": 600},
             {"parameters": "1%"},
-            r"56,992 parameters against 37,792.* 1 comes nearest",
+            r"56,992 parameters instead of 37,792.* 1 comes nearest",
         ),
-        ({"model.mlp.bias": True}, {"parameters": "0.04%"}, r"no model.mlp.d_ff brings it within 0.04%"),
-        ({"model.n_layers": 4}, {"flops": "1%", "by": "model.d_model"}, "training FLOPs per token against"),
+        ({"model.mlp.bias": True}, {"parameters": "0.04%"}, r"no value of model.mlp.d_ff brings it within 0.04%"),
+        ({"model.n_layers": 4}, {"flops": "1%", "by": "model.d_model"}, "training FLOPs per token instead of"),
     ],
 )
 def test_what_no_knob_can_match_is_refused(overrides, equal, message):
@@ -488,7 +491,7 @@ def test_what_is_equal_is_said_in_words():
 def test_quantities_are_those_of_the_model():
     arm, *_ = arms(study(arms={"a": {}}))
     equal = study(arms={"a": {}}, equal={"parameters": 0.1}).equal
-    assert quantity(equal)(arm.config) == parameters_of(arm)
+    assert quantity_function(equal)(arm.config) == parameters_of(arm)
 
 
 # --- ladders, budgets, tuning ---------------------------------------------------------------------
@@ -664,7 +667,7 @@ def test_a_circle_of_extends_is_refused(tmp_path):
     write(tmp_path / "b.yaml", extends="a.yaml")
     for i in range(1500):
         (tmp_path / f"{i}.yaml").write_text(f"extends: {i + 1}.yaml\n")
-    with pytest.raises(UserError, match=r"100\.yaml: the 100th study of a chain of `extends`; allowed: fewer"):
+    with pytest.raises(UserError, match=r"100\.yaml: the chain of `extends` is too long; allowed: fewer than 100"):
         read_study(str(tmp_path / "0.yaml"))
     with pytest.raises(UserError, match="extends itself"):
         read_study("a.yaml")
@@ -672,14 +675,14 @@ def test_a_circle_of_extends_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["laddr", "no/such/ladder.yaml"])
 def test_an_unknown_study_is_a_message(name):
-    with pytest.raises(UserError, match=f"no study '{name}': not a file, not a study folder, not a study that"):
+    with pytest.raises(UserError, match=f"unknown study '{name}'; it is not a file, a study folder or a study that"):
         read_study(name)
     with pytest.raises(UserError, match=r"did you mean ladder\?"):
         read_study("laddr")
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):
-    with pytest.raises(UserError, match=r"no study 'laddr'.*did you mean ladder\?"):
+    with pytest.raises(UserError, match=r"unknown study 'laddr'.*did you mean ladder\?"):
         read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
 
 
@@ -722,19 +725,19 @@ def test_a_scale_has_other_values_for_some_fields(tmp_path):
     assert (whole.seeds, whole.set) == (3, {"train.lr": 0.5})
     assert (small.seeds, small.set) == (2, {"train.lr": 0.5, "train.warmup": 0.5})
     assert small.model_copy(update={"seeds": 3, "set": whole.set, "scales": whole.scales}) == whole
-    with pytest.raises(UserError, match=r"mine\.yaml: no scale 'smal'; did you mean small"):
+    with pytest.raises(UserError, match=r"mine\.yaml: unknown scale 'smal'; did you mean small"):
         read_study("mine.yaml", "smal")
     (tmp_path / "none.yaml").write_text(to_yaml({key: value for key, value in values.items() if key != "scales"}))
     wrong = {**values, "scales": {"small": {"sedes": 2}}}
     (tmp_path / "wrong.yaml").write_text(to_yaml(wrong))
-    with pytest.raises(UserError, match=r"scales  small: 'sedes'; allowed: base, "):
+    with pytest.raises(UserError, match=r"scales  small: 'sedes' cannot change with the scale; allowed: base, "):
         read_study("wrong.yaml")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "own.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
     apart = {**values, "base": "own.yaml", "scales": {"small": {"base": "own.yaml", "seeds": 2}}}
     (tmp_path / "none" / "apart.yaml").write_text(to_yaml(apart))
     assert read_study("none/apart.yaml", "small")[1].base == read_study("none/apart.yaml")[1].base
-    with pytest.raises(UserError, match=r"none\.yaml: no scale 'small': it has none"):
+    with pytest.raises(UserError, match=r"none\.yaml: unknown scale 'small'; the study has no scales"):
         read_study("none.yaml", "small")
 
 

@@ -61,7 +61,7 @@ def test_the_rate_falls_as_the_width_grows_unless_it_stays_or_is_set():
     mup = {"model.mup.base_width": 32}
     assert {arm.config.train.lr for arm in arms(study(rate_over_sizes="same", set=mup))} == {1e-3}
     with pytest.raises(
-        UserError, match=r"base\.yaml: rate_over_sizes: inverse_width, but with model\.mup the rate falls"
+        UserError, match=r"base\.yaml: rate_over_sizes is inverse_width, but model\.mup already scales the rate"
     ):
         arms(study(set=mup))
     own = arms(study(arms={"a": {}, "b": {"train.lr": 0.5}}))
@@ -86,10 +86,13 @@ def test_parameters_are_matched_within_a_size():
         ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
         ({"sizes": [1000, 2000]}, "sizes  no shape with the proportions of .*base.yaml has 1K parameters: embedding"),
         ({"sizes": ["1M", "2M"], "seeds": 5000}, r"seeds  20,000 runs \(2 arms x 2 sizes x 5,000 seeds\)"),
-        ({"budget": {"tokens": 1, "tokens_per_parameter": 2}}, "give exactly one of tokens, flops, tokens_per_parameter"),
+        (
+            {"budget": {"tokens": 1, "tokens_per_parameter": 2}},
+            "give exactly one of tokens, flops, tokens_per_parameter",
+        ),
         ({"arms": {"a": {}, "b": {"model.nrm": 1}}}, "1 problem in the study\n  arms.b.model.nrm  unknown"),
         ({"set": {"model.d_mdel": 1}}, "1 problem in the study\n  set.model.d_mdel  unknown"),
-        ({"tuned": {"layer at 300K": {"train.lr": 1}}}, "tuned.layer at 300K  no such arm"),
+        ({"tuned": {"layer at 300K": {"train.lr": 1}}}, "tuned.layer at 300K  unknown arm"),
     ],
 )
 def test_what_has_no_sizes_is_refused(values, message):

@@ -157,7 +157,7 @@ def _decided_elsewhere(section: str, overrides: Raw) -> Iterator[Problem]:
 
 
 def _decided_message(field: str) -> str:
-    return f"the study's {DECIDED_BY[field]} decides it for all arms; remove it"
+    return f"is set by the study's {DECIDED_BY[field]} for all arms; remove it"
 
 
 _OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
@@ -176,9 +176,7 @@ def foreign_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Proble
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
         if is_task and isinstance(outcome, _OF_TEXT):
-            yield Problem(
-                f"measure.{name}", f"{outcome.title} needs text, and the study has a task; allowed: accuracy, answers"
-            )
+            yield Problem(f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers")
         if not is_task and isinstance(outcome, Answers):
             yield Problem(f"measure.{name}", "needs a task; add data.task to `set`")
         if not is_task and isinstance(outcome, Accuracy):

@@ -146,7 +146,7 @@ def _missing_value_warnings(name: str, outcome: Outcome, study_runs: StudyRuns) 
     labels = {arm.name: arm.label for arm in study_runs.arms}
     gathered = gather(outcome, study_runs)
     if without := [labels[arm] for arm, values in gathered.items() if study_runs.ended[arm] and not values]:
-        yield f"{name}: not compared, because there is no value on any seed: {listed(without)}"
+        yield f"{name}: not compared, because these arms have no value on any seed: {listed(without)}"
     for arm, values in gathered.items():
         ended = len(study_runs.ended[arm])
         if values and (missing := ended - len(values)):

@@ -124,7 +124,7 @@ def read_corpora(arms: Sequence[Arm], study: Path) -> Corpora | None:
     Return None if the text of an arm is not recorded, or if another version recorded it. Raise UserError if the record
     is damaged.
     """
-    verify(study / _CORPUS, "delete it; archlab then reads the text itself")
+    verify(study / _CORPUS, "delete it, and archlab reads the text itself")
     try:
         records = _RECORDS.validate_json((study / _CORPUS).read_bytes())
     except (OSError, ValueError):
@@ -155,7 +155,7 @@ def write_planned_seeds(study: Path, seeds: Seeds) -> None:
 
 def planned_seeds(study: Path) -> Seeds | None:
     """Return the recorded seeds, or None without a record. Raise UserError if it is damaged."""
-    file, remedy = study / _PLANNED, "delete it; archlab then cannot warn of seeds that were added later"
+    file, remedy = study / _PLANNED, "delete it, and archlab gives no warning of seeds that were added later"
     verify(file, remedy)
     try:
         return _PlannedSeeds.model_validate_json(file.read_bytes()).seeds

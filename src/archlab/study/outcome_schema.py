@@ -28,7 +28,7 @@ from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
 
 Better = Literal["lower", "higher", "neither"]
-"""Which values of an outcome are better. neither: a difference is neither good nor bad."""
+"""Which values of an outcome are better. `neither`: a difference is neither good nor bad."""
 
 Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s", "bytes", "count", "norm", "rate"]
 """Unit of an outcome's values. It also decides how they are written."""
@@ -36,9 +36,9 @@ Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s",
 Source = Literal["log", "weights", "timing", "config", "sweep"]
 """Source of an outcome's values.
 
-log: the log of a run's training, one value per seed. weights: the final weights of a run, one value per seed. timing:
-all arms are timed in turn with nothing else running, one value per round. config: counted from the config without a
-run, one exact value per arm. sweep: the runs of a seed at all swept rates, one value per seed.
+`log`: the log of a run's training, one value per seed. `weights`: the final weights of a run, one value per seed.
+`timing`: all arms are timed in turn with nothing else running, one value per round. `config`: counted from the config
+without a run, one exact value per arm. `sweep`: the runs of a seed at all swept rates, one value per seed.
 """
 
 BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
@@ -181,10 +181,10 @@ class Probe(Outcome):
     of: ProbeName
     """Name of the measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """How the values of all layers become one number. last_over_first: the last layer's value divided by the
+    """How the values of all layers become one number. `last_over_first`: the last layer's value divided by the
     first's."""
     at: Literal["start", "end"] = "end"
-    """start: the first probe, before any update. end: the last probe."""
+    """`start`: the first probe, before any update. `end`: the last probe."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"

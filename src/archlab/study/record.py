@@ -391,7 +391,7 @@ def csv_of_runs(summary: StudySummary) -> str:
 def read_summary(folder: Path) -> StudySummary:
     """Read the summary of a study's folder. Raise UserError if it is damaged."""
     file = folder / _FILE
-    remedy = "delete it; `archlab study report` then writes it again from the runs"
+    remedy = "delete it, and `archlab study report` writes it again from the runs"
     verify(file, remedy)
     try:
         return StudySummary.model_validate_json(file.read_bytes())

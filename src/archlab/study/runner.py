@@ -27,7 +27,7 @@ from archlab.study.folder import (
     remove_stale,
 )
 from archlab.study.outcomes.gather import StudyRuns, gather
-from archlab.study.outcomes.timing import OnTiming, forget_timings, read_timings, time_all, unseen
+from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
 from archlab.study.plan import StudyPlan, Tuned, tune
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
@@ -67,7 +67,7 @@ class Study:
     def plan(self) -> StudyPlan:
         return StudyPlan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
 
-    def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = unseen) -> StudySummary:
+    def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = no_progress) -> StudySummary:
         """Train all missing runs, then write and return the summary.
 
         `renew` repeats runs that were made by other code or on another machine. If a run fails, the others go on, and

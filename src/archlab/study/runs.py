@@ -14,7 +14,7 @@ from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcome_schema import Outcome
-from archlab.study.outcomes.weights import kept
+from archlab.study.outcomes.weights import read_measured
 from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
@@ -81,7 +81,7 @@ class Run:
         folder = RunFolder(self.folder(study))
         if (summary := folder.summary()) is None:
             return None
-        measured = kept(self.measures, folder.path)
+        measured = read_measured(self.measures, folder.path)
         return Ended(summary, folder.metrics(), folder.environment(), folder.documents(), measured)
 
     def is_over(self, ended: "Ended | None") -> bool:

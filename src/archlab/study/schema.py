@@ -137,9 +137,9 @@ class StudyConfig(Settings):
     """Changes to the base, for all arms. A `data.path` is looked for next to the study's file first. null removes a key
     of an earlier `set`: that of the extended study, or the one that a scale changes."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
-    """base: each arm is the base plus its own changes, and is compared with the first arm. previous: a ladder, in which
-    each arm adds its changes to the arm above it and is compared with that arm. arm -> reference: like base, but each
-    named arm is compared with its reference."""
+    """`base`: each arm is the base plus its own changes, and is compared with the first arm. `previous`: a ladder, in
+    which each arm adds its changes to the arm above it and is compared with that arm. A map `arm -> reference`: like
+    `base`, but each named arm is compared with its reference."""
     cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
     """Field -> its values. Every combination is an arm, and the others are compared with the first one. It replaces
     arms."""
@@ -152,8 +152,8 @@ class StudyConfig(Settings):
     """Numbers of parameters, ascending. The base is scaled to each size in its own proportions, and the arms are
     compared at each size. Empty: only at the size of the base."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
-    """The rule for the base's learning rate when its width changes with the size. inverse_width divides the rate by the
-    factor of the width. same keeps it; model.mup requires same, because it scales the rate itself."""
+    """The rule for the base's learning rate when its width changes with the size. `inverse_width` divides the rate by
+    the factor of the width. `same` keeps it. model.mup requires `same`, because it scales the rate itself."""
     budget: Budget
     """The training budget of each run."""
     equal: Equal | None = None

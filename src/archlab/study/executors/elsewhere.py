@@ -135,13 +135,13 @@ class _Watch:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self.pause(len(runs))
-        yield from filter(None, map(self._progress, runs))
+        yield from filter(None, map(self.progress_of, runs))
 
     def pause(self, n_tasks: int) -> float:
         """Return the seconds between two looks. They grow with the number of runs, to protect a network disk."""
         return max(0.5, n_tasks / 100)
 
-    def _progress(self, run: Run) -> RunProgress | None:
+    def progress_of(self, run: Run) -> RunProgress | None:
         """Return the progress of a run, or None if nothing was written since the last look."""
         file = run.folder(self._study) / METRICS
         try:
