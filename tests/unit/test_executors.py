@@ -1,4 +1,4 @@
-"""What trains a study's runs: what a run needs, what becomes of runs that are lost, busy or broken, and of memory."""
+"""Executors of a study's runs: resources of a run, lost, busy and broken runs, and too little memory."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def some(n: int = 1, *overrides: str) -> list[Run]:
 
 
 class Played:
-    """A place whose tasks end as `script` says: run's label -> what its tasks do, one after the other."""
+    """A place whose tasks follow `script`: label of a run -> ends of its tasks, in order."""
 
     retry_after = 0.05
 
@@ -84,7 +84,7 @@ def ended(run: Run, **values) -> list[RunProgress]:
 
 
 def test_runs_that_are_lost_busy_or_broken(tmp_path: Path) -> None:
-    """Each is handed out as often as it has to be, and none ends another."""
+    """Each run is submitted as often as necessary, and no run ends another."""
     a, b, c, d = some(4)
     place = Played(
         {
@@ -115,7 +115,7 @@ def test_no_more_at_once_than_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_is_underway_is_stopped(tmp_path: Path) -> None:
-    """Also where it ends otherwise than by Ctrl-C."""
+    """An interrupt in a callback also stops the tasks at work."""
     runs = some(2)
     place = Played({"run 0": [ended(runs[0], failed="bad")], "run 1": []})
 
@@ -135,7 +135,7 @@ def test_how_far_a_run_is_stands_in_its_folder(tmp_path: Path) -> None:
     folder.path.mkdir(parents=True)
     for step in (0, 1, 4):
         folder.log(step=step, probes={"long": "x" * 5000} if step == 1 else {})
-    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok\n')  # a line that was cut off
+    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok\n')  # an incomplete line
     assert [moved.share_done for moved in watch.look([run])] == [0.4]
     folder.log(step=5)
     assert list(watch.look([run])) == [], "not again so soon, however many tasks end meanwhile"
@@ -161,7 +161,7 @@ def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths of texts are those of the place where the command was given."""
+    """Paths of texts are relative to the current folder of the command."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     tiny.write_text(tmp_path)
@@ -174,7 +174,7 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
 
 
 def test_auto_is_decided_once_for_all_machines() -> None:
-    """By the process that names the run."""
+    """The process that names the run decides."""
     (run,) = some(1, "train.dtype=auto", "train.device=auto")
     fixed, here = settled(run), choose_device(run.config.train)
     assert (fixed.config.train.device, fixed.config.train.dtype) == (here.type, here.format)
@@ -206,7 +206,7 @@ def test_what_a_run_needs() -> None:
 
 
 def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models side by side, a large one with all cores, a run for each GPU."""
+    """Small models train side by side, a large one with all cores, and one run on each GPU."""
     monkeypatch.setattr("archlab.study.executors.executor.cores", lambda: 32)
     monkeypatch.setattr("archlab.study.executors.local.cores", lambda: 32)
     small, large = tiny.config(), load_config("tiny-llama", "model.d_model=1024", "train.device=cpu")
@@ -220,7 +220,7 @@ def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named as this process may use them; where one is lost, the next has its GPU."""
+    """GPUs have the names that this process may use. The worker after a lost one gets its GPU."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus() == ["0", "1", "2"]
@@ -281,7 +281,7 @@ def test_options_of_jobs() -> None:
 
 
 def test_what_submitit_writes_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of an array, as sbatch would read it; Slurm itself was not at hand."""
+    """Check the script of an array, without a Slurm installation."""
     from submitit.slurm.slurm import SlurmExecutor
 
     from archlab.study.executors import slurm
@@ -310,12 +310,12 @@ LARGE = ("train.batch_tokens=65536", "train.seq_len=1024", *ON_GPU)
 
 
 def fits(config: Config, device: Device, free: int) -> dict[str, str]:
-    """Field -> value, of what would fit."""
+    """Return field -> value of the advice."""
     return dict(re.findall(r"train\.(\w+)=(\w+)", what_would_fit(config, device, free)))
 
 
 def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the counts of `archlab cost`, with a tenth left over; and never what has just failed."""
+    """The advice follows `archlab cost`, with a tenth of the memory left over, and never repeats what has just failed."""
     monkeypatch.setattr(Device, "name", "a GPU")
     device = Device("cuda", torch.bfloat16)
 
@@ -353,7 +353,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
 def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run of the same process trains, and what the first one held is given back."""
+    """The next run of the same process trains, and the memory of the first run is free again."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     text = tiny.write_text(tmp_path)
     first, second = (

@@ -1,4 +1,4 @@
-"""What a study's page and the end of its run say of the claims that it is about, or of what explains its arms."""
+"""The claims and topics on a study's page and at the end of its run."""
 
 import re
 
@@ -16,7 +16,7 @@ from archlab.study.study_file import library_study
 
 
 def run_of(study: str, scale: str) -> StudySummary:
-    """Made-up values of a study that comes with archlab."""
+    """Return a summary with made-up values of a study that comes with archlab."""
     config = library_study(study, scale)
     arms = {name: (name, 2.0 - 0.1 * i, overrides) for i, (name, overrides) in enumerate(config.arms.items())}
     found = sample_study.study(arms, seeds=[0, 1], against="base")
@@ -54,7 +54,7 @@ def test_of_a_claim_with_several_studies_the_others_are_left_out():
 
 @pytest.mark.slow
 def test_a_study_of_ones_own_is_about_no_claim():
-    """Not even one that begins as one of ours: its runs are others."""
+    """Not even a study that extends one of archlab's, because its runs are different."""
     gates = run_of("gates", "cpu")
     own = gates.model_copy(update={"study": {**gates.study, "seeds": 77}})
     assert claims_of(own) == ("", [])
@@ -74,7 +74,7 @@ CHANGES = [
     ({"model.mlp.activation": "relu"}, ["relu"]),
     ({"model.mlp.kind": "gated", "model.mlp.activation": "silu"}, ["swiglu"]),
     ({"model.mlp.kind": "gated", "model.mlp.activation": "silu", "model.attention.n_kv_heads": 1}, ["swiglu", "mqa"]),
-    ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu"}, ["geglu"]),  # and not the plain MLP's GELU
+    ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu"}, ["geglu"]),  # not the plain MLP's GELU
     ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu_tanh"}, ["gated-mlp", "model.mlp.activation"]),
     ({"model.attention.kind": "latent", "model.attention.kv_rank": 7}, ["mla"]),
     ({"model.attention.n_kv_heads": 4}, ["model.attention.n_kv_heads"]),

@@ -1,4 +1,4 @@
-"""Crossed factors and references that are named: which arms there are, what is compared, and what is said of it."""
+"""Crossed factors and named references: arms, comparisons and sentences of the answer."""
 
 import re
 
@@ -34,7 +34,7 @@ def study(**values):
 
 
 def crossed(scores, factors=PLACED, seeds=6, noise=0.0, margin=None):
-    """Contrasts of arms whose runs score what `scores` says of (the arm's levels, noise of its own)."""
+    """Return contrasts of arms with the scores `scores(levels)`, plus noise."""
     designed = arms(study(cross=factors))
     random = np.random.default_rng(1)
     values = {
@@ -51,7 +51,7 @@ def crossed(scores, factors=PLACED, seeds=6, noise=0.0, margin=None):
     return contrast_summaries(planned, values, tested, None), tested, values
 
 
-# --- references that are named --------------------------------------------------------------------
+# --- named references --------------------------------------------------------------------
 
 NAMED = {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.mlp.kind": "plain"}, "d": {"train.lr": 0.1}}
 
@@ -93,7 +93,7 @@ def test_an_arm_that_leads_to_a_circle_is_not_in_it():
         arms(study(arms=NAMED, against={"b": "c", "c": "d", "d": "c"}))
 
 
-# --- which arms factors make ----------------------------------------------------------------------
+# --- arms of crossed factors ----------------------------------------------------------------------
 
 
 def test_every_combination_is_an_arm_with_its_levels():
@@ -165,7 +165,7 @@ def test_who_extends_a_study_replaces_its_arms_by_factors_and_factors_by_arms(tm
 
 
 def effect(placement=0.3, warmup=-0.1, both=0.0):
-    """A score with these effects of post-norm and warm-up, and of both together."""
+    """Return a score function with these effects of post-norm, of warm-up, and of both together."""
     return lambda levels: (
         2
         + placement * (post := levels["model.norm.placement"] == "post")
@@ -277,7 +277,7 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
     ]
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- sentences ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

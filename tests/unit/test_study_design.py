@@ -1,4 +1,4 @@
-"""From a study file to its arms: what is refused, what is matched, what a ladder adds up to."""
+"""From a study file to its arms: refused files, matched quantities, ladders."""
 
 import copy
 import re
@@ -38,7 +38,7 @@ def study(**values):
 
 
 def two(overrides, **values):
-    """A reference as the base is, and one arm."""
+    """Return a study with an unchanged reference and one arm."""
     return study(arms={"base": {}, "other": overrides}, **values)
 
 
@@ -46,7 +46,7 @@ def parameters_of(arm):
     return sum(p.numel() for p in Decoder(arm.config.model).parameters())
 
 
-# --- what an arm says -----------------------------------------------------------------------------
+# --- fields of arms -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_arm_that_says_all_it_changes_is_taken(overrides):
         ({}, {"train.schedule": "constant"}, {"train.final_lr": 1.0}),
         ({}, {"train.schedule": "wsd"}, {"train.decay": 0.2}),
         ({}, {"train.batch_tokens": 32}, {"train.micro_batch_tokens": 32}),
-        ({}, {"model.mlp.kind": "plain"}, {}),  # its d_ff is said in the base, and stays
+        ({}, {"model.mlp.kind": "plain"}, {}),  # d_ff is set in the base, and stays
         ({}, {"model.max_seq_len": 32, "train.seq_len": 16}, {}),
     ],
 )
@@ -282,7 +282,7 @@ def test_no_wrong_arm_hides_another(also, against):
     problems = str(refused.value).splitlines()[1:]
     fields = ["arms.a.model.mlp.kind", "arms.b.model.mpl", "arms.d.train.lr", "arms.e.model.norm.knd"]
     fields += [key for key in also if key != "equal"]
-    fields += [] if "base" in also else ["arms.c.model.attention.n_kv_heads"]  # how many heads is not known
+    fields += [] if "base" in also else ["arms.c.model.attention.n_kv_heads"]  # the number of heads is unknown
     for field in fields:
         assert sum(line.strip().startswith(field) for line in problems) == 1, problems
     assert len(problems) == len(fields)
@@ -368,7 +368,7 @@ def test_arms_that_would_share_all_their_runs_are_refused(values, message):
 @pytest.mark.parametrize(
     "values",
     [
-        {"arms": {"only": {}}, "seeds": 40},  # as many runs of one config as one likes: how much they scatter
+        {"arms": {"only": {}}, "seeds": 40},  # many runs of one config show how much they scatter
         {"arms": {"a": {"model.norm.kind": "layernorm"}, "b": {"model.norm.kind": "rmsnorm"}}},
         {"arms": {"a": {}, "b": {"train.lr": 2e-3}}, "tuned": {"a": {"train.lr": 3e-3}}},
         {"arms": {"a": {}, "b": {"train.weight_decay": 0}}},
@@ -394,7 +394,7 @@ def test_text_beside_a_task_is_refused(tmp_path):
     assert arms(study(arms={"a": {}}, set={"data.path": "x", "data.task": "none"}, base="task.yaml"))
 
 
-# --- what is held equal ---------------------------------------------------------------------------
+# --- equal quantities ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", ["rope", "none"])
@@ -402,7 +402,7 @@ def test_text_beside_a_task_is_refused(tmp_path):
 @pytest.mark.parametrize("by", ["model.mlp.d_ff", "model.d_model", "model.n_layers"])
 @pytest.mark.slow
 def test_parameters_are_matched_by_each_knob(by, head_dim, position):
-    """Counted again from the tensors of the model itself."""
+    """Count the parameters again, from the tensors of the model."""
     in_base = {
         "model.d_model": 128,
         "model.n_layers": 24,
@@ -434,7 +434,7 @@ def test_flops_are_matched(by):
 
 
 def test_the_nearest_value_is_found():
-    """By brute force over every width."""
+    """Search every width by brute force."""
     values = {"equal": {"parameters": 0.0004, "by": "model.mlp.d_ff"}, "set": {"model.mlp.d_ff": 1500}}
     reference, other = arms(two({"model.mlp.kind": "plain", "model.attention.n_kv_heads": 1}, **values))
     target = parameters_of(reference)
@@ -626,7 +626,7 @@ def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there
 )  # fmt: skip
 @pytest.mark.parametrize("by", ["extends", "scales"])
 def test_set_is_merged_key_by_key(tmp_path, by, below, over, merged):
-    """A field of which only the other kind knows goes; a typo stays, to be refused."""
+    """Fields that only the old kind has are removed. A typo stays, and is refused."""
     whole = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "arms": {"a": {}}, "set": below}
     over = copy.deepcopy(over)
     if by == "extends":
@@ -653,7 +653,7 @@ def test_a_part_of_a_single_value_cannot_be_merged(tmp_path):
 
 
 def test_text_of_ones_own_changes_nothing_else_of_a_study_at_any_scale(tmp_path):
-    """`gates` makes plain MLPs of gated ones by its `set`; at the scale `smoke` a second `set` has its say."""
+    """The `set` of `gates` replaces gated MLPs by plain ones, and its scale `smoke` has a second `set`."""
     mine = str(write(tmp_path / "mine.yaml", extends="gates", set={"data.path": "text.txt"}))
     for scale in (None, "smoke", "gpu"):
         ours, theirs = (arms(read_study(name, scale)[1]) for name in (mine, "gates"))
@@ -691,7 +691,7 @@ OURS = [(name, scale) for name in studies() for scale in (None, *read_study(name
 
 @pytest.mark.parametrize(("name", "scale"), OURS)
 def test_our_own_studies_are_fair(name, scale, monkeypatch):
-    """Every arm at every scale; the text is not opened."""
+    """Every arm at every scale, without opening the text."""
     monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 0.4)
     _, found = read_study(name, scale)
     designed = arms(found)
@@ -703,7 +703,7 @@ def test_our_own_studies_are_fair(name, scale, monkeypatch):
 
 @pytest.mark.parametrize("name", studies())
 def test_a_smoke_run_takes_seconds(name, monkeypatch):
-    """Few runs, which train and judge few tokens: some 20,000 a second on two cores."""
+    """There are few runs on few tokens. Two cores train and judge about 20,000 tokens per second."""
     monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 0.5)
     _, found = read_study(name, "smoke")
     designed = arms(found)
@@ -753,8 +753,8 @@ def test_a_section_that_the_reference_leaves_out_may_be_given_by_one_of_its_fiel
 
 
 def test_a_forecast_counts_every_run():
-    """Two arms of ten batches of 64 tokens with two seeds, and three rates that each is tuned over with one seed more;
-    on a machine where all operations take a microsecond and nothing else does."""
+    """Two arms train on ten batches of 64 tokens with two seeds, and are tuned over three rates with one seed. On the
+    machine each operation takes a microsecond, and nothing else takes time."""
     asked = two({"model.norm.kind": "layernorm"}, tune={"train.lr": [1e-3, 2e-3, 4e-3]})
     found = forecast(asked, arms(asked), None)
     assert (found.runs, found.seconds) == (2 * (2 + 3), None)
@@ -781,7 +781,7 @@ def test_a_forecast_counts_every_run():
 
 
 def test_a_forecast_from_a_data_sheet_is_a_limit():
-    """No training is faster than its products at the peak, or than its bytes through the memory."""
+    """No training is faster than its products at peak FLOPs, or its bytes at peak bandwidth."""
     h100 = load_hardware("h100")
     (arm, _) = arms(two({"model.norm.kind": "layernorm"}))
     step = cost(arm.config, dtype="bfloat16").computed_work["training"]
@@ -795,7 +795,7 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
 
 @pytest.mark.slow
 def test_a_study_is_read_as_it_was_written_without_its_defaults():
-    """As its folder holds it. Of a task and of an outcome the kind is a default, too, and yet says what they are."""
+    """Check the form in a study folder. The kind of a task or outcome is a default, but must be written."""
     far = {"kind": "answers", "task": {"kind": "recall", "pairs": 4, "distance": 16}}
     asks = study(
         arms={"a": {}}, set={"data.task": {"kind": "recall"}}, measure={"far": far, "cache": {"kind": "state_bytes"}}

@@ -1,4 +1,4 @@
-"""What a study measures: from logs written by hand, from weights against sums over single tokens, from sweeps."""
+"""Outcomes of a study: from logs written by hand, from weights (compared with sums over tokens), and from sweeps."""
 
 import math
 from dataclasses import replace
@@ -67,7 +67,7 @@ def ended(
     evaluations: tuple[tuple[int, float], ...] = (),
     **values: Any,
 ) -> Ended:
-    """A run that left this."""
+    """Return an ended run with this log and summary."""
     summary = RunSummary(
         status="finished" if score is not None else "diverged", steps=10, tokens=640, bits_per_byte=score,
         loss=score and 2 * score, train_loss=3.0, tokens_per_second=1e3, mfu=0.1, parameters=9, device="a CPU",
@@ -138,7 +138,7 @@ def test_a_run_that_diverged_has_no_value():
 
 
 def swept(**losses: float | None) -> dict[float, Ended]:
-    """Runs that began at 4 bits per byte."""
+    """Return runs that began at 4 bits per byte."""
     return {float(rate[1:]): ended(loss, evaluations=((0, 4.0),)) for rate, loss in losses.items()}
 
 
@@ -154,7 +154,7 @@ def test_sensitivity_is_the_mean_excess_over_the_best_and_no_run_is_worse_than_i
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A run of a few steps, its config, and its model."""
+    """Return a run of a few steps, with its config and its model."""
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHLAB_CACHE", str(folder / "cache"))
@@ -168,7 +168,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def by_hand(trained: SimpleNamespace, length: int, part: slice) -> float:
-    """Bits per byte over a part of every window, token by token."""
+    """Return bits per byte over a part of every window, computed token by token."""
     settings = trained.config
     held_out = open_training_data(settings.data, settings.model.vocab_size).held_out(length, 512, masked=False)
     bits = n_bytes = 0.0
@@ -244,7 +244,7 @@ def scored(*documents: tuple[float, int]) -> Ended:
 
 
 def test_the_interval_over_documents_is_that_of_a_ratio_and_covers_it():
-    """Against the jackknife, and the truth where documents are drawn."""
+    """Compare with the jackknife, and with the truth for documents drawn at random."""
     draw, inside = np.random.default_rng(0), 0
     for trial in range(200):
         n_bytes = draw.integers(50, 2000, 60)
@@ -394,8 +394,8 @@ def test_what_is_counted_is_compared_without_a_test():
 
 
 def test_the_intensity_of_decoding_is_flops_over_bytes():
-    """Of one product of matrices after the other, by hand: all weights are read once for all texts, keys and values of
-    each text once, in 2 bytes; what is small beside them is left out."""
+    """Count the matrix products by hand. All weights are read once for the batch, and keys and values once for each
+    sequence, with 2 bytes each. Small terms are left out."""
     long = {"model.max_seq_len": 1 << 16, "model.attention.n_heads": 4, "model.attention.n_kv_heads": 4}
     designed = arms(study(arms={"mha": long, "mqa": {**long, "model.attention.n_kv_heads": 1}}))
     batch, context = 8, 50_000

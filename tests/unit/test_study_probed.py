@@ -1,4 +1,4 @@
-"""What a study's summary and page keep of its runs' probes."""
+"""Probes of runs in a study's summary and on its page."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tiny import config, write_text
 
 
 def ended(probes, status="finished"):
-    """A run of 10 tokens a step that left these probes, by step."""
+    """Return a run with 10 tokens per step and these probes by step."""
     summary = RunSummary(
         status=status, steps=10, tokens=100, bits_per_byte=2.0, loss=4.0, train_loss=3.0, tokens_per_second=1e3,
         mfu=0.1, parameters=9, device="a CPU", dtype="float32",

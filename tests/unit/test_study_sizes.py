@@ -1,4 +1,4 @@
-"""Studies over a ladder of sizes: which arms there are, and whether a difference is said to grow, shrink or flip."""
+"""Studies over several sizes: their arms, and the trend of a difference (grows, shrinks or flips)."""
 
 from math import log
 
@@ -101,7 +101,7 @@ def test_what_has_no_sizes_is_refused(values, message):
 
 
 def trend_of(gain, noise=0.005, seeds=5):
-    """Of `layer`, whose difference at each size is `gain` of log(size / smallest size)."""
+    """Return the trend of `layer`, whose difference at each size is gain(log(size / smallest size))."""
     designed = arms(study())
     random = np.random.default_rng(3)
     values = {
@@ -152,7 +152,7 @@ def test_the_change_is_that_of_a_line_fitted_to_every_seed():
 
 
 def test_no_flip_is_told_where_an_end_is_not_known():
-    """The line crosses zero, but at the smallest size nothing was found."""
+    """The line crosses zero, but the difference at the smallest size is not significant."""
     trend, tested, _ = trend_of(lambda x: 0.001 - 0.2 * x)
     assert tested["layer at 100K"].comparison.verdict == "not distinguishable"
     assert trend.line[0] * trend.line[1] < 0

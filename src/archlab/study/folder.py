@@ -21,7 +21,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, refuse_linked_folders, remove_folder, write_atomic
 from archlab.study.arm import Arm
-from archlab.study.formatting import listed
+from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary, has_summary, read_summary
 from archlab.study.schema import Seeds, StudyConfig
 from archlab.study.study_file import is_study_folder, read_study_folder
@@ -106,7 +106,7 @@ def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
     most = n_folds - bool(study.tune)
     if judging > most:
         taken = ", and the last one is for tuning" if study.tune else ""
-        available = f"with data.held_out {data.held_out} the text has {n_folds} folds{taken}"
+        available = f"with data.held_out {data.held_out} the text has {plural(n_folds, 'fold')}{taken}"
         raise UserError(f"folds is {judging}; {available}; allowed: up to {most}")
     return judging
 
@@ -185,7 +185,7 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         copied[_BASE] = to_yaml(base).encode()
     with disk_errors(folder):
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; give a folder to --out")
+            raise UserError(f"{folder} is a file; --out must be a folder")
         make_folder(folder)
         refuse_linked_folders(folder)
         files = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))
