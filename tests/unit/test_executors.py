@@ -27,9 +27,9 @@ from archlab.study.executors.executor import (
     RunProgress,
     needs,
     needs_of,
-    settled,
     train_run,
     usual_threads,
+    with_resolved_device,
 )
 from archlab.study.executors.local import usual_workers, visible_gpus
 from archlab.study.executors.named import make_executor
@@ -176,7 +176,7 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
 def test_auto_is_decided_once_for_all_machines() -> None:
     """The process that names the run decides."""
     (run,) = some(1, "train.dtype=auto", "train.device=auto")
-    fixed, here = settled(run), choose_device(run.config.train)
+    fixed, here = with_resolved_device(run), choose_device(run.config.train)
     assert (fixed.config.train.device, fixed.config.train.dtype) == (here.type, here.format)
     assert fixed.name == run.name
 

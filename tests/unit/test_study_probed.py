@@ -47,7 +47,7 @@ def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
         assert [x is None for x in found.over_time[name]] == [x is None for x in expected]
         assert found.over_time[name][1:] == pytest.approx(expected[1:], rel=5e-4)
     assert found.over_time["log_z"] == pytest.approx([row["log_z"] for row in rows], rel=5e-4)
-    assert found.over_time["update_ratio"][0] is None, "there is no update before the first probe"
+    assert found.over_time["update_ratio"][0] is None, "the first probe has no update before it"
     digits = [re.sub(r"e.*|[-.]", "", repr(x)).strip("0") for x in found.at_end["gradient"]]
     assert max(map(len, digits)) <= 4
 
@@ -109,6 +109,6 @@ def test_the_page_draws_what_was_recorded_and_nothing_else():
     assert drawn.keys() == {"depth-gradient", "time-gradient", "time-log_z"}
     (points,) = drawn["depth-gradient"]["datasets"].values()
     assert [(point["config"], point["x"], point["y"]) for point in points] == [("GEGLU", 1, 1.0), ("GEGLU", 2, 2.0)]
-    colours = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert colours == ["SwiGLU", "GEGLU"], "an arm has the colour that it has elsewhere"
+    colors = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert colors == ["SwiGLU", "GEGLU"], "an arm has its usual color"
     assert all(f'id="chart-{name}"' in page for name in drawn)

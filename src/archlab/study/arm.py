@@ -45,9 +45,9 @@ class Arm:
 
     def at(self, size: int | None) -> "Arm":
         """Return the same arm with the size in its names."""
-        name, label = at_size(self.name, size), at_size(self.plain_label, size)
+        name, label = name_at_size(self.name, size), name_at_size(self.plain_label, size)
         return replace(
-            self, name=name, label=label, reference=self.reference and at_size(self.reference, size), size=size
+            self, name=name, label=label, reference=self.reference and name_at_size(self.reference, size), size=size
         )
 
     def with_values(self, values: Raw) -> "Arm":
@@ -122,6 +122,6 @@ def levels_of(study: StudyConfig, overrides: Mapping[str, Any]) -> dict[str, Any
     return dict(overrides) if study.cross else {}
 
 
-def at_size(name: str, size: int | None) -> str:
+def name_at_size(name: str, size: int | None) -> str:
     """Return the name of an arm at a size: `layer at 3M`."""
     return name if size is None else f"{name} at {count(size)}"

@@ -9,7 +9,7 @@ from archlab.config.identity import flatten
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import Task
 from archlab.errors import UserError
-from archlab.study.arm import Arm, at_size, overrides_of_arms, section_of
+from archlab.study.arm import Arm, name_at_size, overrides_of_arms, section_of
 from archlab.study.outcome_schema import (
     Accuracy,
     Answers,
@@ -46,7 +46,7 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
     arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
-            at_sizes = [at_size(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
+            at_sizes = [name_at_size(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
             if name not in (*arms, *at_sizes):
                 yield Problem(f"{section}.{name}", f"unknown arm{choose(name, list(arms))}")
     yield from _references(study, list(arms))
@@ -164,7 +164,7 @@ _OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, 
 """Outcomes that need text."""
 
 
-def foreign_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
+def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
     """Yield problems for outcomes that do not fit the study's text or task, and for probes without
     train.probe_every."""
     if not arms:

@@ -24,22 +24,22 @@ class _Interaction(NamedTuple):
     """`norm.placement=pre`, the first level."""
     effects: tuple[float, float]
     """Effects of `changed`, there and here."""
-    found: Comparison
+    comparison: Comparison
     outcome: Heading
 
     @property
     def size(self) -> float:
-        return abs(self.found.difference or 0)
+        return abs(self.comparison.difference or 0)
 
     def amount(self, value: float) -> str:
         return with_unit(difference(value, self.outcome.unit), self.outcome.unit)
 
     def interval(self) -> str:
         """Return the interval of the size."""
-        sign = -1 if (self.found.difference or 0) < 0 else 1
-        if self.found.low is None or self.found.high is None:
+        sign = -1 if (self.comparison.difference or 0) < 0 else 1
+        if self.comparison.low is None or self.comparison.high is None:
             return "(no scatter)"
-        low, high = sorted((sign * self.found.low, sign * self.found.high))
+        low, high = sorted((sign * self.comparison.low, sign * self.comparison.high))
         return interval(low, high, self.outcome.unit)
 
 
@@ -53,7 +53,7 @@ def contrast_answer(contrasts: Sequence[FactorContrast], outcome: Heading) -> li
     if further := len(real[_NAMED:]):
         sentences.append(f"{plural(further, 'smaller interaction')} {'was' if further == 1 else 'were'} also found.")
     if same:
-        margin = margin_of(same[0].found.margin or 0.0, outcome.unit)
+        margin = margin_of(same[0].comparison.margin or 0.0, outcome.unit)
         sentences.append(_summary_sentence(same, "is equivalent to", "equivalent to zero", f"within {margin}"))
     if unclear:
         sentences.append(
@@ -69,7 +69,7 @@ def contrast_answer(contrasts: Sequence[FactorContrast], outcome: Heading) -> li
 
 
 def _with(interactions: Sequence[_Interaction], *verdicts: Verdict) -> list[_Interaction]:
-    return [interaction for interaction in interactions if interaction.found.verdict in verdicts]
+    return [interaction for interaction in interactions if interaction.comparison.verdict in verdicts]
 
 
 def _interaction(contrast: FactorContrast, outcome: Heading) -> _Interaction:
@@ -86,15 +86,15 @@ def _difference_sentence(interaction: _Interaction) -> str:
     """For example `warmup=0.1 helps by 0.120 bits per byte more with norm.placement=post than with
     norm.placement=pre`."""
     before, after = interaction.effects
-    found, size = interaction.found, interaction.amount(interaction.size)
-    pairs = paired([found], interaction.outcome.source)
-    proof = f"{interaction.interval()} ({pairs}, Holm {p_equals(found.p_holm or 0)})"
+    comparison, size = interaction.comparison, interaction.amount(interaction.size)
+    pairs = paired([comparison], interaction.outcome.source)
+    proof = f"{interaction.interval()} ({pairs}, Holm {p_equals(comparison.p_holm or 0)})"
     if before * after < 0:
-        here = f"{_does(after, found)} by {interaction.amount(abs(after))} with {interaction.here}"
-        there = f"{_does(before, found)} by {interaction.amount(abs(before))} with {interaction.there}"
-        return f"{interaction.changed} {here} and {there}, a difference of {size} {proof}."
+        first_clause = f"{_does(after, comparison)} by {interaction.amount(abs(after))} with {interaction.here}"
+        second_clause = f"{_does(before, comparison)} by {interaction.amount(abs(before))} with {interaction.there}"
+        return f"{interaction.changed} {first_clause} and {second_clause}, a difference of {size} {proof}."
     more = "more" if abs(after) > abs(before) else "less"
-    does = _does(before + after, found)
+    does = _does(before + after, comparison)
     conditions = f"with {interaction.here} than with {interaction.there}"
     return f"{interaction.changed} {does} by {size} {more} {conditions} {proof}."
 
@@ -116,7 +116,7 @@ def _summary_sentence(alike: Sequence[_Interaction], relation: str, all_are: str
 
 
 def _detectable(unclear: Sequence[_Interaction]) -> str:
-    effects = [effect for interaction in unclear if (effect := interaction.found.smallest_effect) is not None]
+    effects = [effect for interaction in unclear if (effect := interaction.comparison.smallest_effect) is not None]
     if not effects:
         return "no scatter to test against"
     unit = unclear[0].outcome.unit

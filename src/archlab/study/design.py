@@ -22,7 +22,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import NOT_TRAINED, Arm, default_label, levels_of, overrides_of_arms, section_of
-from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, foreign_outcomes, misplaced_fields, overridden_fields
+from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden_fields, unfit_outcomes
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
@@ -64,7 +64,7 @@ def arms(study: StudyConfig) -> list[Arm]:
             problems += problems_of_size
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
-    problems += [*_unused_text(designed, study), *foreign_outcomes(study, designed)]
+    problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed)]
     raise_problems(list(dict.fromkeys(problems)), "the study")
     return designed
 
@@ -101,8 +101,8 @@ def _unused_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Proble
     """Yield a problem if the study names a text although its arms read a task."""
     tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, Task)]
     for task in tasks if "data.path" in overridden_fields(study.set) else ():
-        found = f"is not used, because data.task is {task.kind}"
-        yield Problem("set.data.path", f"{found}; remove it, or add data.task: none")
+        problem = f"is not used, because data.task is {task.kind}"
+        yield Problem("set.data.path", f"{problem}; remove it, or add data.task: none")
 
 
 def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
@@ -129,18 +129,22 @@ def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Proble
             reason += f" (`equal` adjusts {study.equal.by})"
         section = section_of(study, arm.name)
         path = f"{section}.{next(iter(idle))}" if len(idle) == 1 else section
-        found = f"arms {other.name} and {arm.name} are equal: {reason}"
-        yield Problem(path, f"{found}; change or remove one")
+        problem = f"arms {other.name} and {arm.name} are equal: {reason}"
+        yield Problem(path, f"{problem}; change or remove one")
 
 
 def _idle_overrides(arm: Arm, other: Arm, study: StudyConfig) -> Raw:
     """Return the fields that two equal arms set differently, with their values."""
-    ours, theirs = (flatten(expand(each.overrides)) for each in (arm, other))
+    values, other_values = (flatten(expand(each.overrides)) for each in (arm, other))
     if study.against == "previous":
-        return ours
-    if ours == theirs:  # perhaps two spellings of a value: 10000 and 1e4
-        return {f: v for f, v in ours.items() if repr(v) != repr(theirs[f])} or ours
-    return {f: v for f, v in {**theirs, **ours}.items() if (f, v) not in ours.items() or (f, v) not in theirs.items()}
+        return values
+    if values == other_values:  # perhaps two spellings of a value: 10000 and 1e4
+        return {f: v for f, v in values.items() if repr(v) != repr(other_values[f])} or values
+    return {
+        f: v
+        for f, v in {**other_values, **values}.items()
+        if (f, v) not in values.items() or (f, v) not in other_values.items()
+    }
 
 
 def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
@@ -149,12 +153,12 @@ def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator
     for arm, train in zip(designed, trains, strict=True):
         if train.eval_seq_len != trains[0].eval_seq_len:
             lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in windows of {trains[0].eval_seq_len}"
-            found = f"is judged in windows of {lengths}"
-            yield _problem_of_arm(arm.name, f"{found}; add train.eval_seq_len to `set`, for all arms", study)
+            problem = f"is judged in windows of {lengths}"
+            yield _problem_of_arm(arm.name, f"{problem}; add train.eval_seq_len to `set`, for all arms", study)
         if train.document_mask != trains[0].document_mask:
-            found = "changes the evaluation, because it decides whether documents see each other"
+            problem = "changes the evaluation, because it decides whether documents see each other"
             yield Problem(
-                f"{section_of(study, arm.name)}.train.document_mask", f"{found}; move it to `set`, for all arms"
+                f"{section_of(study, arm.name)}.train.document_mask", f"{problem}; move it to `set`, for all arms"
             )
 
 
@@ -259,8 +263,8 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
         tokens = int(study.budget.bytes * tokens_per_byte(config.data, config.model.vocab_size))
     batches = tokens // train.batch_tokens
     if not batches:
-        found = f"{budget} are enough for {tokens:,} tokens; it must be at least one batch of {train.batch_tokens:,}"
-        raise ConfigError([Problem("train.tokens", found)], "the budget")
+        problem = f"{budget} are enough for {tokens:,} tokens; it must be at least one batch of {train.batch_tokens:,}"
+        raise ConfigError([Problem("train.tokens", problem)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
@@ -274,12 +278,12 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
     if study.budget.tokens is None:
         declared |= {"train.tokens"}
     changed = diff(reference.config, arm.config)
-    ours, theirs = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
+    values, reference_values = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
     # A side that sets one field of a section brings the whole section, if the other side lacks it.
-    left_out = [f"{field}." for side in (ours, theirs) for field, value in side.items() if value is None]
+    left_out = [f"{field}." for side in (values, reference_values) for field, value in side.items() if value is None]
     declared |= {section[:-1] for section in left_out for name in declared if name.startswith(section)}
     moved = {field: values for field, values in changed.items() if not _is_declared(field, values, declared)}
-    silent = {f: v for f, v in moved.items() if ours.get(f) != theirs.get(f) or f in _NEVER_FOLLOWS}
+    silent = {f: v for f, v in moved.items() if values.get(f) != reference_values.get(f) or f in _NEVER_FOLLOWS}
     if silent:
         lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
         hint = "add these fields to the arm, or to `set` for all arms"

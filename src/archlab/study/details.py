@@ -73,14 +73,14 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
     error = sqrt(n / (n - 1) * float((residuals**2).sum())) / float(n_bytes.sum())
     reach = float(stats.t.isf(ALPHA / 2, n - 1)) * error
     ordered = sorted(pairs, key=lambda pair: pair.bits / pair.bytes)
-    shown = min(_SHOWN, n // 2)
+    n_shown = min(_SHOWN, n // 2)
     return DocumentView(
         documents=n,
         difference=float(ratio),
         low=float(ratio) - reach,
         high=float(ratio) + reach,
-        lowest=_shown(ordered[:shown]),
-        highest=_shown(ordered[: -shown - 1 : -1]),
+        lowest=_shown(ordered[:n_shown]),
+        highest=_shown(ordered[: -n_shown - 1 : -1]),
     )
 
 
@@ -91,10 +91,12 @@ def _pairs(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> list[_Pa
     """
     by_fold = dict[tuple[tuple[str, int], ...], list[list[float]]]()
     for seed in sorted(arm.keys() & reference.keys()):
-        ours, theirs = arm[seed].documents, reference[seed].documents
-        fold = tuple((d.begins, d.bytes) for d in theirs)
-        if [d.bytes for d in ours] == [d.bytes for d in theirs]:
-            by_fold.setdefault(fold, []).append([o.bits - t.bits for o, t in zip(ours, theirs, strict=True)])
+        arm_scores, reference_scores = arm[seed].documents, reference[seed].documents
+        fold = tuple((d.begins, d.bytes) for d in reference_scores)
+        if [d.bytes for d in arm_scores] == [d.bytes for d in reference_scores]:
+            by_fold.setdefault(fold, []).append(
+                [o.bits - t.bits for o, t in zip(arm_scores, reference_scores, strict=True)]
+            )
     return [
         _Pair(begins, fmean(differences), n_bytes)
         for fold, seeds in by_fold.items()

@@ -13,7 +13,7 @@ from archlab.errors import UserError
 from archlab.pricing.params import parameters
 from archlab.pricing.work import computed_training_flops
 from archlab.sizing.resize import resized
-from archlab.study.arm import at_size
+from archlab.study.arm import name_at_size
 from archlab.study.schema import Budget, Equal, StudyConfig
 
 
@@ -43,16 +43,18 @@ def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
 
 def tuned_at(study: StudyConfig, size: int | None) -> Mapping[str, Any]:
     """Return arm -> its tuned values at a size: those for this size, otherwise those for all sizes."""
-    plain = {name.removesuffix(at_size("", size)) if size else name: values for name, values in study.tuned.items()}
-    return {name: study.tuned.get(at_size(name, size), values) for name, values in plain.items()}
+    plain = {
+        name.removesuffix(name_at_size("", size)) if size else name: values for name, values in study.tuned.items()
+    }
+    return {name: study.tuned.get(name_at_size(name, size), values) for name, values in plain.items()}
 
 
 def _at(size: int, study: StudyConfig, base: Raw, config: Config) -> Sized:
     change = resized(base, study.base, size)
     if study.rate_over_sizes == "inverse_width":
         if config.model.mup:
-            found = "inverse_width, but model.mup already scales the rate with the width"
-            raise UserError(f"{study.base}: rate_over_sizes is {found}; set it to same")
+            current = "inverse_width, but model.mup already scales the rate with the width"
+            raise UserError(f"{study.base}: rate_over_sizes is {current}; set it to same")
         rate = resolve_train(config).lr * config.model.d_model / change["model.d_model"]
         change["train.lr"] = float(f"{rate:.4g}")
     raw = overlay(base, change, Config)
@@ -100,9 +102,9 @@ def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[st
     if _relative_error(size(config), target) <= tolerance(equal):
         return config, {}
     current = flatten(resolved(config)).get(equal.by)
-    found = f"has {size(config):,.0f} {_quantity_name(equal)} instead of {target:,.0f}"
+    difference = f"has {size(config):,.0f} {_quantity_name(equal)} instead of {target:,.0f}"
     if current is None:
-        raise UserError(f"{found}, and no {equal.by} to adjust")
+        raise UserError(f"{difference}, and no {equal.by} to adjust")
     nearest = current
     for step in _steps(equal.by, config):
         value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step, LARGEST[equal.by])
@@ -110,7 +112,7 @@ def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[st
         if _relative_error(size(_unchecked(raw, equal.by, value)), target) <= tolerance(equal):
             return build_config(overlay(raw, {equal.by: value}, Config)), {equal.by: value}
     raise UserError(
-        f"{found}, and no value of {equal.by} brings it within {100 * tolerance(equal):.3g}%; "
+        f"{difference}, and no value of {equal.by} brings it within {100 * tolerance(equal):.3g}%; "
         f"it is {current} now, and {nearest} comes nearest ({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
         "allow a larger difference, adjust another field, or remove `equal`"
     )

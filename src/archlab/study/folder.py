@@ -103,11 +103,11 @@ def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
     """Return the number of folds that judge the runs. Raise UserError if the text has too few; tuning needs one
     more."""
     judging = study.folds or n_test_folds(n_folds)
-    most = n_folds - bool(study.tune)
-    if judging > most:
-        taken = ", and the last one is for tuning" if study.tune else ""
-        available = f"with data.held_out {data.held_out} the text has {plural(n_folds, 'fold')}{taken}"
-        raise UserError(f"folds is {judging}; {available}; allowed: up to {most}")
+    largest = n_folds - bool(study.tune)
+    if judging > largest:
+        for_tuning = ", and the last one is for tuning" if study.tune else ""
+        available = f"with data.held_out {data.held_out} the text has {plural(n_folds, 'fold')}{for_tuning}"
+        raise UserError(f"folds is {judging}; {available}; allowed: up to {largest}")
     return judging
 
 

@@ -100,10 +100,10 @@ def paired(comparisons: Sequence[Comparison], source: Source) -> str:
     """Return the basis of a test: `3 paired seeds`, `12 paired seeds on 10 folds`, `9 paired rounds`."""
     pairs = [comparison.pairs for comparison in comparisons]
     number = span(str(min(pairs)), str(max(pairs)))
-    what = "round" if source == "timing" else "seed"
+    noun = "round" if source == "timing" else "seed"
     folds = [comparison.folds for comparison in comparisons if comparison.folds is not None]
     on_folds = f" on {span(str(min(folds)), str(max(folds)))} folds" if folds else ""
-    return f"{number} paired {what if number == '1' else f'{what}s'}{on_folds}"
+    return f"{number} paired {noun if number == '1' else f'{noun}s'}{on_folds}"
 
 
 def verdict(arm: ArmSummary) -> str:

@@ -375,7 +375,7 @@ def register_outcome(
     implements(outcome)(lambda config, run: function(run, config))
 
 
-def named(value: Any) -> Any:
+def outcomes_with_kinds(value: Any) -> Any:
     """Return the outcomes as a mapping in which each has its kind. A list of kinds becomes a mapping, and an outcome
     without a kind gets its name as its kind."""
     if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
@@ -397,6 +397,6 @@ _OfItsName = Annotated[
 _AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
     dict[Line, Outcome],
-    BeforeValidator(named, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
+    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
 ]
 """Name -> outcome. If no kind is given, the name is the kind."""

@@ -105,7 +105,7 @@ def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
         yield f"the tokenizer may have learned from the judging folds after the first {corpus.test_folds}"
 
 
-class Tuned(NamedTuple):
+class TuningResult(NamedTuple):
     """Result of tuning."""
 
     arms: list[Arm]
@@ -116,12 +116,12 @@ class Tuned(NamedTuple):
     """Every point of the grid for each of these arms."""
 
 
-def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> Tuned:
+def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
     """Choose the best values of each arm. `ended` returns the result of a run, or None if it has not ended."""
     points, tuning_runs = grid(plan.config), plan.tuning()
     if not points:
-        return Tuned(list(plan.arms), [], [])
-    tuned = Tuned([], [], [])
+        return TuningResult(list(plan.arms), [], [])
+    tuned = TuningResult([], [], [])
     for arm in plan.arms:
         results = [[ended(run) for run in runs] for runs in tuning_runs[arm.name]]
         finished = [[run for run in runs if run] for runs in results]

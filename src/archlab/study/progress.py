@@ -84,8 +84,8 @@ class PhaseProgress:
 
     def _with_time_left(self, line: str) -> str:
         """Add the time left if the output is not a terminal, which would show it in the bar."""
-        left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
-        return f"{line}; {left}" if left and len(f"{line}; {left}") <= _COLUMNS else line
+        time_left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
+        return f"{line}; {time_left}" if time_left and len(f"{line}; {time_left}") <= _COLUMNS else line
 
 
 def _result(summary: RunSummary) -> str:

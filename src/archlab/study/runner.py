@@ -28,7 +28,7 @@ from archlab.study.folder import (
 )
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
-from archlab.study.plan import StudyPlan, Tuned, tune
+from archlab.study.plan import StudyPlan, TuningResult, tune
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
@@ -105,7 +105,7 @@ class Study:
         """Return the fields in which the study in the folder differs from this one."""
         return changed_fields(self.folder, self.config)
 
-    def _runs(self, tuned: Tuned, seeds: Sequence[int]) -> Iterator[Run]:
+    def _runs(self, tuned: TuningResult, seeds: Sequence[int]) -> Iterator[Run]:
         """Yield the runs of the comparison and of the sweep, seed by seed."""
         plan = self.plan
         for seed in seeds:
@@ -113,7 +113,7 @@ class Study:
                 yield plan.compared(arm, seed)
                 yield from plan.swept(arm, seed).values()
 
-    def _seeds(self, tuned: Tuned, seeds: Seeds) -> list[int]:
+    def _seeds(self, tuned: TuningResult, seeds: Seeds) -> list[int]:
         """Return the seeds of the comparison. A rule adds seeds when all runs of the first seeds have ended."""
         first = first_seeds(seeds)
         if not isinstance(seeds, AddedSeeds) or len(tuned.arms) < len(self.arms):
@@ -131,7 +131,7 @@ class Study:
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
         ]
 
-    def _ended_runs(self, tuned: Tuned, seeds: Sequence[int]) -> StudyRuns:
+    def _ended_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> StudyRuns:
         """Return all ended runs of these seeds."""
         plan = self.plan
         ended = {
@@ -173,7 +173,7 @@ class Study:
         todo = [run for name, run in by_name.items() if name not in self._damaged]
         return self.executor.run_all(todo, self.folder, on_progress)
 
-    def _summarize(self, tuned: Tuned, failed: Sequence[RunProgress]) -> StudySummary:
+    def _summarize(self, tuned: TuningResult, failed: Sequence[RunProgress]) -> StudySummary:
         plan, seeds = self.plan, self._seeds(tuned, self.config.seeds)
         runs = {arm.name: {seed: plan.compared(arm, seed) for seed in seeds} for arm in tuned.arms}
         by_name = {run.name: run for run in (*self._runs(tuned, seeds), *plan.all_tuning())}

@@ -109,9 +109,9 @@ def _required_unless_extending(schema: dict[str, Any]) -> None:
     schema["not"] = {"required": ["arms", "cross"]}
 
 
-def _number_of_arms(known: dict[str, Any]) -> int:
+def _number_of_arms(fields: dict[str, Any]) -> int:
     """Return the number of arms of a study with these fields, or 1 if no valid field tells it."""
-    return len(known.get("arms") or ()) or prod(map(len, known.get("cross", {}).values()))
+    return len(fields.get("arms") or ()) or prod(map(len, fields.get("cross", {}).values()))
 
 
 class StudyConfig(Settings):
@@ -208,17 +208,17 @@ class StudyConfig(Settings):
     @classmethod
     def _check_number_of_runs(cls, value: Any, info: ValidationInfo) -> Any:
         """Count the runs before any list of them is made. Invalid fields are not in `info.data`."""
-        known = {"tune": {}, **info.data, str(info.field_name): value}
-        factors = {"arms": _number_of_arms(known)}
-        if sizes := known.get("sizes"):
+        fields = {"tune": {}, **info.data, str(info.field_name): value}
+        factors = {"arms": _number_of_arms(fields)}
+        if sizes := fields.get("sizes"):
             factors |= {"sizes": len(sizes)}
         if info.field_name == "seeds":
             factors |= {"seeds": most_seeds(value)}
         else:
-            points = prod(map(len, known["tune"].values())) if known["tune"] else 0
-            factors |= {"points of the grid": points, "seeds": known.get("tune_seeds", 1)}
+            points = prod(map(len, fields["tune"].values())) if fields["tune"] else 0
+            factors |= {"points of the grid": points, "seeds": fields.get("tune_seeds", 1)}
         if (runs := prod(factors.values())) > MOST_RUNS:
-            product = " x ".join(f"{number:,} {what}" for what, number in factors.items())
+            product = " x ".join(f"{number:,} {noun}" for noun, number in factors.items())
             raise ValueError(
                 f"{runs:,} runs ({product}); allowed: up to {MOST_RUNS:,}, because each trains a model and has a folder"
             )

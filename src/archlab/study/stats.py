@@ -104,7 +104,7 @@ def compare(
         p_holm = None if test is None else corrected[index]
         p_equivalent = None if p_inside[index] is None else equivalent[index]
         level = _level(p_values, index)
-        shown = sample.estimate(level)
+        interval = sample.estimate(level)
         inner = sample.estimate(2 * _level([1.0 if p is None else p for p in p_inside], index))
         effect = (test.deviation, len(sample.values), test.freedom, level) if test and test.deviation else None
         reach = smallest_effect_interval(*effect) if effect else None
@@ -113,9 +113,9 @@ def compare(
             pairs=sample.pairs,
             folds=None if folds is None else len(sample.values),
             difference=float(np.mean(sample.values)) if test is None and sample.values else test and test.mean,
-            low=shown and shown.low,
-            high=shown and shown.high,
-            confidence=None if shown is None or shown.low is None else 1 - level,
+            low=interval and interval.low,
+            high=interval and interval.high,
+            confidence=None if interval is None or interval.low is None else 1 - level,
             p=test and test.p,
             p_holm=p_holm,
             smallest_effect=smallest_effect(*effect) if effect else None,
@@ -255,8 +255,8 @@ def seeds_in_all(
         if len(differences) > 1:
             level = ALPHA / len(compared)
             needed.append(pairs_for(rule.until, float(np.std(differences, ddof=1)), len(differences) - 1, level))
-    most = rule.at_most if n_folds is None else min(rule.at_most, max(n_folds, rule.first))
-    return min(most, max(needed))
+    largest = rule.at_most if n_folds is None else min(rule.at_most, max(n_folds, rule.first))
+    return min(largest, max(needed))
 
 
 class _Sample(NamedTuple):

@@ -21,7 +21,7 @@ from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import real_path
 from archlab.study.design import arms
-from archlab.study.outcome_schema import named
+from archlab.study.outcome_schema import outcomes_with_kinds
 from archlab.study.schema import StudyConfig
 from archlab.training.run_folder import STUDY
 
@@ -182,7 +182,7 @@ def _scales_of(raw: Raw) -> dict[str, Raw]:
 
 def with_kinds(raw: Raw) -> Raw:
     """Return a study's raw values with the kind of every outcome, so problems can name the outcome."""
-    return {**raw, "measure": named(raw["measure"])} if "measure" in raw else raw
+    return {**raw, "measure": outcomes_with_kinds(raw["measure"])} if "measure" in raw else raw
 
 
 def _find_files(raw: Raw, home: Path) -> list[str | Path]:
@@ -192,10 +192,10 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
     """
     files: list[str | Path] = []
     for field in ("base", "extends"):
-        beside = home / str(raw.get(field) or "?")
-        if beside.exists():
-            raw[field] = str(real_path(beside))
-            files.append(beside)
+        path = home / str(raw.get(field) or "?")
+        if path.exists():
+            raw[field] = str(real_path(path))
+            files.append(path)
     find_plugins(raw, home)
     if is_study_folder(home):
         for file in (raw.get("base"), *(raw.get("plugins") or ())):

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from archlab.config.training import resolve_train
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
-from archlab.study.executors.executor import OnProgress, RunProgress, settled
+from archlab.study.executors.executor import OnProgress, RunProgress, with_resolved_device
 from archlab.study.runs import Run
 from archlab.training.checkpoint import METRICS
 
@@ -69,7 +69,7 @@ def run_elsewhere(
 ) -> list[RunProgress]:
     """Train every run, `at_once` at a time or as many as the place takes; see `Executor.run_all`."""
     raise_if_interrupted()
-    waiting = [(0.0, settled(run)) for run in runs]
+    waiting = [(0.0, with_resolved_device(run)) for run in runs]
     """Runs with the time from which they may be submitted."""
     tasks, attempts, failed = dict[TaskHandle, Run](), Counter[str](), list[RunProgress]()
     watch = _Watch(study)

@@ -115,7 +115,7 @@ class Errand:
         return None
 
 
-def settled(run: Run) -> Run:
+def with_resolved_device(run: Run) -> Run:
     """Return the same run with the device and the number format that `auto` means in this process.
 
     The name of the run depends on them, and another machine might choose differently.

@@ -103,12 +103,12 @@ def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
     """Start a worker. Return the connection to it and the worker. Each has its own pipe, so killing one harms no
     other."""
     context = mp.get_context("spawn")
-    ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
-    process = context.Process(target=_worker_main, args=(theirs, study, gpu), daemon=True)
+    our_end, worker_end = cast(tuple[Connection, Connection], context.Pipe())
+    process = context.Process(target=_worker_main, args=(worker_end, study, gpu), daemon=True)
     with starting_workers():
         process.start()
-    theirs.close()
-    return ours, _Worker(process, gpu=gpu)
+    worker_end.close()
+    return our_end, _Worker(process, gpu=gpu)
 
 
 def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -> None:

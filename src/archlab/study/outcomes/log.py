@@ -63,11 +63,11 @@ def _spikes(outcome: Spikes, run: Ended) -> float:
 
 @implements(TokensTo)
 def _tokens_to(outcome: TokensTo, run: Ended) -> float | None:
-    wanted = outcome.bits_per_byte
+    target = outcome.bits_per_byte
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
     for (before, worse), (after, loss) in pairwise(points):
-        if loss <= wanted < worse:
-            return before + (after - before) * (worse - wanted) / (worse - loss)
+        if loss <= target < worse:
+            return before + (after - before) * (worse - target) / (worse - loss)
     return None
 
 

@@ -52,9 +52,9 @@ def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) 
     if not file.is_file():
         return {}
     verify(file, "delete it, and archlab times the arms again")
-    kept, timings = json.loads(file.read_text()), dict[Outcome, dict[str, Values]]()
+    stored, timings = json.loads(file.read_text()), dict[Outcome, dict[str, Values]]()
     for outcome in outcomes:
-        if values := kept.get(_key(outcome, arms)):
+        if values := stored.get(_key(outcome, arms)):
             timings[outcome] = {
                 arm: {int(number): value for number, value in rounds.items()} for arm, rounds in values.items()
             }
@@ -64,12 +64,12 @@ def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) 
 def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path, on_timing: OnTiming) -> None:
     """Time all outcomes that are not timed yet, and keep the values in the study's folder."""
     timed = [outcome for outcome in outcomes if outcome.source == "timing"]
-    done = read_timings(timed, arms, study)
+    timings = read_timings(timed, arms, study)
     for outcome in timed:
-        if outcome not in done:
+        if outcome not in timings:
             configs = {arm.name: arm.config for arm in arms}
-            done[outcome] = dict(time_arms(outcome, configs, on_timing(outcome.title)))
-            values = {_key(outcome, arms): values for outcome, values in done.items()}
+            timings[outcome] = dict(time_arms(outcome, configs, on_timing(outcome.title)))
+            values = {_key(outcome, arms): values for outcome, values in timings.items()}
             write_with_digests(study, {_FILE: json.dumps(values)})
 
 
@@ -81,8 +81,8 @@ def forget_timings(study: Path) -> None:
 def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
     """Return a key of the outcome, the arms and their names, the machine and the code."""
     configs = {arm.name: in_old_form(resolved(arm.config)) | {"plugins": sources(arm.config)} for arm in arms}
-    where = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
-    return config_hash({"outcome": outcome.meaning, "arms": configs, "where": where})
+    environment = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
+    return config_hash({"outcome": outcome.meaning, "arms": configs, "where": environment})
 
 
 def time_arms(
