@@ -95,14 +95,14 @@ def test_five_mistakes_are_five_lines(here):
         ("eval nowhere", "no config 'nowhere'"),
         ("generate nowhere --prompt a", "nowhere: not a run folder (no config.yaml)"),
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
-        ("study run laddr", "no study 'laddr'"),
+        ("study run laddr", "unknown study 'laddr'"),
         ("study show laddr", "did you mean ladder?"),
         ("study report full", "full: not a study folder, because it has no study.yaml"),
         ("study report ladder", "ladder: not a study folder, because it has no study.yaml"),
         ("study run tiny.yaml", "question  missing; it has no default"),
-        ("study run ladder --out full", "full: holds something else (thesis.tex) and no study.yaml"),
+        ("study run ladder --out full", "full has other files (thesis.tex) and no study.yaml"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
-        ("demo --out text.txt", "text.txt: is a file; --out names a folder"),
+        ("demo --out text.txt", "text.txt is a file; --out must be a folder"),
     ],
 )
 def test_a_mistake_is_one_message_and_writes_nothing(here, arguments, message):

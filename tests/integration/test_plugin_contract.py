@@ -171,7 +171,7 @@ def test_an_outcome_that_gives_no_number(given: str) -> None:
     outcome = kinds(Outcome)["guesses"]()
     run: Any = SimpleNamespace(tokens=torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(
-        UserError, match=r"guesses\.py: outcome guesses: its function gave .*; allowed: a finite number"
+        UserError, match=r"guesses\.py: outcome guesses: its function returned .*; allowed: a finite number"
     ):
         make(outcome, run, check=check_value)
 

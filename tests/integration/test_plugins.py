@@ -547,7 +547,7 @@ BROKEN = {
     "no value of the kind": (SQUARED_TEXT.replace(' = "squared"', ""), "Squared has a kind without a value; write"),
     "two of one kind": (SQUARED_TEXT + SQUARED_TEXT, "mlp squared is the kind of two classes, Squared and Squared"),
     "archlab's own": ("import archlab\n@archlab.implements(archlab.MultiHead)\nclass Mine:\n    pass", "MultiHead is archlab's own"),
-    "a heading": (FILES["guesses.py"].replace("{windows}", "{windos}"), "outcome guesses: its heading names windos, which is"),
+    "a heading": (FILES["guesses.py"].replace("{windows}", "{windos}"), "outcome guesses: its heading has windos in braces; allowed: its fields"),
     "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
 }  # fmt: skip
 
@@ -669,7 +669,7 @@ def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> Non
     found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     file = Path("guesses.py").resolve()
     assert set(found.failed.values()) == {
-        f"plug-in {file}: outcome guesses: its function gave nan; allowed: a finite number, or None"
+        f"plug-in {file}: outcome guesses: its function returned nan; allowed: a finite number, or None"
     }
     none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
     assert none.failed == {}
@@ -687,7 +687,7 @@ def test_an_arm_that_cannot_be_adjusted() -> None:
     write(SQUARED_TEXT.replace("d_ff", "width"), "squared.py")
     text = Path("study.yaml").read_text().replace("d_ff", "width") + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
-    with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
+    with pytest.raises(UserError, match=r"arms\.mine .* and no model\.mlp\.d_ff to adjust"):
         Study("study", read_study("study.yaml")[1], Path("other"))
 
 
@@ -695,7 +695,7 @@ def test_the_files_of_a_study_are_its_own() -> None:
     the_study()
     text = Path("study.yaml").read_text().replace("set: {", "set: {plugins: [], ")
     write(text, "study.yaml")
-    with pytest.raises(UserError, match=r"set\.plugins +is decided by the study's plugins, for all arms"):
+    with pytest.raises(UserError, match=r"set\.plugins +is set by the study's plugins for all arms"):
         Study("study", read_study("study.yaml")[1], Path("other"))
 
 

@@ -44,10 +44,10 @@ def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
 
 
 def test_no_study_to_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"summary\.json: missing; `archlab study run`"):
+    with pytest.raises(UserError, match=r"summary\.json is missing; `archlab study run`"):
         archlab.load_study(tmp_path)
     (tmp_path / "summary.json").write_text('{"name": 1}')
-    with pytest.raises(UserError, match="damaged, or written by another version of archlab"):
+    with pytest.raises(UserError, match="is damaged, or another version of archlab wrote it"):
         archlab.load_study(str(tmp_path))
 
 

@@ -56,7 +56,7 @@ def test_a_new_field_at_its_default_adds_nothing_to_a_name_at_any_depth(monkeypa
     before = Run("", config, "text", threads=1).name
     plain = []
     monkeypatch.setattr(runs, "config_hash", lambda decides: plain.append(decides) or config_hash(decides))
-    monkeypatch.setattr(runs, "_ADDED", (*runs._ADDED, ("model.mlp.sub_norm", False)))
+    monkeypatch.setattr(runs, "_NEW_FIELDS", (*runs._NEW_FIELDS, ("model.mlp.sub_norm", False)))
     assert Run("", config, "text", threads=1).name != before
     assert "sub_norm" not in plain[0]["model"]["mlp"]
     assert "sub_norm" in plain[0]["model"]["attention"]  # another field with this name
