@@ -101,9 +101,9 @@ def test_runs_that_are_lost_busy_or_broken(tmp_path: Path) -> None:
         "run 1": f"its worker was lost {ATTEMPTS} times (gone {ATTEMPTS - 1}; a common reason is too little memory)",
         "run 3": "no archlab there",
     }
-    notes = [one.note for one in told if one.run.label == "run 0" and one.note]
+    notes = [one.note for one in reports if one.run.label == "run 0" and one.note]
     assert notes == ["its worker was lost (gone); the run continues from its last checkpoint"] * 2
-    assert sum(one.busy for one in told) == ATTEMPTS + 2
+    assert sum(one.busy for one in reports) == ATTEMPTS + 2
     assert place.stopped == []
 
 
