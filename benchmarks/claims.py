@@ -36,13 +36,13 @@ def keep(folder: Path) -> Path:
 def check(summary: StudySummary, text: str) -> None:
     """Raise ValueError if a comparison computed from the lines differs from the one in the study's summary."""
     found = read_results(text)
-    every = {summary.outcome.name: ({arm.name: arm for arm in summary.arms}, summary.contrasts)}
-    every |= {other.outcome.name: (other.arms, other.contrasts) for other in summary.others}
-    for outcome, (arms, contrasts) in every.items():
+    outcomes = {summary.outcome.name: ({arm.name: arm for arm in summary.arms}, summary.contrasts)}
+    outcomes |= {other.outcome.name: (other.arms, other.contrasts) for other in summary.others}
+    for outcome, (arms, contrasts) in outcomes.items():
         compared = found.compared(outcome)
         for name, measured in [*arms.items(), *((one.name, one) for one in contrasts)]:
             if compared[name].comparison != measured.comparison:
-                raise ValueError(f"{summary.name}: {outcome} of {name} is not what the study found")
+                raise ValueError(f"{summary.name}: {outcome} of {name} differs from the study's summary")
 
 
 if __name__ == "__main__":

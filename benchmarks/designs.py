@@ -47,8 +47,8 @@ DESIGNS: dict[str, dict[str, Any]] = {
 
 def designed(values: dict[str, Any]) -> list[Arm]:
     """Return the arms of a study with this design."""
-    given = {"question": "Which?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "seeds": 3, **values}
-    return list(arms(validate(StudyConfig, given, "the study")))
+    settings = {"question": "Which?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "seeds": 3, **values}
+    return list(arms(validate(StudyConfig, settings, "the study")))
 
 
 def weights_of(design: Sequence[Arm]) -> np.ndarray:

@@ -96,7 +96,7 @@ def memory(changes: tuple[str, ...]) -> Round:
 
     run = rehearse(config_of(changes))
     run.step()
-    held = 3 * sum(p.numel() * p.element_size() for p in run.model.parameters())  # AdamW's averages are as large
+    state_bytes = 3 * sum(p.numel() * p.element_size() for p in run.model.parameters())  # AdamW's averages are as large
 
     def peak() -> float:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -104,7 +104,7 @@ def memory(changes: tuple[str, ...]) -> Round:
         found = seen.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
         own: Any = [event for event in found if event.name() == "[memory]"]
         changes = sorted((event.start_ns(), event.nbytes()) for event in own)
-        return held + max(accumulate(n_bytes for _, n_bytes in changes))
+        return state_bytes + max(accumulate(n_bytes for _, n_bytes in changes))
 
     return peak
 
@@ -152,12 +152,12 @@ def main() -> int:
     for name, changes in MODELS.items():
         rows = dict[str, tuple[float, float]]()
         for pass_ in makers:
-            said = cost(config_of(changes), 1, CONTEXT if pass_ == "decoding" else None, formats[pass_])
-            estimated = predicted(said.computed_work[pass_], rates[pass_], said.tokens[pass_]).tokens_per_second
+            costs = cost(config_of(changes), 1, CONTEXT if pass_ == "decoding" else None, formats[pass_])
+            estimated = predicted(costs.computed_work[pass_], rates[pass_], costs.tokens[pass_]).tokens_per_second
             rows[f"{pass_}, tok/s"] = estimated, speeds[f"{name}: {pass_}"]["best"]
-            if pass_ == "training" and said.step_memory:
+            if pass_ == "training" and costs.step_memory:
                 peak = measure({f"{name}: memory": (memory, (changes,))}, 1)[f"{name}: memory"]["median"]
-                rows["training, MiB"] = said.step_memory.peak / 2**20, peak / 2**20
+                rows["training, MiB"] = costs.step_memory.peak / 2**20, peak / 2**20
                 processes[name] = speeds[f"{name}: training"]["peak"]
         for row, (before, after) in rows.items():
             label = f"{name}: {row}"

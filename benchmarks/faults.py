@@ -53,7 +53,7 @@ def main() -> int:
             print(f"{name}: {found[name]}")
             to_the_end(command, killed)
             if end(killed) != end(whole) or not same_weights(killed, whole):
-                print(f"{name}: the end is another one")
+                print(f"{name}: the killed run and the undisturbed run end differently")
                 return 1
     ratios = {f"same end, {name}": 1.0 for name in STARTS}
     return finish("faults", ratios, {"kills": found, "steps": STEPS}, check=False)
@@ -81,9 +81,9 @@ def kill(command: tuple[str, ...], run: Path, draw: random.Random) -> str:
     ended = process.poll() is not None
     for each in [process.pid, *descendants(process.pid)]:
         os.kill(each, signal.SIGKILL)
-    said = process.communicate()[1]
+    errors = process.communicate()[1]
     if ended:
-        raise SystemExit(f"it ended by itself: {said.decode()}")
+        raise SystemExit(f"the training ended before it was killed: {errors.decode()}")
     if len(lines(run)) <= before:
         return "before it went on"
     return "while it saved" if any((run / "checkpoints").glob(f"{TEMPORARY}*")) else "between two saves"

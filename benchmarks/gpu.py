@@ -58,10 +58,10 @@ def layer(overrides: tuple[str, ...], device: str, length: int) -> Round:
 def script(name: str, *arguments: str) -> dict[str, Any]:
     """Run another benchmark, print its table and return its record."""
     command = [sys.executable, str(HERE / name), *arguments]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
-    print(said)
-    records = [line for line in said.splitlines() if line.startswith("{")]
-    return json.loads(records[-1]) if records else {"ratios": {}, "failed": said[-2000:]}
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
+    print(output)
+    records = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(records[-1]) if records else {"ratios": {}, "failed": output[-2000:]}
 
 
 def limits(train: dict[str, Any], decode: dict[str, Any]) -> dict[str, float]:

@@ -43,7 +43,7 @@ def requests() -> tuple[list[Any], list[Any], list[Any]]:
     pairs += [("", text(2, 9)) for _ in range(20)] + [(text(80, 120), f" {text(1, 3)}") for _ in range(20)]
     how = {"until": ["\n", ")"], "max_gen_toks": 12, "do_sample": False, "num_beams": 1, "top_p": 0.9}
     asked = (pairs, [(text(30, 90),) for _ in range(40)], [(text(3, 14), how) for _ in range(40)])
-    return tuple([SimpleNamespace(args=args) for args in some] for some in asked)  # pyright: ignore[reportReturnType]
+    return tuple([SimpleNamespace(args=args) for args in arguments] for arguments in asked)  # pyright: ignore[reportReturnType]
 
 
 def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:

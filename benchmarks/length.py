@@ -110,11 +110,11 @@ def main() -> int:
     def microseconds(kind: str, arm: str, columns: list[int]) -> list[str]:
         return [f"{1e6 / speed[f'{arm}, {kind} {n}']:.1f}" for n in columns]
 
-    held = {arm: [cache_bytes(arm, n) for n in CONTEXTS] for arm in cut}
+    cache_sizes = {arm: [cache_bytes(arm, n) for n in CONTEXTS] for arm in cut}
     table("training, us per token; length", lengths, {a: microseconds("training at", a, lengths) for a in arms})
     table("decoding, us per token; context", CONTEXTS, {a: microseconds("decoding after", a, CONTEXTS) for a in cut})
-    table("cache, KiB; context", CONTEXTS, {a: [f"{n / 1024:,.0f}" for n in found] for a, found in held.items()})
-    about = {"tokens_of_a_step": TOKENS, "cache_bytes": held, "rounds": chosen.rounds, "results": results}
+    table("cache, KiB; context", CONTEXTS, {a: [f"{n / 1024:,.0f}" for n in found] for a, found in cache_sizes.items()})
+    about = {"tokens_of_a_step": TOKENS, "cache_bytes": cache_sizes, "rounds": chosen.rounds, "results": results}
     return finish("length", ratios(speed, arms, lengths), about, check=chosen.check)
 
 

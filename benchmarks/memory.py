@@ -120,8 +120,8 @@ def main() -> int:
     ratios = dict[str, float]()
     for arm, overrides in ARMS.items():
         for make in (training, evaluation):
-            of = [peak(f"{make.__name__} at {n}, {arm}", make, overrides, 2048, n, TOKENS) for n in LENGTHS]
-            ratios[f"{make.__name__} at {LENGTHS[0]} to {LENGTHS[-1]}, {arm}"] = of[0] / of[-1]
+            by_length = [peak(f"{make.__name__} at {n}, {arm}", make, overrides, 2048, n, TOKENS) for n in LENGTHS]
+            ratios[f"{make.__name__} at {LENGTHS[0]} to {LENGTHS[-1]}, {arm}"] = by_length[0] / by_length[-1]
     logits = 4 * VOCABULARY * ITS_TOKENS
     for make in (training, evaluation):
         found = peak(f"{make.__name__}, large vocabulary", make, (), VOCABULARY, ITS_LENGTH, ITS_TOKENS)

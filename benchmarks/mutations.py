@@ -9,8 +9,8 @@ A mutant is the source with one change. It is tested by the tests that execute i
 function, until one fails or they have run for 60 s. A line that runs when its module is imported is tested by the tests
 that execute other lines of the file, and by those named after the file.
 
-Tests that fail without a mutant, in `cover` or at the end of a run, do not count. `again --only unjudged` judges the
-mutants that only such tests had noticed by other tests.
+Tests that fail without a mutant, in `cover` or at the end of a run, do not count. A mutant that such a test had noticed
+is unjudged; `again --only unjudged` tests it with other tests.
 
 The tool mutmut does not fit: it wraps every function, but archlab reads its own source (`archlab flatten`) and counts
 compiled graphs. The tool cosmic-ray would run all tests for each mutant.
@@ -96,8 +96,8 @@ def main() -> int:
             mutant |= done.result()
             if mutant["result"] != "unjudged":
                 mutant.setdefault("first", mutant["result"])
-            said = f"{mutant['result']}: {mutant['file']}:{mutant['line']}, {mutant.get('by')}"
-            print(f"{n + 1}/{len(judged)} {said}", flush=True)
+            line = f"{mutant['result']}: {mutant['file']}:{mutant['line']}, {mutant.get('by')}"
+            print(f"{n + 1}/{len(judged)} {line}", flush=True)
             write(record)
         record[UNFIT] += failing({mutant["by"] for mutant in judged if mutant["result"] == "noticed"}, copies.get())
         for mutant in mutants:
@@ -111,10 +111,13 @@ def main() -> int:
 def write(record: dict[str, Any]) -> None:
     mutants = record["mutants"]
     body: dict[str, Any] = {"benchmark": "mutations", "seed": record["seed"], UNFIT: record[UNFIT]}
-    for key, said in (("first", "the tests before any was written for a mutant"), ("result", "the tests as they are")):
+    for key, heading in (
+        ("first", "the tests before any was written for a mutant"),
+        ("result", "the tests as they are"),
+    ):
         results = Counter("equivalent" if "reason" in m else m[key] for m in mutants if key in m)
         counted = results["noticed"] + results["survived"] + results["not covered"]
-        body[said] = {"share_noticed": round(results["noticed"] / max(counted, 1), 3), "results": results}
+        body[heading] = {"share_noticed": round(results["noticed"] / max(counted, 1), 3), "results": results}
     RECORD.write_text(json.dumps(body | {"mutants": mutants}, indent=1) + "\n")
 
 
@@ -270,8 +273,8 @@ def drawn(targets: list[str], number: int, draw: random.Random) -> list[dict[str
     for n, target in enumerate(targets):
         place = ROOT / "src" / "archlab" / target
         files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-        every = [mutant for file in files for mutant in mutants_of(file)]
-        chosen += draw.sample(every, number * (n + 1) // len(targets) - number * n // len(targets))
+        candidates = [mutant for file in files for mutant in mutants_of(file)]
+        chosen += draw.sample(candidates, number * (n + 1) // len(targets) - number * n // len(targets))
     draw.shuffle(chosen)
     return chosen
 

@@ -26,7 +26,7 @@ LEAST = 0.9
 RECORDS = Path(__file__).parent / "records"
 
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def options(doc: str | None, rounds: int) -> argparse.ArgumentParser:
@@ -102,7 +102,7 @@ def _short(number: float) -> float:
     return float(f"{number:.5g}")
 
 
-def side_by_side(n: int, work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+def side_by_side(n: int, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Map `work` over the items in `n` fresh processes that run at the same time."""
     with ProcessPoolExecutor(n, mp_context=mp.get_context("spawn")) as pool:
         return list(pool.map(work, items))

@@ -54,9 +54,9 @@ def started(arguments: tuple[str, ...]) -> Round:
             took = time.perf_counter() - start
             failed = process.poll()
             process.kill()
-            said = process.communicate()[1]
+            errors = process.communicate()[1]
         if failed:
-            raise SystemExit(said.decode())
+            raise SystemExit(errors.decode())
         return 1 / took
 
     run()  # prepare the text

@@ -3,7 +3,7 @@
 Usage:
     python benchmarks/tokenizing.py
     python benchmarks/tokenizing.py --check                  # exit code 1 if a ratio is a tenth below the record
-    python benchmarks/tokenizing.py --check --megabytes 4    # a quick try.
+    python benchmarks/tokenizing.py --check --megabytes 4    # a quick try; writes no record.
 
 The text is JSONL of the running Python's standard library, repeated. A byte-level BPE of 32,768 tokens was trained on
 it. archlab reads and splits the text, checks that no byte is lost, writes the tokens, hashes them and reads them back.
@@ -94,9 +94,9 @@ def tiktoken(home: Path, workers: int) -> Round:
     tokenizer = bpe.load(home / TOKENIZER)
     ranks = {spelled: n for n, spelled in spelling(tokenizer).tokens.items() if spelled}
     same = Encoding("same", pat_str=bpe.WORDS, mergeable_ranks=ranks, special_tokens={bpe.END_OF_TEXT: 0})
-    some = texts(home)[:200]
-    expected = [ids.tolist() for ids in bpe.encode(tokenizer, some)]
-    if [same.encode_ordinary(text) for text in some] != expected:
+    sample = texts(home)[:200]
+    expected = [ids.tolist() for ids in bpe.encode(tokenizer, sample)]
+    if [same.encode_ordinary(text) for text in sample] != expected:
         raise ValueError("tiktoken's tokens differ from archlab's")
     in_batches = batches(texts(home))
     if workers == 1:
