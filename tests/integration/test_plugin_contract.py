@@ -1,4 +1,4 @@
-"""Plug-ins whose code returns something else than archlab needs: one message, with file and class, and exit code 2."""
+"""Plug-ins whose code returns something other than archlab needs: one message with file and class, and exit code 2."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ from plugin_state import as_a_new_process
 pytestmark = pytest.mark.usefixtures("new_process")
 
 BREACHES = {
-    # What the code computes.
+    # values that the code computes
     "norm: None": ("power_norm.py", "return (wide /", "(wide /", "PowerNormModule.forward returned None; allowed: a float32 tensor [1, 8, 32]"),
     "norm: shape": ("power_norm.py", ".to(x.dtype)", ".mean(-1)", "PowerNormModule.forward returned a float32 tensor [1, 8]; allowed: a float32 tensor [1, 8, 32]"),
     "norm: dtype": ("power_norm.py", ".to(x.dtype)", ".double()", "PowerNormModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32"),
@@ -34,7 +34,7 @@ BREACHES = {
     "activation: shape": ("mish.py", "F.mish(x)", "x[..., :1]", "Function.forward returned a float32 tensor"),
     "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing a required argument: 'y'; allowed: (x)"),
     "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 8, 8]"),
-    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8], where an axis"),
+    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8]; any axis"),
     "position: number": ("bell.py", "return n_heads", "return str(n_heads) + ' heads'", "Bell.of_a_layer returned '4 heads'; allowed: int"),
     "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 8, 8]"),
     "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)[:, :1]", "attend returned a float32 tensor [1, 1, 8, 8]; allowed: a float32 tensor [1, 4, 8, 8]"),
@@ -44,7 +44,7 @@ BREACHES = {
     "mlp: dtype": ("squared.py", "square())", "square()).double()", "SquaredModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32 tensor"),
     "mlp: arguments": ("squared.py", "x, context=None, state=None", "x", "too many positional arguments; allowed: (x, context, state)"),
     "a role": ("squared.py", 'role="input"', 'role="reader"', "up.weight has the role 'reader'; allowed: embedding, input"),
-    # What the class says.
+    # values that the class declares
     "parameters: None": ("squared.py", 'return {"mlp": 2 * site.d_model * self.d_ff}', "return None", "Squared.parameters returned None; allowed: dict[str, int]"),
     "parameters: text": ("squared.py", "2 * site.d_model * self.d_ff", "'many'", "Squared.parameters returned 'many' at mlp; allowed: a valid integer"),
     "parameters: below 0": ("squared.py", "2 * site.d_model * self.d_ff", "-1", "Squared.parameters returned -1 at mlp; allowed: greater than or equal to 0"),
@@ -65,10 +65,10 @@ BREACHES = {
     "constants: text": ("power_norm.py", '{"weight": 1.0}', '{"weight": "one"}', "weight [32] starts at 'one'; allowed: a number, or a tensor of its shape"),
     "constants: shape": ("power_norm.py", '{"weight": 1.0}', '{"weight": torch.ones(3)}', "weight [32] starts at tensor([1., 1., 1.]); allowed: a number"),
     "a type of nothing": ("squared.py", "d_ff: int", "d_ff: 'Nothing'", "a field has the type Nothing, which the file does not define"),
-    # What decides a training.
+    # values that affect a training
     "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory made a NoneType; allowed: a torch.optim.Optimizer"),
     "optimizer: step": ("lion.py", "def step(self)", "def step(self, gradients)", "missing a required argument: 'gradients'; allowed: ()"),
-    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number from 0 on"),
+    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number >= 0"),
     "schedule: text": ("root.py", "return 1 -", "return 'fast' if done > 0.5 else 1 -", "its function returned 'fast' for done="),
     "schedule: arguments": ("root.py", "(train, done)", "(done)", "root() takes 1 positional argument but 2 were given"),
     "objective: None": ("smooth.py", "return (1", "(1", "its function returned None; allowed: a floating-point tensor without axes"),
@@ -88,7 +88,7 @@ BREACHES = {
     "task: no answer": ("reverse.py", "return vocab_size - 2", "return 0", "Reverse.answers returned 0; allowed: int"),
     "task: sentence": ("reverse.py", 'return f"Give', 'f"Give', "Reverse.describe returned None; allowed: str"),
 }  # fmt: skip
-"""What is wrong -> file of the document, text in it, what stands there instead, the message."""
+"""Problem -> (file of the document, text in it, replacement of the text, message)."""
 
 
 SHORT = ["train.eval_tokens=8", "train.eval_seq_len=8"]
@@ -171,13 +171,13 @@ def test_an_outcome_that_gives_no_number(given: str) -> None:
     outcome = kinds(Outcome)["guesses"]()
     run: Any = SimpleNamespace(tokens=torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(
-        UserError, match=r"guesses\.py: outcome guesses: its function gave .*; allowed: a finite number"
+        UserError, match=r"guesses\.py: outcome guesses: its function returned .*; allowed: a finite number"
     ):
         make(outcome, run, check=check_value)
 
 
 def test_an_error_inside_the_code_is_the_users_own() -> None:
-    """Nothing is put in its place, not even for a TypeError, with which wrong arguments end too."""
+    """The traceback is not replaced, not even for a TypeError, which wrong arguments raise, too."""
     for file, before, after in (
         ("squared.py", "return self.down", "len(3)\n        return self.down"),
         ("squared.py", "yield model_pass", "len(3)\n        yield model_pass"),
@@ -199,7 +199,9 @@ def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(["train", *arguments, "--out", "run"]) == 2
     message = capsys.readouterr().err
-    assert "run: was begun with plugins that have changed since, and cannot go on with another mlp squared" in message
+    assert (
+        "run: was begun with plugins that have changed since, and cannot continue with another mlp squared" in message
+    )
     assert "name another folder with --out, or go on with the copy of the file that the folder has" in message
     as_a_new_process()
     assert main(["train", "run", "--out", "run"]) == 0

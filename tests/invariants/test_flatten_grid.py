@@ -1,5 +1,7 @@
-"""Rows of the pairwise grid, and every value of every field, flattened: a choice that `archlab flatten` forgets is seen
-here. Each is in the file as it is in the model, but for prefixes, which are refused by name."""
+"""Flattened files of rows of the grid, and of every value of every field, compute what the model computes.
+
+This finds choices that `archlab flatten` forgets. Prefixes are the exception: they are refused by name.
+"""
 
 import itertools
 from copy import deepcopy
@@ -59,7 +61,7 @@ def gap(config: Config, model: Decoder) -> float:
 
 
 FLATTENED = grid.rows_with_each_override(3)
-"""A row takes 0.2 s. What a file holds of one value, it holds beside any other."""
+"""A row takes 0.2 s. The code of a value in a file does not depend on other values."""
 
 
 @pytest.mark.parametrize("start", range(0, len(FLATTENED), CHUNK))
@@ -67,11 +69,11 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
     for index in FLATTENED[start : start + CHUNK]:
         config, row = grid.config(index), grid.grid()[index]
         if not sees_as(config.model, "prefix"):
-            assert gap(config, grid.randomised(config)) < 1e-3, row
+            assert gap(config, grid.randomized(config)) < 1e-3, row
             continue
         assert "  model.attention.visibility  prefix; allowed" in refusal(config), row
         config = build_config(grid.BASE, without_prefix(row))
-        assert gap(config, grid.randomised(config)) < 1e-3, row
+        assert gap(config, grid.randomized(config)) < 1e-3, row
 
 
 # --- every field of the schema --------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ def outcome(settings: list[Setting]) -> str:
             assert any(f"  {name} " in message or f"  {name}.kind " in message for name in names), message
             return "refused"
         if file_of(was.model) != file_of(is_now.model):
-            assert gap(is_now, grid.randomised(is_now)) < 1e-3, setting
+            assert gap(is_now, grid.randomized(is_now)) < 1e-3, setting
             return "works"
         seen = "silent"
     return seen

@@ -303,7 +303,7 @@ def test_empty_prompts_are_refused() -> None:
 
 def test_a_full_cache_says_so() -> None:
     session = Session(tiny(), text(5), capacity=7)
-    with pytest.raises(UserError, match="the cache holds 7 tokens"):
+    with pytest.raises(UserError, match="the cache has room for 7 tokens"):
         list(session.write(4))
 
 
@@ -326,12 +326,12 @@ def test_tokens_documents_and_cache_must_agree() -> None:
     model = tiny()
     for given, message in (
         ({"documents": torch.zeros(1, 4)}, r"documents: \[1, 4\]; allowed: the tokens' shape, \[1, 5\]"),
-        ({"cache": Cache(model.config, 2, 9)}, "cache: of 2 texts; tokens are of 1"),
-        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: of a model of another config"),
+        ({"cache": Cache(model.config, 2, 9)}, "cache: made for a batch of 2; the tokens are a batch of 1"),
+        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: made for a model with another config"),
     ):
         with pytest.raises(UserError, match=message):
             model(text(5), **given)
-    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: \[batch, seq\]"):
+    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: a tensor \[batch, seq\]"):
         model(text(5)[0])
 
 
@@ -353,7 +353,7 @@ def test_the_end_of_text_is_a_token_or_several(end: Any) -> None:
 def test_a_refusal_leaves_a_session_as_it_was() -> None:
     session = Session(tiny(), text(7), capacity=8)
     for _ in range(2):
-        with pytest.raises(UserError, match="the cache holds 8 tokens; 8 are in it and 1 more do not fit"):
+        with pytest.raises(UserError, match="the cache has room for 8 tokens and holds 8; 1 more do not fit"):
             list(session.write(4))
 
 
@@ -445,7 +445,7 @@ def test_tokens_are_written_where_the_prompt_stands() -> None:
     session.read(text(30))
     assert torch.equal(session.tokens_BT[:, 10:], text(30))
     assert session.tokens_BT.data_ptr() != address
-    with pytest.raises(UserError, match="the cache holds 9 tokens"):
+    with pytest.raises(UserError, match="the cache has room for 9 tokens"):
         session.logits()
 
 

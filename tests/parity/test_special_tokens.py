@@ -367,11 +367,11 @@ def test_data_with_another_document_token_is_refused(tmp_path: Path, capsys: pyt
         arguments = [*command, f"data.path={data.path}", *SMALL_RUN]
         assert app.main([str(word) for word in arguments]) == 2
         message = " ".join(capsys.readouterr().err.split())
-        assert "begins each document with <|end_of_text|>, and" in message
+        assert "begins each document with <|end_of_text|>, but" in message
         assert "begins a text with <|begin_of_text|>; make it with `archlab data --tokenizer" in message
     byte_level([*LLAMA_3, "<x>"]).save(str(tmp_path / "other.json"))
     other = prepare([str(text_file(tmp_path))], tmp_path / "other", None, tmp_path / "other.json", 0.2)
-    with pytest.raises(UserError, match="has another tokenizer than"):
+    with pytest.raises(UserError, match="has a different tokenizer than"):
         score(str(run), (f"data.path={other.path}", *SMALL_RUN), 64)
 
 
@@ -462,12 +462,12 @@ def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch:
     assert score(str(run), (), 64).bits_per_byte == expected
     remade = prepare([text], tmp_path / "remade", None, new, 0.2)
     assert remade.manifest.end_of_text == 0
-    with pytest.raises(UserError, match=r"begins each document with <\|begin_of_text\|>, and"):
+    with pytest.raises(UserError, match=r"begins each document with <\|begin_of_text\|>, but"):
         score(str(run), (f"data.path={remade.path}",), 64)
-    with pytest.raises(UserError, match="already holds other data"):
+    with pytest.raises(UserError, match="already has other data"):
         prepare([text], data.path, None, new, 0.2)
     both = {name: {"path": str(folder.path), "weight": 1} for name, folder in (("a", data), ("b", remade))}
-    with pytest.raises(UserError, match="begins documents with another token than a"):
+    with pytest.raises(UserError, match="begins documents with a different token than a"):
         open_training_data(DataConfig.model_validate({"mixture": both}), 320)
 
 

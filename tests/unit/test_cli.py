@@ -410,8 +410,8 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     assert app.main(["study", "show", str(tmp_path / "mine.yaml"), "--scale", "smoke"]) == 0
     shown = capsys.readouterr()
     assert "14 kB in 19 folds, 9 of which judge the runs" in " ".join(shown.out.split())
-    assert "mine.txt" in shown.out.replace("\n", "")  # a long path continues on the next line
-    assert "1 warning of shape: long long" in shown.err
+    assert "mine.txt" in shown.out.replace("\n", "")  # a long path goes on in the next line
+    assert "1 shape warning: long long" in shown.err
     assert [line for line in (shown.out + shown.err).splitlines() if len(line) > 80] == []
     (tmp_path / "mine.txt").unlink()
     assert app.main(["study", "show", str(tmp_path / "mine.yaml")]) == 2

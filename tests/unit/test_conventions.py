@@ -357,7 +357,7 @@ def test_d_ff() -> None:
         assert sum(p.numel() for p in mlp.parameters()) == matrices * 24 * 16
         assert mlp.up.weight.shape == (24, 16)
     defaults = {kind: layer_configs(tiny(f"model.mlp.kind={kind}").model)[0].mlp.d_ff for kind in ("plain", "gated")}
-    assert defaults == {"plain": 64, "gated": 48}  # 4 * 16; 8/3 * 16 = 42.7, up to a multiple of 8
+    assert defaults == {"plain": 64, "gated": 48}  # 4 * 16; 8/3 * 16 = 42.7, rounded up to a multiple of 8
 
 
 # --- training and evaluation -------------------------------------------------------------------------------

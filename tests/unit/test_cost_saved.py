@@ -1,4 +1,4 @@
-"""Counted activations that training keeps, compared with those that autograd keeps when the model runs."""
+"""Activations that training keeps, compared with those that autograd keeps when the model runs."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,8 @@ from schema_classes import without_a_row
 
 LATENT = ["model.attention={kind: latent, n_heads: 4, q_rank: 32, kv_rank: 64, nope_dim: 32, rope_dim: 16}"]
 PADDED = 2 * 256 * 4 * ((48 - 32) + 48)
-"""Numbers per layer. On a CPU, values are padded to the width of keys, and the padded inputs and outputs are kept."""
+"""Numbers kept per layer. On a CPU, values are padded to the width of the keys, and the wide tensors are kept: both the
+inputs and the output of attention."""
 
 MIXER = ["model.attention.kind=none", "model.position=none"]
 
@@ -106,7 +107,7 @@ def kept_share(overrides: list[str], texts: int, tokens: int) -> float:
 
 
 def kept_by_autograd(module: torch.nn.Module, run: Callable[[], object]) -> int:
-    """Return the bytes that autograd keeps, without parameters and without autocast's copies of them."""
+    """Return the bytes that autograd keeps, without parameters and their autocast copies."""
     own = {p.untyped_storage().data_ptr() for p in module.parameters()}
     shapes = {shape for p in module.parameters() for shape in (p.shape, p.T.shape if p.ndim == 2 else p.shape)}
     kept: dict[int, torch.Tensor] = {}
@@ -125,14 +126,14 @@ def kept_by_autograd(module: torch.nn.Module, run: Callable[[], object]) -> int:
     ("overrides", "tokens"), [*((config, 256) for config in CONFIGS), *((c, 100) for c in CONFIGS if MIXER[0] in c)]
 )
 def test_layers_keep_what_autograd_keeps(overrides, tokens):
-    """Statistics of norms, cosines and indices are not counted; they are less than 2%."""
+    """Statistics of norms, cosines and indices are not counted, because they are small."""
     assert kept_share(overrides, 2, tokens) == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize(("texts", "tokens"), [(1, 128), (3, 192)])
 @pytest.mark.parametrize("overrides", OPTIONS, ids=" ".join)
 def test_so_do_layers_with_other_options_and_shapes(overrides, texts, tokens):
-    """Three layers show that shared tensors are counted once. Shapes differ from those of the test above."""
+    """With three layers, parts that all layers share are counted once. Widths and heads differ from the test above."""
     assert kept_share([*overrides, "model.n_layers=3"], texts, tokens) == pytest.approx(1, rel=0.02)
 
 
@@ -150,7 +151,7 @@ def test_bfloat16_halves_what_is_not_computed_in_float32(schema, kind):
 
 
 def test_a_cpus_kernel_keeps_values_as_wide_as_keys():
-    """The counting `computed` includes the padding; the counting `visible` does not."""
+    """Padding that the test above adds by hand is counted on machines whose kernels pad."""
     (layer, *_) = layer_configs(load_config("tiny-llama", *LATENT).model)
     asked, computed = (layer_bytes(layer, Pass(2, 256, bytes_each=4, counting=c)) for c in ("visible", "computed"))
     assert computed - asked == 4 * PADDED

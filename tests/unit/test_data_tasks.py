@@ -1,4 +1,4 @@
-"""Tasks made by seed: solvers that read nothing but tokens answer all that is scored; blinded ones are at chance."""
+"""Synthetic tasks: solvers that see only tokens answer everything that is scored, and blinded solvers are at chance."""
 
 from collections.abc import Callable, Iterator
 from itertools import permutations
@@ -24,7 +24,7 @@ from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
-# Each with a seq_len and a vocab_size that leave some room.
+# Each case has a seq_len and a vocab_size that leave some room.
 CASES: dict[str, tuple[Task, int, int]] = {
     "recall": (Recall(pairs=6, distance=20), 70, 40),
     "one query": (Recall(pairs=6, queries=1), 40, 40),
@@ -53,7 +53,7 @@ def make(case: tuple[Task, int, int], count: int = 50, **changes: object) -> Win
 
 
 def answers(found: Windows) -> Iterator[tuple[list[int], int]]:
-    """(the tokens before it, the answer) of every scored place."""
+    """Yield (the tokens before it, the answer) for each scored position."""
     for tokens, scored in zip(found.tokens.tolist(), found.scored, strict=True):
         for t in np.flatnonzero(scored):
             yield tokens[: t + 1], tokens[t + 1]
@@ -63,7 +63,8 @@ def answers(found: Windows) -> Iterator[tuple[list[int], int]]:
 
 
 def by_context(task: Task, before: list[int]) -> int:
-    """What followed the last time that these tokens stood here; as many as a key has, and those of the value so far."""
+    """Return the token that followed the last occurrence of these tokens: the tokens of a key, plus those of its value
+    so far."""
     shape = task.shape if isinstance(task, AnyRecall) else None
     for n in range(shape.key, shape.key + shape.value) if shape else (1,):
         asked = before[-n:]
@@ -84,7 +85,7 @@ def by_place(task: Compression, before: list[int]) -> int:
 
 
 def by_permuting(task: StateTracking, before: list[int]) -> int:
-    """Objects moved one element after the other; the number of an order is its place in the sorted list."""
+    """Apply the permutations one after another. The number of an order is its position in the sorted list."""
     orders = sorted(permutations(range(task.objects)))
     state = orders[0]
     for token in before:
@@ -94,7 +95,7 @@ def by_permuting(task: StateTracking, before: list[int]) -> int:
 
 
 def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
-    """(how many answers were found, the facts that were met); fails at the first that is wrong."""
+    """Return (number of answers, facts that occurred). Fail at the first wrong answer."""
     facts: dict[tuple[int, ...], int] = {}
     asked = 0
     for before, answer in answers(make((task, seq_len, vocab_size))):
@@ -127,8 +128,8 @@ def test_a_solver_that_reads_tokens_answers_all(case: tuple[Task, int, int]):
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not isinstance(case[0], Memorise)])
 def test_what_was_not_seen_is_guessed_at_chance(name: str):
-    """A table of what mostly follows the last token and its place in the window, and the last token alone. It solves
-    one task, to memorise."""
+    """Two tables of the most frequent answer: one for the position in the window, one for the last token. They can
+    solve only the memorization task."""
     case = CASES[name]
     task, _, vocab_size = case
     learnt, asked = make(case, 4000), make(case, 1000, split="held_out")
@@ -150,7 +151,7 @@ def test_all_answers_are_equally_frequent(case: tuple[Task, int, int]):
     n = task.answers(vocab_size)
     assert counts[:-n].sum() == 0
     assert task.chance(vocab_size) == 1 / n
-    if not isinstance(task, Memorise):  # where values are few, and the same in all windows
+    if not isinstance(task, Memorise):  # in which values are few, and the same in all windows
         expected = counts.sum() / n
         assert np.abs(counts[-n:] - expected).max() < 6 * np.sqrt(expected)
 
@@ -193,7 +194,7 @@ def test_windows_never_change_between_versions():
 
 @RECALLS
 def test_distances_are_as_asked(name: str):
-    """From the value to the place that must predict it: all that was promised, and no other."""
+    """Distances from the value to the position that predicts it cover exactly the promised range."""
     task, seq_len, vocab_size = CASES[name]
     assert isinstance(task, AnyRecall)
     key, value = task.shape.key, task.shape.value
@@ -211,7 +212,7 @@ def test_distances_are_as_asked(name: str):
 
 
 def test_a_short_window_does_not_tell_the_answer():
-    """Of the tokens that a window shorter than the distance shows, those of the value are the value's only by chance."""
+    """In a window shorter than the distance, the right value occurs only by chance."""
     task, window, right, asked = Recall(pairs=8, queries=1, distance=30), 30, 0, 0
     for before, answer in answers(windows(task, 0, 0, 4000, 60, 200)):
         asked += 1
@@ -223,7 +224,7 @@ def test_a_short_window_does_not_tell_the_answer():
 
 
 def test_neither_place_nor_order_tells_a_recalled_value():
-    """What stands a fixed number of tokens back is right about once in as many pairs."""
+    """The token at a fixed distance is right about once per number of pairs."""
     task = Recall(pairs=8)
     found = windows(task, 0, 0, 2000, 31, 64)
     best = max(
@@ -234,14 +235,14 @@ def test_neither_place_nor_order_tells_a_recalled_value():
 
 
 def test_elimination_answers_as_much_as_is_said():
-    """A guess among the values that were not given yet; in so large a vocabulary hardly any two are the same."""
+    """Guess among the values that were not given yet. In such a large vocabulary, two are almost never the same."""
     found = answers(windows(Recall(pairs=8), 0, 0, 3000, 31, 4000))
     right = [min(set(before[1:16:2]) - set(before[17::2]), default=-1) == answer for before, answer in found]
     assert np.mean(right) == pytest.approx(sum(1 / n for n in range(1, 9)) / 8, abs=0.015)
 
 
 def test_a_sum_of_the_elements_is_not_their_product():
-    """Of S3 the order matters: the same elements reach several states."""
+    """In S3 the order matters: the same elements lead to several states."""
     reached: dict[tuple[int, ...], set[int]] = {}
     for before, answer in answers(windows(StateTracking(steps=4), 0, 0, 500, 5, 14)):
         reached.setdefault(tuple(sorted(before)), set()).add(answer)
@@ -250,13 +251,13 @@ def test_a_sum_of_the_elements_is_not_their_product():
 
 def test_words_have_every_length_up_to_the_longest():
     scored = windows(StateTracking(steps=6), 0, 0, 200, 60, 14).scored
-    gaps = np.concatenate([np.diff(np.flatnonzero(row)) for row in scored]) - 2  # the sign and the answer
+    gaps = np.concatenate([np.diff(np.flatnonzero(row)) for row in scored]) - 2  # the question token and the answer
     assert set(gaps.tolist()) == set(range(1, 7))
 
 
 def test_places_are_asked_for_in_any_order():
     tokens = windows(Compression(compressed=6), 0, 0, 6000, 18, 30).tokens
-    for at in range(7, 19, 2):  # behind 6 tokens and the sign; each place is equally frequent everywhere
+    for at in range(7, 19, 2):  # after 6 tokens and the question token; each position is equally frequent everywhere
         counts = np.bincount(tokens[:, at] - 2, minlength=6)
         assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000)
 
@@ -322,9 +323,9 @@ def test_the_smallest_is_the_smallest(case: tuple[Task, int, int]):
     assert make((task, seq_len, vocab_size)).tokens.max() < vocab_size
     assert solved(task, seq_len, vocab_size)[0] >= 50
     assert task.chance(vocab_size) <= 1 / 2
-    with pytest.raises(UserError, match=rf"train\.seq_len: {seq_len - 1}; allowed: {seq_len} or more"):
+    with pytest.raises(UserError, match=rf"train\.seq_len is {seq_len - 1}; allowed: {seq_len} or more"):
         windows(task, 0, 0, 1, seq_len - 1, vocab_size)
-    with pytest.raises(UserError, match=rf"model\.vocab_size: {vocab_size - 1}; allowed: {vocab_size} or more"):
+    with pytest.raises(UserError, match=rf"model\.vocab_size is {vocab_size - 1}; allowed: {vocab_size} or more"):
         windows(task, 0, 0, 1, seq_len, vocab_size - 1)
 
 
@@ -366,7 +367,7 @@ def test_a_description_says_the_distances():
 def test_subsets_are_uniform(n: int, limit: int):
     drawn = Dice(0, "train", 0, 20_000).distinct("x", n, limit)
     assert all(len(set(row)) == n for row in drawn[:500].tolist())
-    for column in drawn.T:  # each place holds each number as often
+    for column in drawn.T:  # each position has each number equally often
         counts = np.bincount(column, minlength=limit)
         assert np.abs(counts - 20_000 / limit).max() < 5 * np.sqrt(20_000 / limit)
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import archlab
 import tiny
-from accelerator import Accelerator, There
+from accelerator import Accelerator, FakeCuda
 from archlab.cli.app import main
 from archlab.data.tokenizer import train as train_tokenizer
 from archlab.errors import UserError
@@ -54,7 +54,7 @@ def test_nothing_stays_behind(override: str) -> None:
         with Accelerator():
             model = model.to("cuda")
             found, there = written(model), model(TOKENS.to("cuda"), documents=documents.to("cuda"))
-    assert isinstance(found, There)
+    assert isinstance(found, FakeCuda)
     assert torch.equal(found.content, wanted)
     torch.testing.assert_close(there.content, logits)
 

@@ -1,4 +1,4 @@
-"""What is said of processes that cannot be divided as asked, and what one of several has of a component."""
+"""Errors for divisions of processes that are not possible, and one process's share of a component."""
 
 import pytest
 import torch
@@ -39,11 +39,11 @@ def test_processes_are_divided(sizes, n, expected):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"replicate": 3}, "parallel.replicate  3, of 8 processes; allowed: a divisor of their number"),
-        ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of their number"),
+        ({"replicate": 3}, "parallel.replicate  3, of 8 processes; allowed: a divisor of the number of processes"),
+        ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of the number of processes"),
         ({"tensor": 2, "shard": 2}, "parallel.shard  2, of 8 processes / tensor 2; allowed: 4, or null"),
-        ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: one of both above 1"),
-        ({"context": 2, "expert": 4}, "parallel.context  2, with expert 4; allowed: one of both above 1"),
+        ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: only one of them above 1"),
+        ({"context": 2, "expert": 4}, "parallel.context  2, with expert 4; allowed: only one of them above 1"),
     ],
 )
 def test_what_does_not_divide_the_processes_is_refused(sizes, message):
@@ -71,7 +71,7 @@ def test_components_that_cannot_be_shared_are_refused_by_name(changes, message):
 
 
 def test_experts_that_cannot_be_dealt_are_refused():
-    with pytest.raises(ConfigError, match="2, and no layer has experts; allowed: 1"):
+    with pytest.raises(ConfigError, match="2, but no layer has experts; allowed: 1"):
         check_dealt(model(), 2)
     with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be divided evenly among 3 devices"):
         check_dealt(model("model.mlp.kind=moe"), 3)
@@ -80,11 +80,11 @@ def test_experts_that_cannot_be_dealt_are_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["model.mixer={kind: rglru}"], "2; model.mixer goes through a window token by token; allowed with it: 1"),
+        (["model.mixer={kind: rglru}"], "2; model.mixer processes a window token by token; allowed with it: 1"),
         (["model.dropout.embedding=0.1"], "2; model.dropout would drop other numbers than in one process"),
         (["model.dropout.branch=0.1"], "2; model.dropout would drop other numbers than in one process"),
-        (["data.task={kind: recall}"], "2; data.task scores some tokens of a window only"),
-        (["train.seq_len=66"], "2; windows of 66 tokens; allowed: lengths that are divided by 4"),
+        (["data.task={kind: recall}"], "2; data.task scores only some tokens of a window"),
+        (["train.seq_len=66"], "2; windows have 66 tokens; allowed: a multiple of 4"),
     ],
 )
 def test_windows_that_cannot_be_divided_are_refused_by_name(changes, message):
