@@ -202,6 +202,6 @@ def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[
     assert (
         "run: was begun with plugins that have changed since, and cannot continue with another mlp squared" in message
     )
-    assert "name another folder with --out, or go on with the copy of the file that the folder has" in message
+    assert "name another folder with --out, or continue with the folder's copy of the file" in message
     as_a_new_process()
     assert main(["train", "run", "--out", "run"]) == 0
