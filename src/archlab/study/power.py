@@ -63,7 +63,7 @@ def _mean_for_observed_deviation(freedom: int, alpha: float) -> float:
 
 @lru_cache
 def _mean_for_true_deviation(freedom: int, alpha: float) -> float:
-    """Return the same mean in true standard errors."""
+    """Return the mean of the t statistic, in true standard errors, at which the test has the power POWER."""
     return _mean_with_power(lambda mean: float(_power(np.array(mean), freedom, alpha)))
 
 

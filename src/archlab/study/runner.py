@@ -37,7 +37,7 @@ from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
-"""Function that is called with the runs of a phase and returns the function for their progress."""
+"""Function that is called with the runs of a phase. It returns a function to call with their progress."""
 
 
 class Study:

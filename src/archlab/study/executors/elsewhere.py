@@ -37,7 +37,7 @@ TaskHandle = TypeVar("TaskHandle")
 
 
 class Place(Protocol[TaskHandle]):
-    """A place that takes runs and trains each in its folder."""
+    """A place for tasks, such as a Ray cluster. Each task trains a run in its folder."""
 
     retry_after: float
     """Seconds before a run that another process trains is submitted again."""
@@ -51,8 +51,10 @@ class Place(Protocol[TaskHandle]):
         ...
 
     def result(self, task: TaskHandle) -> list[RunProgress]:
-        """Return the messages of an ended task; the last one is the end of its run. Raise LostError or BrokenError
-        without a result."""
+        """Return the messages of an ended task. The last one has the summary or the failure of its run.
+
+        Raise LostError or BrokenError without a result.
+        """
         ...
 
     def stop(self, tasks: Sequence[TaskHandle]) -> None:

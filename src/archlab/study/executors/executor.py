@@ -64,7 +64,7 @@ class Executor(Protocol):
 
 
 def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
-    """Train a run in its folder below `study`, and measure its weights. Return its end, also after an exception."""
+    """Train a run in its folder below `study`, and measure its weights. Return its summary or its failure."""
     torch.set_num_threads(run.threads)
     try:
         folder = run.folder(study)
@@ -80,7 +80,7 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
 
 @dataclass(frozen=True)
 class Errand:
-    """Training of a study's runs by processes that may be on other machines."""
+    """A function that trains runs of a study, for processes that may be on other machines."""
 
     study: Path
     """Folder of the study, as a full path that is valid on all machines."""
@@ -91,11 +91,11 @@ class Errand:
 
     @classmethod
     def of(cls, study: Path) -> "Errand":
-        """Return the errand of this process."""
+        """Return the errand with the current folder and the code of this process."""
         return cls(real_path(study), Path.cwd(), code_digest())
 
     def __call__(self, run: Run) -> list[RunProgress]:
-        """Train a run. Return its notes, and last its end."""
+        """Train a run. Return its notes, and last its summary or failure."""
         if (reason := self._obstacle()) is not None:
             return [RunProgress(run, 0.0, failed=f"{socket.gethostname()}: {reason}")]
         notes = _Notes()

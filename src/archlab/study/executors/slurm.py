@@ -37,7 +37,7 @@ OPTIONS = (
 cluster."""
 
 _DEFAULT_MINUTES = 60
-"""Default time limit of a job. A job that needs more time is queued again and continues."""
+"""Default time limit of a job, in minutes. A job that needs more time is queued again and continues."""
 
 _REQUEUES = 1000
 """Largest number of times that a job is queued again after its time limit."""

@@ -37,7 +37,8 @@ _STEPS = 8
 _FILE = "timings.json"
 
 OnTiming = Callable[[str], Callable[[int], None]]
-"""Function that is called with the title of an outcome and returns the function for the number of finished rounds."""
+"""Function that is called with the title of an outcome. It returns a function to call with the number of finished
+rounds."""
 
 
 def no_progress(title: str) -> Callable[[int], None]:
