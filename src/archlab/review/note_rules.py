@@ -16,10 +16,10 @@ from archlab.review.shape_rule import (
 )
 
 _KAPLAN = ("kaplan2020", "figure 5")
-_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, read off")
+_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, values read from the plot")
 _AINSLIE = ("ainslie2023", "T5 XXL, 64 query heads")
 _NARANG = ("narang2021", "table 1, 223M parameters, 5 seeds")
-_ANDRIUSHCHENKO = ("andriushchenko2023", "read off")
+_ANDRIUSHCHENKO = ("andriushchenko2023", "values read from a plot")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
@@ -256,7 +256,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
                 0,
                 "BLEU 32.0 with RAdam instead of a warm-up, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
                 "xiong2020",
-                "read off",
+                "values read from a plot",
             ),
         ),
         published=lambda entry: [],
