@@ -26,7 +26,7 @@ from rounds import Round, finish, measure, options
 from archlab.data import encoding
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import STDLIB, Corpus
-from archlab.data.encoding import encoded
+from archlab.data.encoding import encode_pieces
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import choose_split
@@ -74,7 +74,7 @@ def encoder(home: Path, workers: int) -> Round:
     rule = choose_split(corpus, 0.05)
 
     def work() -> None:
-        for _ in encoded(tokenizer, rule.pieces(corpus), rule.characters, workers):
+        for _ in encode_pieces(tokenizer, rule.pieces(corpus), rule.characters, workers):
             pass
 
     return timed(home, work)

@@ -17,7 +17,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from archlab.data import encoding
-from archlab.data.encoding import encoded
+from archlab.data.encoding import encode_pieces
 from archlab.data.prepare import prepare
 from archlab.data.split import Piece
 from archlab.data.tokenizer import train
@@ -82,7 +82,7 @@ def test_an_error_in_a_process_is_told_and_ends_them() -> None:
     tokenizer.normalizer = normalizers.NFC()
     pieces = [Piece(None, f"{i}.txt", "cafe" * 200 + "\u0301" * (i == 30), True) for i in range(60)]
     with pytest.raises(UserError, match=r"^30\.txt: the tokenizer changes its text"):
-        list(encoded(tokenizer, pieces, 10**6, 2))
+        list(encode_pieces(tokenizer, pieces, 10**6, 2))
     assert not multiprocessing.active_children()
 
 
@@ -96,7 +96,7 @@ def test_only_so_many_batches_wait() -> None:
             read += 1
             yield Piece(None, "endless", "x" * 500, True)
 
-    found = encoded(slow(train(["plain text"], 257)), pieces(), 10**6, 2)
+    found = encode_pieces(slow(train(["plain text"], 257)), pieces(), 10**6, 2)
     for wanted in range(1, 40):
         assert next(found).text_bytes == 500
         assert read <= wanted + 2 * 2
@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 
 def test_threads_end_with_what_they_encode() -> None:
     endless = (Piece(None, "a", "x" * 1000, True) for _ in itertools.count())
-    found, before = encoded(train(["text"], 257), endless, 10**9, 3), threading.active_count()
+    found, before = encode_pieces(train(["text"], 257), endless, 10**9, 3), threading.active_count()
     next(found)
     assert threading.active_count() > before
     found.close()
@@ -160,7 +160,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         "pieces = (Piece(None, 'a', 'x' * 10**6, True) for _ in itertools.count())\n"
         "slow = train(['text'], 257)\n"
         "slow.add_tokens(['unheard'])\n"
-        "for n, _ in enumerate(encoding.encoded(slow, pieces, 10**9, 2)):\n"
+        "for n, _ in enumerate(encoding.encode_pieces(slow, pieces, 10**9, 2)):\n"
         "    if n == 0: print(*[child.pid for child in mp.active_children()], flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)

@@ -15,7 +15,7 @@ from archlab.config.schema import DataConfig, MixtureSource
 from archlab.data.open import open_training_data, tokens_per_byte
 from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
-from archlab.data.text_data import TextData, TextSource, divided
+from archlab.data.text_data import TextData, TextSource, distribute_samples
 from archlab.errors import UserError
 from archlab.infer.score import score
 from archlab.training.callback import Callback
@@ -68,7 +68,7 @@ def as_seats(weights: list[int], n: int) -> list[int]:
 @settings(max_examples=25, deadline=None)
 def test_samples_are_shared_out_like_seats(weights: list[int]) -> None:
     expected = as_seats(weights, 120)
-    source, number = divided(weights, range(120))
+    source, number = distribute_samples(weights, range(120))
     assert source.tolist() == expected
     for k in range(len(weights)):
         assert number[source == k].tolist() == list(range(expected.count(k)))
@@ -82,11 +82,11 @@ def test_samples_are_shared_out_like_seats(weights: list[int]) -> None:
 @settings(max_examples=50, deadline=None)
 def test_any_part_is_that_of_the_whole(weights: list[float], first: int, parts: list[int]) -> None:
     """No sample is left out or repeated, wherever batches begin. Each source has had its share of all earlier samples."""
-    whole = divided(weights, range(first, first + sum(parts)))
+    whole = distribute_samples(weights, range(first, first + sum(parts)))
     assert all(len(found) == sum(parts) for found in whole)
     at, found = first, []
     for part in parts:
-        found.append(divided(weights, range(at, at + part)))
+        found.append(distribute_samples(weights, range(at, at + part)))
         at += part
     for one, pieces in zip(whole, zip(*found, strict=True), strict=True):
         np.testing.assert_array_equal(one, np.concatenate(pieces))
@@ -112,7 +112,7 @@ def test_each_source_is_read_as_if_it_were_alone(folders: dict[str, DataFolder])
     """This also holds across the ends of epochs, and for a mixture of one source."""
     data = mixed(folders, prose=2.0, code=1.0)
     windows = np.concatenate([data.batch(5, step, 6, 32).tokens for step in range(300)])
-    source, _ = divided([1.0, 2.0], range(1800))
+    source, _ = distribute_samples([1.0, 2.0], range(1800))
     for n, name in enumerate(("code", "prose")):
         alone = TextData([TextSource(name, folders[name])])
         expected = np.concatenate([alone.batch(5, step, 1, 32).tokens for step in range((source == n).sum())])

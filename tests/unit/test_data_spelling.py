@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from archlab.data import split
 from archlab.data import tokenizer as bpe
-from archlab.data.encoding import Encoded, encoded
+from archlab.data.encoding import Encoded, encode_pieces
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import Piece
@@ -24,7 +24,7 @@ MADE = {kind: bpe.from_text(make().to_str()) for kind, make in KINDS.items()}
 
 def encode(tokenizer: Tokenizer, *texts: str) -> list[Encoded]:
     """Encode each text as a document."""
-    return list(encoded(tokenizer, [Piece(0, f"{n}.txt", text, True) for n, text in enumerate(texts)], 1, 1))
+    return list(encode_pieces(tokenizer, [Piece(0, f"{n}.txt", text, True) for n, text in enumerate(texts)], 1, 1))
 
 
 def decode(kind: str, ids: np.ndarray) -> str:

@@ -67,11 +67,11 @@ def by_context(task: Task, before: list[int]) -> int:
     so far."""
     shape = task.shape if isinstance(task, AnyRecall) else None
     for n in range(shape.key, shape.key + shape.value) if shape else (1,):
-        asked = before[-n:]
-        places = [i for i in range(len(before) - n) if before[i : i + n] == asked]
-        if len(places) == 1:
-            return before[places[0] + n]
-    raise AssertionError(f"{before[-8:]}: not told")
+        last_tokens = before[-n:]
+        positions = [i for i in range(len(before) - n) if before[i : i + n] == last_tokens]
+        if len(positions) == 1:
+            return before[positions[0] + n]
+    raise AssertionError(f"{before[-8:]}: no answer found")
 
 
 def by_copying(task: SelectiveCopy, before: list[int]) -> int:
@@ -97,9 +97,9 @@ def by_permuting(task: StateTracking, before: list[int]) -> int:
 def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
     """Return (number of answers, facts that occurred). Fail at the first wrong answer."""
     facts: dict[tuple[int, ...], int] = {}
-    asked = 0
+    n_answers = 0
     for before, answer in answers(make((task, seq_len, vocab_size))):
-        asked += 1
+        n_answers += 1
         match task:
             case AnyRecall():
                 assert answer == by_context(task, before)
@@ -114,14 +114,14 @@ def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[i
                 assert facts.setdefault(key, answer) == answer
             case _:
                 raise AssertionError(task)
-    return asked, facts
+    return n_answers, facts
 
 
 @EVERY
 def test_a_solver_that_reads_tokens_answers_all(case: tuple[Task, int, int]):
     task = case[0]
-    asked, facts = solved(*case)
-    assert asked >= 50
+    n_answers, facts = solved(*case)
+    assert n_answers >= 50
     if isinstance(task, Memorise):
         assert len(facts) == task.facts
 
@@ -132,13 +132,13 @@ def test_what_was_not_seen_is_guessed_at_chance(name: str):
     solve only the memorization task."""
     case = CASES[name]
     task, _, vocab_size = case
-    learnt, asked = make(case, 4000), make(case, 1000, split="held_out")
+    training, held_out = make(case, 4000), make(case, 1000, split="held_out")
     table: dict[tuple[int, int], np.ndarray] = {}
-    for before, answer in answers(learnt):
+    for before, answer in answers(training):
         for key in ((len(before), -1), (0, before[-1])):
             table.setdefault(key, np.zeros(vocab_size))[answer] += 1
     for by in (lambda before: (len(before), -1), lambda before: (0, before[-1])):
-        right = [table[by(before)].argmax() == answer for before, answer in answers(asked) if by(before) in table]
+        right = [table[by(before)].argmax() == answer for before, answer in answers(held_out) if by(before) in table]
         chance = task.chance(vocab_size)
         assert np.mean(right) == pytest.approx(chance, abs=5 * np.sqrt(chance / len(right)) + 0.005)
 
@@ -202,10 +202,12 @@ def test_distances_are_as_asked(name: str):
     queries = task.asked * (key + value)
     for tokens in make(CASES[name], 3000).tokens.tolist():
         for at in range(seq_len + 1 - queries, seq_len + 1, key + value):
-            asked = tokens[at : at + key]
-            told = [i for i in range(at - key) if tokens[i : i + key] == asked and tokens[i + key] >= first_value]
-            assert len(told) == 1
-            found.add(at + key - 1 - (told[0] + key))
+            key_tokens = tokens[at : at + key]
+            positions = [
+                i for i in range(at - key) if tokens[i : i + key] == key_tokens and tokens[i + key] >= first_value
+            ]
+            assert len(positions) == 1
+            found.add(at + key - 1 - (positions[0] + key))
     least, most = task.distances
     assert (min(found), max(found)) == (least, most)
     assert least == (task.distance or key + value - 1)
@@ -213,14 +215,14 @@ def test_distances_are_as_asked(name: str):
 
 def test_a_short_window_does_not_tell_the_answer():
     """In a window shorter than the distance, the right value occurs only by chance."""
-    task, window, right, asked = Recall(pairs=8, queries=1, distance=30), 30, 0, 0
+    task, window, right, n_answers = Recall(pairs=8, queries=1, distance=30), 30, 0, 0
     for before, answer in answers(windows(task, 0, 0, 4000, 60, 200)):
-        asked += 1
+        n_answers += 1
         right += answer in before[-window:]
-    assert right / asked < 3 / 100
+    assert right / n_answers < 3 / 100
     nearer = Recall(pairs=8, queries=1)
-    told = [answer in before[-30:] for before, answer in answers(windows(nearer, 0, 0, 500, 60, 200))]
-    assert all(told)
+    is_visible = [answer in before[-30:] for before, answer in answers(windows(nearer, 0, 0, 500, 60, 200))]
+    assert all(is_visible)
 
 
 def test_neither_place_nor_order_tells_a_recalled_value():

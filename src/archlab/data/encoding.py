@@ -51,7 +51,7 @@ class Encoded(NamedTuple):
     text_bytes: int
 
 
-def encoded(
+def encode_pieces(
     tokenizer: Tokenizer, pieces: Iterable[Piece], characters: int, workers: int
 ) -> Generator[Encoded, None, None]:
     """Encode all pieces, in order. Close the generator to end the workers.

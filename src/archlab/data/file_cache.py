@@ -94,7 +94,7 @@ SPOTS = 32
 """Number of blocks that are checked each time, over all files together. Small files are therefore checked in full."""
 
 
-def altered(expected: Mapping[Path, str]) -> Path | None:
+def first_altered_file(expected: Mapping[Path, str]) -> Path | None:
     """Return a file whose content does not have the expected sha256, or None if no such file is found.
 
     A file that has changed since it was last read (see `cached`) is read completely. In all other files, some random

@@ -18,7 +18,7 @@ from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.corpus import HUB, STDLIB, Corpus
-from archlab.data.encoding import encoded
+from archlab.data.encoding import encode_pieces
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
@@ -208,7 +208,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     rest = ShardWriter(folder, "rest", dtype)
     folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
-    with closing(encoded(tokenizer, pieces, characters, workers)) as parts, progress(characters) as seen:
+    with closing(encode_pieces(tokenizer, pieces, characters, workers)) as parts, progress(characters) as seen:
         for part in parts:
             if contained := [token for token in before if (part.ids == token).any()]:
                 token = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"

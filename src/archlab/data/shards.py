@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from archlab.config.core.base import Base, Count, Natural
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import Omissions
-from archlab.data.file_cache import altered
+from archlab.data.file_cache import first_altered_file
 from archlab.data.spelling import spelling
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import REMAKE, sha256
@@ -290,5 +290,5 @@ def _check_content(folder: Path, manifest: Manifest) -> None:
         expected[folder / shard.file] = shard.sha256
     if not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder / TOKENIZER}: missing; {REMAKE}")
-    if file := altered(expected):
+    if file := first_altered_file(expected):
         raise UserError(f"{file}: altered (its sha256 differs from the manifest); {REMAKE}")

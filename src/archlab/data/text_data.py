@@ -71,7 +71,7 @@ class TextData:
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Return the windows of a training step. All their tokens are trained on."""
-        chosen, numbers = divided(self._weights, samples(step, batch_size))
+        chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))
         tokens = np.empty((len(chosen), seq_len + 1), dtype=np.int64)
         for n in np.unique(chosen):
             train = self._long_enough(self.sources[n], "training", seq_len)
@@ -96,7 +96,7 @@ class TextData:
         folds = [self._long_enough(source, "held-out", seq_len) for source in self.sources]
         available = np.array([held_out_windows(len(fold), seq_len) for fold in folds])
         n_windows = available.sum() if n_tokens is None else max(n_tokens // seq_len, 1)
-        chosen, numbers = divided(self._weights, range(n_windows))
+        chosen, numbers = distribute_samples(self._weights, range(n_windows))
         used_up = np.flatnonzero(numbers >= available[chosen])
         counts = np.bincount(chosen[: used_up[0] if len(used_up) else None], minlength=len(folds))
         end, parts_of_sources = self._first.manifest.end_of_text, list[tuple[np.ndarray, np.ndarray]]()
@@ -157,7 +157,7 @@ def samples(step: int, batch_size: int) -> range:
     return range(step * batch_size, (step + 1) * batch_size)
 
 
-def divided(weights: Sequence[float], sample_range: range) -> tuple[np.ndarray, np.ndarray]:
+def distribute_samples(weights: Sequence[float], sample_range: range) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each sample of a mixture, the index of its source and its number among the samples of that source.
 
     Both arrays are int64. Samples are distributed like seats in the method of Webster (Sainte-Lague). Sample j of a

@@ -70,11 +70,11 @@ def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
     An optimizer from a plug-in is counted like AdamW.
     """
     weights = counts.total * BYTES["float32"]
-    averages = 2 * weights - counts.matrices * spared(optimizer)
+    averages = 2 * weights - counts.matrices * bytes_saved_by_optimizer(optimizer)
     return TrainingMemory(weights=weights, gradients=weights, optimizer=averages)
 
 
-def spared(optimizer: Optimizer) -> int:
+def bytes_saved_by_optimizer(optimizer: Optimizer) -> int:
     """Return the bytes per parameter of a matrix that this optimizer saves compared with AdamW."""
     return BYTES["float32"] if isinstance(optimizer, Muon) else 0
 

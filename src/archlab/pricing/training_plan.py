@@ -20,7 +20,15 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
-from archlab.pricing.memory import BYTES, Format, bytes_after, bytes_before, logits_bytes, saved_bytes, spared
+from archlab.pricing.memory import (
+    BYTES,
+    Format,
+    bytes_after,
+    bytes_before,
+    bytes_saved_by_optimizer,
+    logits_bytes,
+    saved_bytes,
+)
 from archlab.pricing.params import outer_norms, parameters, shared_positions
 from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
@@ -98,7 +106,7 @@ class _Stage:
     """Distinct layers, with the number of copies of each."""
     index: int
     n_stages: int
-    spared: int
+    optimizer_saves: int
     """Bytes per parameter of a matrix that the optimizer saves compared with AdamW."""
 
     @property
@@ -154,7 +162,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     _check(model, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
     pipeline = cut(model, batch.tokens, p)
-    stages = _stages(model, pipeline, spared(config.train.optimizer))
+    stages = _stages(model, pipeline, bytes_saved_by_optimizer(config.train.optimizer))
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.n_micro_batches + p - 1
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
@@ -199,13 +207,13 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
             branch.component.share(parallel.tensor)
 
 
-def _stages(model: ModelConfig, pipeline: Cut, spared: int) -> list[_Stage]:
+def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_Stage]:
     """Return the distinct stages. Only the first of several equal stages is kept: it starts the most micro-batches."""
     layers = layer_configs(model)
     stages: dict[object, _Stage] = {}
     for i, indices in enumerate(pipeline.layers):
         own = Counter(layers[indices.start : indices.stop])
-        stage = _Stage(model, own, i, len(pipeline.layers), spared)
+        stage = _Stage(model, own, i, len(pipeline.layers), optimizer_saves)
         stages.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
     return list(stages.values())
 
@@ -222,7 +230,9 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     before = bytes_before(stage.model, model_pass) * begun if stage.is_first else 0
     after = bytes_after(stage.model, model_pass) if stage.is_last else 0
     return {
-        "weights, gradients, averages": math.ceil((OWNED * own - stage.spared * stage.in_matrices(t)) / parallel.shard),
+        "weights, gradients, averages": math.ceil(
+            (OWNED * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
+        ),
         "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
         "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
         "activations": math.ceil((waiting * begun + in_use + before + after) / t),

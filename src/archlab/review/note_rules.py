@@ -11,15 +11,15 @@ from archlab.review.shape_rule import (
     Reading,
     ShapeRule,
     always,
+    in_each_layer,
     is_large,
-    of_layers,
 )
 
 _KAPLAN = ("kaplan2020", "figure 5")
-_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, read off")
+_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, values read from the plot")
 _AINSLIE = ("ainslie2023", "T5 XXL, 64 query heads")
 _NARANG = ("narang2021", "table 1, 223M parameters, 5 seeds")
-_ANDRIUSHCHENKO = ("andriushchenko2023", "read off")
+_ANDRIUSHCHENKO = ("andriushchenko2023", "values read from a plot")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
@@ -52,7 +52,7 @@ def _published_decay(entry: PublishedModel) -> list[Reading]:
 
 
 _HEAD_SHARE = RangeNear(measures.head_share, from_zero=True)
-_KV_HEADS = RangeNear(of_layers(measures.all_kv_heads))
+_KV_HEADS = RangeNear(in_each_layer(measures.all_kv_heads))
 
 UNTIED_HEAD = ShapeRule(
     name="untied head",
@@ -89,7 +89,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="d_ff / d_model",
         level="note",
-        measure=of_layers(measures.mlp_ratio),
+        measure=in_each_layer(measures.mlp_ratio),
         usual=always(Between(2, 6)),
         why="Common values are 4 in a plain MLP, and 8/3 to 4 in a gated one. The loss is nearly flat from 1 to 10 and "
         "rises outside this range.",
@@ -107,7 +107,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="active experts' d_ff / d_model",
         level="note",
-        measure=of_layers(measures.mixture_ratio),
+        measure=in_each_layer(measures.mixture_ratio),
         usual=always(Between(1, 12)),
         why="In the models of the atlas, all experts of a token together are about as wide as a dense MLP, or a few "
         "times as wide.",
@@ -118,7 +118,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="n_heads * head_dim / d_model",
         level="note",
-        measure=of_layers(measures.attention_width),
+        measure=in_each_layer(measures.attention_width),
         usual=always(Between(0.75, 2)),
         why="1 has been the default since 2017. Narrower attention lowers the quality. Wider attention takes "
         "parameters, FLOPs and cache that the MLP could use.",
@@ -155,7 +155,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim from 64",
         level="note",
-        measure=of_layers(measures.head_widths),
+        measure=in_each_layer(measures.head_widths),
         usual=_head_width_for,
         why="A head with few dimensions can distinguish only a few keys, and uses only a part of a tensor core. 128 is "
         "usual. For small experiments (d_model below 512) the minimum is 8.",
@@ -174,7 +174,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="a norm in every layer",
         level="note",
-        measure=of_layers(measures.norms),
+        measure=in_each_layer(measures.norms),
         usual=always(MoreThanZero()),
         why="Every layer adds to the residual stream, and without a norm nothing limits its size. All models of the "
         "atlas have norms.",
@@ -256,7 +256,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
                 0,
                 "BLEU 32.0 with RAdam instead of a warm-up, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
                 "xiong2020",
-                "read off",
+                "values read from a plot",
             ),
         ),
         published=lambda entry: [],

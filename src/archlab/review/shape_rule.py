@@ -61,7 +61,7 @@ class Case:
 Measure = Callable[[Case], Iterable[Reading]]
 
 
-def of_layers(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
+def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
     """Return a measure of all layers from a measure of one layer. Indices are given only if layers differ."""
 
     def measure(case: Case) -> Iterator[Reading]:
@@ -216,7 +216,7 @@ def is_large(case: Case) -> bool:
     return case.config.model.d_model >= LARGE
 
 
-def of_large(usual: Usual) -> Callable[[Case], Usual | None]:
+def for_large_models(usual: Usual) -> Callable[[Case], Usual | None]:
     """Return a function that gives `usual` for large models, and None for experiments."""
     return lambda case: usual if is_large(case) else None
 

@@ -12,8 +12,8 @@ from archlab.review.shape_rule import (
     Shares,
     Usual,
     always,
-    of_large,
-    of_layers,
+    for_large_models,
+    in_each_layer,
 )
 
 _TILES = "Matrix products are computed in tiles. A partly filled tile takes as long as a full one."
@@ -44,8 +44,8 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim of 8",
         level="warning",
-        measure=of_layers(measures.head_widths),
-        usual=of_large(MultipleOf(8)),
+        measure=in_each_layer(measures.head_widths),
+        usual=for_large_models(MultipleOf(8)),
         why="Fused attention kernels load 8 numbers at a time. Other widths are padded, or use slower kernels.",
         sources=("dao2023", *_SIZING),
         broken_by=("model.attention.head_dim=100",),
@@ -54,7 +54,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim up to 256",
         level="warning",
-        measure=of_layers(measures.head_widths),
+        measure=in_each_layer(measures.head_widths),
         usual=always(Between(None, 256)),
         why="FlashAttention supports widths up to 256. Wider heads use slower kernels.",
         sources=("dao2023",),
@@ -65,7 +65,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         name="vocabulary of 64",
         level="warning",
         measure=measures.vocabulary,
-        usual=of_large(MultipleOf(64)),
+        usual=for_large_models(MultipleOf(64)),
         why=_TILES + " Unused rows of the vocabulary do no harm, so round up: for example, GPT-2's 50257 to 50304.",
         sources=_SIZING,
         broken_by=("model.vocab_size=50257",),
@@ -75,7 +75,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         name="d_model of 64",
         level="warning",
         measure=measures.stream_width,
-        usual=of_large(MultipleOf(64)),
+        usual=for_large_models(MultipleOf(64)),
         why=_TILES,
         sources=_SIZING,
         broken_by=("model.d_model=4000",),
@@ -84,8 +84,8 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="d_ff of 64",
         level="warning",
-        measure=of_layers(measures.mlp_widths),
-        usual=of_large(MultipleOf(64)),
+        measure=in_each_layer(measures.mlp_widths),
+        usual=for_large_models(MultipleOf(64)),
         why=_TILES + " For this reason, 8/3 d_model is usually rounded up.",
         sources=_SIZING,
         broken_by=("model.mlp.d_ff=10923",),
@@ -106,7 +106,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="heads over devices",
         level="warning",
-        measure=of_layers(measures.query_heads),
+        measure=in_each_layer(measures.query_heads),
         usual=_over_devices(MultipleOf),
         why="Tensor parallelism gives every device whole heads, and vLLM refuses other sizes. --tensor sets the number "
         "of devices. Without it, 2 devices are assumed from 1B parameters on, and 8 from 10B.",
@@ -117,7 +117,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="KV heads over devices",
         level="warning",
-        measure=of_layers(measures.kv_heads),
+        measure=in_each_layer(measures.kv_heads),
         usual=_over_devices(Shares),
         why="Tensor parallelism gives every device whole KV heads, or copies of one head if there are fewer heads than "
         "devices. vLLM refuses other sizes. --tensor sets the number of devices. Without it, 2 devices are assumed "

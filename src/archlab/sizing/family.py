@@ -109,7 +109,7 @@ class Family:
 
         return min(self.members, key=distance)
 
-    def beside(self, target: float) -> list[FamilyMember]:
+    def neighbors(self, target: float) -> list[FamilyMember]:
         """Return the largest member below the target size and the smallest one at or above it, if they exist."""
         below = [member for member in self.members if self._size(member) < target]
         above = [member for member in self.members if self._size(member) >= target]
@@ -120,7 +120,7 @@ class Family:
 
         Between two members it is interpolated in logarithms. Outside their range, it is that of the outermost member.
         """
-        first, last = (self.beside(target) * 2)[:2]
+        first, last = (self.neighbors(target) * 2)[:2]
         low, high = self._size(first), self._size(last)
         share = math.log(target / low) / math.log(high / low) if low < high else 0.0
         return ratio(first) ** (1 - share) * ratio(last) ** share

@@ -77,7 +77,7 @@ def propose(request: SizeRequest) -> Proposal:
         raise UserError("no size is given; give --params, --active, --flops or --memory, as in --params 1B")
     model = FamilyMember("proposed", result.config)
     nearest = nearest_published(model, atlas)
-    return Proposal(model, result.base, result.change, family.beside(target.size), nearest, result.untied)
+    return Proposal(model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
 
 
 @dataclass(frozen=True)
