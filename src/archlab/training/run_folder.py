@@ -160,7 +160,7 @@ class RunFolder:
         Raise UserError if there is none.
         """
         if self.is_of_study:
-            raise UserError(f"{self.path}: is a run of a study; only the study sets its length (budget.tokens)")
+            raise UserError(f"{self.path} belongs to a study, which sets the length of its runs; change budget.tokens there")
         return step_to_extend(self.path, self.checkpoints, old, new)
 
     def _extend(self, before: Config, config: Config) -> str:

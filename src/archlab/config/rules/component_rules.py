@@ -150,7 +150,7 @@ def _groups_leave_out_a_best(x: MoE, _m: ModelConfig) -> str | None:
     if groups is None or groups.by == "top2" or groups.kept < x.active:
         return None
     # The best k experts are in at most k groups: those with the best experts.
-    problem = f"max with {groups.kept} kept groups never excludes any of the {x.active} best experts"
+    problem = f"'max' has no effect: with {groups.kept} groups kept, the {x.active} best experts are always included"
     return f"{problem}; allowed: top2, or kept below active"
 
 

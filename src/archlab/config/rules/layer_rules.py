@@ -58,7 +58,7 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
         return None
     if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
         problem = f"{m.block.parallel!r} puts an MLP next to attention or a mixer"
-        return f"{problem}, but this layer lacks one of the two; allowed: none"
+        return f"{problem}, but this layer lacks one of the two; allowed: 'none'"
     if not isinstance(m.norm, Norm):
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None

@@ -98,7 +98,7 @@ def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
     derived = 1 / mup.wider(m.d_model)
     if m.head.scale is None or math.isclose(m.head.scale, derived, rel_tol=1e-6):
         return None
-    return f"{m.head.scale:g}, but muP derives base_width / d_model = {derived:g}; leave it out"
+    return f"{m.head.scale:g}, but muP sets it to base_width / d_model = {derived:g}; remove this field"
 
 
 MUP_MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
