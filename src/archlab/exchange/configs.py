@@ -1,4 +1,4 @@
-"""Reading configs from presets, YAML files, run folders, Hugging Face folders and hub ids, with dotted overrides."""
+"""Loading of configs from presets, YAML files, run folders, Hugging Face folders and hub ids, with dotted overrides."""
 
 import re
 from importlib.resources.abc import Traversable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from archlab.hf.family import Family
 
 _MOST_BASES = 100
-"""Maximum number of files in a chain of `base` keys. A chain of two is usual."""
 
 RUN_CONFIG = "config.yaml"
 """Name of the config in a run folder."""
@@ -31,9 +30,10 @@ ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub
 
 
 def kind_of(source: str | Path) -> ConfigKind | None:
-    """Return what a CONFIG argument names, or None if it names nothing. An existing path has priority.
+    """Return the kind of source that a CONFIG argument names, or None if it names nothing.
 
-    A folder with a config.json is a Hugging Face folder, even if it also contains another tool's config.yaml.
+    An existing path has priority. A folder with a config.json is a Hugging Face folder, even if it also contains
+    another tool's config.yaml.
     """
     path = Path(source)
     if path.is_dir():
@@ -46,7 +46,7 @@ def kind_of(source: str | Path) -> ConfigKind | None:
 
 
 def config_file(source: str | Path) -> Path:
-    """Return the path of the config in a folder. Any other source is returned as a path."""
+    """Return the path of the config file in a folder. For any other source, return the source as a path."""
     match kind_of(source):
         case "run folder":
             return Path(source) / RUN_CONFIG
@@ -69,21 +69,21 @@ def load_config(source: str | Path, *overrides: str) -> Config:
 
 
 def read_named_config(source: str | Path) -> Raw:
-    """Return the raw values of a config that the user named. Therefore, plug-ins of a YAML file may run."""
+    """Return the raw values of a config that the user named. Plug-ins that a YAML file names may run."""
     if (file := Path(source)).is_file():
         accept(file)
     return read_config(source)
 
 
 def read_config(source: str | Path) -> Raw:
-    """Return the raw values of a config merged over those of its `base`, if it has one, without its `about`."""
+    """Return the raw values of a config merged over those of its `base`, if any, without `about`."""
     return _read(_file_of(source))
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:
     """Return the facts about a model of the atlas that archlab cannot build, or None for any other config.
 
-    The raw values describe its decoder block as far as the schema can express it.
+    The raw values of that model's config describe its decoder block as far as the schema can express it.
     """
     file = find_preset(source) if kind_of(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
@@ -91,7 +91,6 @@ def read_facts(source: str) -> tuple[About, Raw] | None:
 
 
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """Read a file and its chain of bases. `above`: the files whose chain leads here."""
     if isinstance(file, Path) and file.name == CONFIG:
         return read_raw_config(file.parent)
     about, raw = read_entry(file)
@@ -110,7 +109,7 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
 
 
 def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
-    """Return the file or folder that a config's `base` names: one in the same folder, or a preset."""
+    """Return the file or folder that the `base` key of a config names: one in the same folder, or a preset."""
     if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
         accept_from(file, [file.parent / base])
         return _file_of(real_path(file.parent / base))
@@ -121,7 +120,6 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
 
 
 def _file_of(source: str | Path) -> Path | Traversable:
-    """Return the config's file. Verify it if it belongs to a run, and download it if it is on the hub."""
     file, preset = config_file(source), find_preset(str(source))
     match kind_of(source):
         case "preset" if preset is not None:
@@ -142,7 +140,7 @@ def _file_of(source: str | Path) -> Path | Traversable:
 
 
 def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
-    """Return the family and the model config of a Hugging Face folder. A note names the keys that were ignored."""
+    """Return the family and the model config of a Hugging Face folder. Print a note that names the ignored keys."""
     from archlab.families.registry import find_family  # imports 60 modules, which presets do not need
 
     file = folder / CONFIG
@@ -156,7 +154,6 @@ def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
 
 
 def _check_architectures(architectures: object, family: "Family", where: str) -> None:
-    """Raise UserError for a class of another family or for another task. Unknown names of the same model are fine."""
     from archlab.families.registry import FAMILIES
 
     classes = {known.architecture: name for name, known in FAMILIES.items()}
@@ -173,6 +170,6 @@ def _check_architectures(architectures: object, family: "Family", where: str) ->
 
 
 def read_raw_config(folder: Path) -> Raw:
-    """Return the raw values of a config with the model of a Hugging Face folder."""
+    """Return the raw values of a config that contains the model of a Hugging Face folder."""
     _, model = read_model_config(folder)
     return {"model": model.model_dump(mode="json")}

@@ -1,4 +1,4 @@
-"""Loading the model of a Hugging Face folder."""
+"""Loading of models from Hugging Face folders."""
 
 import math
 from collections import Counter
@@ -29,7 +29,7 @@ from archlab.model.recurrent import CausalConv
 from archlab.model.rglru import BlockGate
 
 MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, BlockGate, Head)
-"""Modules whose parameters are multiplied with activations in matrix products, so they all need the same dtype.
+"""Modules whose parameters are multiplied with activations in matrix products, so that all of them need the same dtype.
 
 Other modules (norms, routers, decays, sinks) compute in at least float32 and may be stored in a wider dtype.
 """
@@ -59,13 +59,13 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
 
 
 def read_origin(folder: Path) -> Origin:
-    """Read what is kept for saving the model again: the family's name, special tokens and the tokenizer's files."""
+    """Return what is kept for saving the model again: the name of the family, the special tokens, and the tokenizer's
+    files."""
     family = read_json(folder / CONFIG).get("model_type")
     return Origin(str(family), model_ids(folder), companions(folder))
 
 
 def _unify_dtype(model: Decoder, published: Raw) -> None:
-    """Convert all parameters of MULTIPLIED modules to one dtype. `published`: the values of config.json."""
     modules = [module for module in model.modules() if isinstance(module, MULTIPLIED)]
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
     counts = Counter(parameter.dtype for parameter in parameters if parameter.dim() > 1)
@@ -86,9 +86,11 @@ def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
 
 
 def check_hf(folder: Path) -> list[str]:
-    """Return the reasons why a Hugging Face folder would not load, judged by its config and its weights' headers.
+    """Return the reasons why a Hugging Face folder would not load, judged by its config and the headers of its weights
+    files.
 
-    The content of a tensor is read only if the reason could be in it: a head that must equal the embedding, a constant.
+    The content of a tensor is read only if it could be such a reason: an output head that must equal the embedding, or
+    a constant.
     """
     try:
         family, config = read_model_config(folder)
@@ -99,7 +101,6 @@ def check_hf(folder: Path) -> list[str]:
 
 
 def _first(problems: Sequence[str]) -> list[str]:
-    """Return the first problems, and a line with the number of the others."""
     more = len(problems) - MOST_LISTED
     return [*problems[:MOST_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
 
@@ -107,7 +108,6 @@ def _first(problems: Sequence[str]) -> list[str]:
 def _fill_all(
     model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None, headers_only: bool = False
 ) -> list[str]:
-    """Fill the model with the weights of a folder. Return a line for each problem."""
     config = model.config
     tensors = _with_full_names(family, _stored(folder, dtype, headers_only))
     wanted = model.state_dict(keep_vars=True)
@@ -143,14 +143,14 @@ def _fill_all(
 
 
 def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tensors | Dequantized:
-    """Return the folder's tensors. Quantized ones become bfloat16, their dtype before, unless `dtype` is given."""
+    """Return the folder's tensors. Quantized tensors are converted to `dtype`, or to bfloat16 if it is None."""
     how = method(read_json(folder / CONFIG).get("quantization_config"), str(folder / CONFIG))
     stored = Tensors(folder, shapes_only=headers_only)
     return Dequantized(stored, how, dtype or torch.bfloat16) if how else stored
 
 
 def _with_full_names(family: Family, tensors: Tensors | Dequantized) -> "dict[str, _Lazy]":
-    """Return the tensors by full name. Old files lack the prefix of all names except the head's."""
+    """Return the tensors by full name. In old files, all names except the head's lack the prefix."""
     known = {row.theirs for row in family.weights}
     lacks_prefix = family.prefix and not any(name.startswith(family.prefix) for name in tensors)
 
@@ -165,15 +165,14 @@ class _Lazy:
         self._tensors, self._name = tensors, name
 
     def read(self) -> Tensor:
-        """Return the tensor, without content if only headers are read."""
         return self._tensors[self._name]
 
     def is_number(self, value: float) -> bool:
-        """Whether the tensor is this single number. The tolerance allows for rounding to bfloat16."""
+        """Return whether the tensor holds only this number, with a tolerance for rounding to bfloat16."""
         return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
 
     def equals(self, other: "_Lazy") -> bool:
-        """Whether the tensor is a copy of the other, in the same dtype or another."""
+        """Return whether the tensor equals the other one. The dtypes may differ."""
         if self.read().shape != other.read().shape:
             return False
         theirs = other._content()
@@ -186,7 +185,6 @@ class _Lazy:
 def _fill(
     model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, Any], dtype: torch.dtype | None
 ) -> list[str]:
-    """Assign a published tensor, or a stack of them, to its parameters. Return a line for each problem."""
     parts = [part.read() for part in lazy]
     shape = row.conversion.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
     expected = shape[1:] if row.stack else shape

@@ -1,4 +1,4 @@
-"""Saving models as Hugging Face folders: config.json, safetensors, tokenizer."""
+"""Export of models as Hugging Face folders: config.json, safetensors and tokenizer files."""
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ SHARD_BYTES = 5 * 10**9
 """Maximum size of a weights file in bytes. Larger models are split into several files."""
 
 FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral")
-"""Families to try first. Some of the others, such as Granite, could express the same models."""
+"""Families to try first. Some other families, such as Granite, could express the same models."""
 
 
 def save_pretrained(model: Decoder, folder: str | Path, family: str | None = None) -> str:
@@ -53,8 +53,8 @@ def choose_family(
 ) -> tuple[Family, Raw]:
     """Return the family to save a model as, and its config.json. See `save_pretrained`.
 
-    `origin`: the family that the model was loaded from. `wide`: see `Family.hf_config`. `candidates`: the families to
-    try if `family` is None.
+    `origin` is the family that the model was loaded from. `wide` is explained at `Family.hf_config`. `candidates` are
+    the families to try if `family` is None.
     """
     refuse_users_kinds(config, "a published format")
     if family is not None:
@@ -83,9 +83,9 @@ def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
 def write_folder(
     folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]
 ) -> None:
-    """Write the config, the weights in files of at most SHARD_BYTES, and the companions, completely or not at all.
+    """Write the config, the weights in files of at most SHARD_BYTES, and the companion files, completely or not at all.
 
-    If there are several files of weights, an index is written as well.
+    Several weights files come with an index.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: already exists; name a new or an empty folder")
@@ -98,7 +98,6 @@ def write_folder(
 
 @contextmanager
 def _full_disk_named(folder: Path) -> Iterator[None]:
-    """Turn safetensors' error for a full disk into a UserError that names the folder."""
     try:
         yield
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""Changes to trained models."""
+"""Changes to the weights and the config of trained models."""
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from archlab.model.decoder import Decoder
 
 
 def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
-    """Return the model with fewer key/value heads. Each is the mean of those that it replaces (Ainslie 2023).
+    """Return the model with fewer key/value heads, each the mean of those that it replaces (Ainslie 2023).
 
-    Adjacent heads are averaged, because adjacent query heads share a key/value head. With the same number of heads, the
-    result is the same model. Raise UserError if `n_kv_heads` does not divide the number of heads of every layer.
+    Adjacent heads are averaged, because adjacent query heads share a key/value head. With an unchanged number of heads,
+    the model does not change. Raise UserError if `n_kv_heads` does not divide the number of heads of every layer.
     """
     counts = {layer.multi_head.n_kv_heads for layer in layer_configs(model.config)}
     wrong = sorted(n for n in counts if n_kv_heads < 1 or n % n_kv_heads)
@@ -34,7 +34,6 @@ def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
 
 
 def _pooled(tensor: Tensor, shape: torch.Size, model: Decoder, name: str) -> Tensor:
-    """Average adjacent heads in at least float32. Return a tensor that already has the right shape unchanged."""
     if tensor.shape == shape:
         return tensor
     layer = model.layer_configs[int(name.split(".")[1])]

@@ -1,4 +1,4 @@
-"""A family of published models, and the translation of its configs in both directions."""
+"""Family of published models, and the translation of its configs between config.json and archlab."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,8 @@ NO_EFFECT = {
     "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
-"""Keys that do not change the forward pass of a loaded model. Most files have some; archlab ignores them silently."""
+"""Keys that do not change the forward pass of a loaded model. Most config.json files contain some of them; archlab
+ignores them without a message."""
 
 OTHER_TOOLS = {
     # which program reads the file, and how it does so
@@ -55,7 +56,8 @@ OTHER_TOOLS = {
     # settings of the tokenizer, and its maximum text length
     "padding_side", "tokenizer_padding_side", "tokenizer_model_max_length", "model_max_length", "max_sequence_length",
 }  # fmt: skip
-"""Keys that other tools write or read. No transformers class reads one in a forward pass. A note lists those found."""
+"""Keys that other tools write or read. No transformers class uses them in a forward pass. archlab prints a note that
+names the ones it finds."""
 
 
 EVERYWHERE: Sequence[Field] = (
@@ -81,31 +83,34 @@ class Family:
     fields: Sequence[Field]
     weights: Sequence[Row]
     buffers: Sequence[str] = ()
-    """Name suffixes of tensors in its files that are not weights."""
+    """Name suffixes of tensors in the published files that are not weights."""
     constants: Sequence[Constant] = ()
-    """Tensors in its files that must hold a number that is fixed in archlab's model."""
+    """Tensors in the published files that must hold a fixed number, because archlab's model has no parameter for
+    them."""
     alternatives: Sequence[Row] = ()
-    """Rows for files with another layout. Each replaces the usual rows if the file has its tensor."""
+    """Rows for weights files with another layout. A row replaces the usual rows if the file contains its tensor."""
     has_mtp_layers: bool = False
-    """Whether its files may hold extra layers for multi-token prediction, which are not read."""
+    """Whether the published files may contain extra layers for multi-token prediction. archlab does not read those
+    layers."""
     other_model_types: tuple[str, ...] = ()
-    """Other values of `model_type` under which the same files are published."""
+    """Other values of `model_type` in published config.json files of this family."""
     prefix: str = ""
-    """Prefix of all tensor names except the head's. Files without it are understood as well."""
+    """Prefix of all tensor names except those of the output head. archlab also reads files without the prefix."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not change the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other name -> name, for keys that have a different name in some files."""
+    """Alternative key name -> key, for keys that some files spell differently."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
-        """Return the archlab config for the values of a config.json. See `read`."""
+        """Return the archlab config for the values of a config.json. See `read` for the errors."""
         return self.read(values, where)[0]
 
     def read(self, values: Mapping[str, Any], where: str) -> tuple[ModelConfig, list[str]]:
-        """Return the archlab config for the values of a config.json, and the keys that were ignored.
+        """Translate the values of a config.json. Return the archlab config and the ignored keys, which do not change
+        the forward pass.
 
-        Ignored keys do not change the forward pass. Raise UserError for a key that archlab does not understand or
-        cannot express. `where` names the file in messages.
+        Raise UserError for a key that archlab does not know or cannot express. `where` names the file in error
+        messages.
         """
         hf, ours = ConfigReader(_canonical(values, self.aliases, where), where), dict[str, Any]()
         refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
@@ -123,16 +128,16 @@ class Family:
             raise
 
     def _with_hf_key(self, problem: Problem) -> Problem:
-        """Return the problem with its field replaced by the config.json key that sets it, if there is one."""
         keys = all_hf_keys(self.fields)
         field = problem.path.removeprefix("model.")
         without_kind = re.sub(r"^layers\.\w+\.", "", field)
         return Problem(keys.get(field, keys.get(without_kind, problem.path)), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
-        """Return the config.json of a model. Raise UserError naming the fields that this family cannot express.
+        """Return the config.json values of a model.
 
-        `wide`: the weights are float32 or wider, so it does not matter where intermediate results are rounded.
+        `wide` says that the weights are float32 or wider, so that it does not matter where intermediate results are
+        rounded. Raise UserError that names the fields this family cannot express.
         """
         # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
@@ -156,7 +161,6 @@ class Family:
         return out
 
     def _check_required_keys(self, model: ModelConfig, hf: Raw) -> None:
-        """Raise UserError if a required key could not be written because the model does not have its field."""
         for part in self.fields:
             if isinstance(part, Key) and part.default is REQUIRED and part.hf_key not in hf:
                 component, _, name = part.field.partition(".")
@@ -180,7 +184,6 @@ def _with_rope_as_base(model: ModelConfig) -> ModelConfig:
 
 
 def _with_mixture_as_base(model: ModelConfig) -> ModelConfig:
-    """Return the same model with the mixture of experts in the base config and dense MLPs in layer kinds."""
     mixture = next((layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, MoE)), None)
     if model.layers is None or isinstance(model.mlp, MoE) or mixture is None:
         return model
@@ -191,7 +194,6 @@ def _with_mixture_as_base(model: ModelConfig) -> ModelConfig:
 
 
 def _refusal(part: Field, hf: ConfigReader, ours: Raw) -> str | None:
-    """Read one part of a config.json. If that fails, return the reason and use defaults, so the rest can be checked."""
     try:
         _read(part, hf, ours)
     except UserError as error:
@@ -204,7 +206,6 @@ def _refusal(part: Field, hf: ConfigReader, ours: Raw) -> str | None:
 
 
 def _read(part: Field, hf: ConfigReader, ours: Raw) -> None:
-    """Read one part of a config.json. A value of the wrong type is a UserError as well."""
     before = set(hf.read)
     try:
         part.read(hf, ours)
@@ -219,7 +220,6 @@ def _read(part: Field, hf: ConfigReader, ours: Raw) -> None:
 
 
 def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str) -> Raw:
-    """Return the values with aliases replaced by their keys. Raise UserError if two names of a key disagree."""
     out = dict(values)
     for other, name in aliases.items():
         value = out.pop(other, None)
@@ -231,7 +231,6 @@ def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str
 
 
 def _built(ours: Raw, where: str) -> ModelConfig:
-    """Return the validated model config of dotted fields. The `train` section is a placeholder."""
     fields = {f"model.{key}": value for key, value in ours.items() if value is not None}
     return build_config(
         overlay({}, {**fields, "train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where
@@ -239,16 +238,15 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Return field -> (value in a, value in b) for all fields that change the forward pass and differ.
-
-    Layers are compared as resolved.
+    """Return the fields that change the forward pass and differ, as field -> (value in `a`, value in `b`). Layers are
+    compared after their kinds are resolved.
     """
     left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}
 
 
 TRAINING_ONLY: Any = {"kind": True, "dropout": True, "mlp": {"balance": True, "router": {"correction": {"rate"}}}}
-"""Fields of a layer that the forward pass does not read."""
+"""Fields of a layer that the forward pass does not use."""
 
 
 def _forward_fields(model: ModelConfig) -> Raw:

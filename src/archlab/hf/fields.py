@@ -1,7 +1,7 @@
-"""Translation between keys of a Hugging Face config.json and archlab's dotted config fields.
+"""Translation between the keys of a Hugging Face config.json and archlab's dotted config fields.
 
-A family's translation is a list of these fields, used in both directions: each can read a config.json and write it
-again. Reading back the written keys shows what a family cannot express (see family.py).
+A family's translation is a list of fields that work in both directions: each reads a config.json and writes one.
+archlab reads the written keys back to find out what a family cannot express (see family.py).
 """
 
 import math
@@ -23,15 +23,16 @@ class ConfigReader:
         self.read: set[str] = set()
 
     def get(self, key: str, default: Any = None, kind: type | None = None) -> Any:
-        """Return the value of a key, or the default if the key is absent or null. Mark the key as read.
+        """Return the value of a key, or the default if the key is absent or null. Record that the key was read.
 
-        Raise UserError if the value does not have the type `kind` (if None: the type of the default).
+        `kind` is the expected type; None means the type of the default. Raise UserError if the value has another type.
         """
         value = self.or_null(key, default, kind)
         return default if value is None else value
 
     def or_null(self, key: str, default: Any = None, kind: type | None = None) -> Any:
-        """Return the value of a key, or the default if the key is absent. Unlike in `get`, null is None."""
+        """Return the value of a key, or the default if the key is absent. Unlike `get`, return None if the value is
+        null."""
         self.read.add(key)
         value = self._values.get(key, default)
         kind = kind or type(default)
@@ -47,7 +48,7 @@ class ConfigReader:
         return value
 
     def refuse(self, key: str, value: Any, allowed: str) -> UserError:
-        """Return the error for a value that this family cannot express."""
+        """Return, but do not raise, a UserError about a value that this family cannot express."""
         return UserError(f"{self.where}: {key} is {value!r}, which archlab cannot build; allowed: {allowed}")
 
     def unread(self) -> dict[str, Any]:
@@ -70,7 +71,8 @@ def _is_a(kind: type, value: Any) -> bool:
 
 
 class Field(Protocol):
-    """One part of a translation. Fields are read in order, so one may use what earlier ones have set in `ours`."""
+    """One step of the translation. The steps run in order, so a step may use the values that earlier steps set in
+    `ours`."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set dotted archlab fields in `ours` from keys of the config.json."""
@@ -81,21 +83,21 @@ class Field(Protocol):
 
 @runtime_checkable
 class HasHfKeys(Protocol):
-    """A part that knows which key sets which field, so that messages of the schema can name the key."""
+    """Field that reports which config.json key sets which archlab field, so that validation errors can name the key."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
-        """Archlab field -> config.json key to name in a message."""
+        """Archlab field -> config.json key to name in error messages."""
         ...
 
 
 def all_hf_keys(parts: Iterable[Field]) -> dict[str, str]:
-    """Return archlab field -> config.json key for all parts."""
+    """Return archlab field -> config.json key for all of `parts`."""
     return {field: key for part in parts if isinstance(part, HasHfKeys) for field, key in part.hf_keys.items()}
 
 
 REQUIRED = object()
-"""Default of a key that must be in the file."""
+"""Marks a key without a default: the file must contain it."""
 
 
 def _same(value: Any) -> Any:
@@ -104,7 +106,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Key:
-    """Translation of one key to one dotted field and back, through a pair of functions."""
+    """Translation between one config.json key and one dotted field, with a conversion function for each direction."""
 
     hf_key: str
     field: str
@@ -114,7 +116,7 @@ class Key:
     to_hf: Callable[[Any], Any] = _same
     """Converts the field's value to the key's value."""
     nullable: bool = False
-    """Whether null in the file means "none" (no soft cap, say) instead of the default."""
+    """Whether null in the file means "none" (for example, no soft cap) instead of the default."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
@@ -127,7 +129,7 @@ class Key:
         ours[self.field] = None if value is None else self.from_hf(value)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the field's value. If the model's variant does not have the field, leave the key out."""
+        """Write the field's value. Leave the key out if the model's component has no such field."""
         value = lookup(model, self.field)
         if value is not ABSENT:
             hf[self.hf_key] = None if value is None else self.to_hf(value)
@@ -135,7 +137,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Flag(Key):
-    """A key that is true or false. null means false, as in an `if` of the published code."""
+    """Boolean key. null means false, because the published code tests the value with `if`."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         value = hf.or_null(self.hf_key, self.default)
@@ -144,7 +146,7 @@ class Flag(Key):
 
 @dataclass(frozen=True)
 class Always:
-    """A field that is fixed in this family and has no key."""
+    """Field whose value is fixed in this family and has no key."""
 
     field: str
     value: Any
@@ -153,18 +155,19 @@ class Always:
         ours[self.field] = self.value
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing. Reading back shows whether the model has this value."""
+        """Write no key. Reading the written config back shows whether the model has this value."""
 
 
 @dataclass(frozen=True)
 class Only:
-    """A key for which archlab supports a single value."""
+    """Key for which archlab supports a single value."""
 
     hf_key: str
     value: Any
     allowed: str = ""
     written: bool = True
-    """Whether the published code knows the key. Some keys are only found in files."""
+    """Whether to write the key. False for keys that the published code does not know and that only some files
+    contain."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if the key has another value."""
@@ -179,7 +182,8 @@ class Only:
 
 @dataclass(frozen=True)
 class Switch:
-    """Translation of true or false to a field that is `on` or "none". `more` are fields that are used only if true."""
+    """Boolean key that turns a component on or off: true sets the field to `on`, false to "none". The fields in `more`
+    are read only if the key is true."""
 
     hf_key: str
     field: str
@@ -207,7 +211,7 @@ ABSENT = object()
 
 
 def lookup(model: Base, field: str) -> Any:
-    """Return the value of a dotted field, or ABSENT if the variant in use does not have the field."""
+    """Return the value of a dotted field, or ABSENT if the model's component has no such field."""
     value: Any = model
     for part in field.split("."):
         value = getattr(value, part, ABSENT)
@@ -223,14 +227,14 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class ActivationKey:
-    """The key with the activation's name."""
+    """Key with the name of the activation function."""
 
     hf_key: str
     default: str
     meaning: Mapping[str, str] | None = None
-    """Published name -> archlab's name, for names that this family uses in an unusual way."""
+    """Published name -> archlab's name, for names that have a special meaning in this family."""
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
-    """Published name -> archlab's name, for all names that this family's code knows."""
+    """Published name -> archlab's name, for all activations of this family's published code."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         name = hf.get(self.hf_key, self.default)
@@ -240,6 +244,6 @@ class ActivationKey:
         ours["mlp.activation"] = known[name]
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the first published name of the activation. The family's default comes first."""
+        """Write the first published name of the activation, preferring the family's default."""
         known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
         hf[self.hf_key] = next((name for name, ours in known.items() if ours == lookup(model, "mlp.activation")), None)

@@ -1,7 +1,7 @@
-"""Hugging Face folders: their files, and their download from the hub. No file outside a folder is read.
+"""Hugging Face folders: their files, and their download from the hub.
 
-A hub id is `organization/name` or `organization/name@revision`. A revision is a branch, a tag or a commit of the
-model's repository. A download needs a network connection and the extra `hub`.
+archlab reads no file outside a folder. A hub id is `organization/name` or `organization/name@revision`. A revision is a
+branch, a tag or a commit of the model's repository. A download needs a network connection and the extra `hub`.
 """
 
 import re
@@ -13,10 +13,11 @@ from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object, real_path
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-"""Fixed file names. The index says which of several files holds a tensor."""
+"""Fixed file names. The index maps each tensor to one of several weights files."""
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-"""Names of the same files in the older format of torch.save, which is read if there is no safetensors file."""
+"""Names of the weights file and the index in the older torch.save format, which archlab reads if the folder has no
+safetensors file."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -26,31 +27,34 @@ COMPANIONS = (
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Whether the folder is a Hugging Face folder: it has a config.json, which a run folder does not have."""
+    """Return whether the folder is a Hugging Face folder. It is one if it contains a config.json; a run folder does
+    not."""
     return (folder / CONFIG).is_file()
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder has a weights file that archlab reads, or an index of several."""
+    """Return whether the folder contains a weights file that archlab reads, or an index of several weights files."""
     return any((folder / name).is_file() for name in (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX))
 
 
 def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
-    """Return name -> content for each of these files that the folder has."""
+    """Return name -> content for each file in `names` that exists in the folder."""
     return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
 
 
 def homes(folder: Path) -> tuple[Path, ...]:
-    """Return the real folder and, in the hub's cache, the folder `blobs` that its links point to."""
+    """Return the real path of the folder and, for a folder in the hub's cache, of the `blobs` folder that its links
+    point to."""
     home = real_path(folder)
     revision = next((path for path in (home, *home.parents) if path.parent.name == "snapshots"), None)
     return (home, revision.parent.parent / "blobs") if revision else (home,)
 
 
 def own_file(folder: Path, name: str) -> Path:
-    """Return the path of a file in the folder. Raise UserError for a path or a link that leads out of the folder.
+    """Return the path of a file in the folder.
 
-    Links of the hub's cache from snapshots/REVISION/ to its own blobs/ are allowed.
+    Raise UserError for a path or a link that leads out of the folder. Links in the hub's cache from snapshots/REVISION/
+    to the repository's blobs/ are allowed.
     """
     file = folder / name
     if PurePath(name).name != name or "\0" in name or real_path(file).parent not in homes(folder):
@@ -59,19 +63,19 @@ def own_file(folder: Path, name: str) -> Path:
 
 
 def read_json(file: Path, limit: int = MEBIBYTE) -> Raw:
-    """Read a JSON object. Raise UserError, which names the file, if it cannot be read."""
+    """Return the JSON object in a file. Raise UserError that names the file if it cannot be read."""
     return read_object(own_file(file.parent, file.name), limit)
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether a text could be a hub id: two words separated by a slash, with or without a revision."""
+    """Return whether the text has the form of a hub id: two words separated by a slash, with an optional revision."""
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?", source) is not None
 
 
 def download(hub_id: str) -> Path:
-    """Download the config, weights and tokenizer of a published model. Return the folder in the hub's cache.
+    """Download the config, weights and tokenizer of a published model, and return the folder in the hub's cache.
 
-    Files of torch.save are downloaded only if the model has no safetensors files.
+    torch.save files are downloaded only if the model has no safetensors files.
     """
     folder = _download(hub_id, (CONFIG, INDEX, "*.safetensors", *COMPANIONS))
     if not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
@@ -81,12 +85,12 @@ def download(hub_id: str) -> Path:
 
 
 def download_config(hub_id: str) -> Path:
-    """Download the config of a published model. Return the folder in the hub's cache."""
+    """Download the config of a published model, and return the folder in the hub's cache."""
     return _download(hub_id, (CONFIG,))
 
 
 def origin_of(folder: Path, source: str) -> str:
-    """Return the origin of a model: the full path of its folder, or its hub id with the commit that was read."""
+    """Return the origin of a model: the full path of its folder, or its hub id with the commit that was downloaded."""
     if folder.parent.name != "snapshots" or not is_hub_id(source):
         return str(real_path(folder))
     return f"{source.partition('@')[0]}@{folder.name}"

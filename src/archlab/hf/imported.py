@@ -1,4 +1,4 @@
-"""imported.json: facts about the published weights that a run started from, kept in the run folder."""
+"""The file imported.json in a run folder: facts about the published weights that the run started from."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ class Imported(Base):
 
     family: str
     special_ids: dict[str, Any]
-    """`bos_token_id` and the like, as in config.json."""
+    """Values of `bos_token_id` and the other special token ids in config.json."""
     dtype: str | None
-    """Published dtype. null: the weights have several dtypes."""
+    """Dtype of the published weights. null if they have several dtypes."""
     source: str | None = None
-    """Full path of the published model's folder, or its hub id with the commit. null: written by an older archlab."""
+    """Full path of the published model's folder, or its hub id with the commit. null if an older archlab wrote the
+    file."""
 
 
 def imported(run: Path) -> Imported | None:
-    """Return facts about the published weights that a run started from. None if it started from random weights."""
+    """Return facts about the published weights that a run started from, or None if it started from random weights."""
     path = run / IMPORTED
     if not path.is_file():
         return None

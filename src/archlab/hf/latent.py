@@ -1,4 +1,5 @@
-"""Latent attention in published files: its widths and weights, and its RoPE, which also scales the scores."""
+"""Latent attention in published files: its widths, its weights, and its RoPE, which can also change the scale of the
+scores."""
 
 import math
 from dataclasses import dataclass
@@ -46,13 +47,14 @@ LATENT_WEIGHTS: list[Row] = [
 
 @dataclass(frozen=True)
 class LatentHeads:
-    """Keys for key/value heads and their width, which other choices already determine in latent attention."""
+    """Keys for the number and the width of key/value heads. In latent attention, other fields already determine both
+    values."""
 
     kv_heads: int | None = None
-    """Default of `num_key_value_heads`; None: as many as query heads."""
+    """Default of `num_key_value_heads`. None means as many as query heads."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Check the keys. The number of heads and the widths must have been read before."""
+        """Check that the keys agree with the fields. The number of heads and the widths must already have been read."""
         heads, rope_dim = ours["attention.n_heads"], ours["attention.rope_dim"]
         for key, value, only in (
             ("num_key_value_heads", hf.or_null("num_key_value_heads", self.kv_heads), heads),
@@ -68,14 +70,14 @@ class LatentHeads:
 
 @dataclass(frozen=True)
 class LatentRope(RopeKeys):
-    """RoPE of latent attention. YaRN's `mscale_all_dim` also changes the scale of the scores."""
+    """RoPE of latent attention. With YaRN, the key `mscale_all_dim` also changes the scale of the attention scores."""
 
     pairing: str = "interleaved"
     interleave_key: str | None = None
-    """Key that says whether the pairing is interleaved, in a family that has one."""
+    """Key that says whether RoPE pairs adjacent dimensions (interleaved). None if the family has no such key."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read RoPE and the scale. The widths must have been read before."""
+        """Set RoPE and the scale of the scores. The widths must already have been read."""
         super().read(hf, ours)
         if self.interleave_key and not hf.or_null(self.interleave_key, True):
             ours[self.field]["pairing"] = "half"
@@ -85,7 +87,7 @@ class LatentRope(RopeKeys):
             ours["attention.scale"] = _scale(width, scaling["factor"], mscale)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write RoPE with the multiplier that gives the scale."""
+        """Write RoPE, with the value of `mscale_all_dim` that gives the model's scale."""
         super().write(model, hf)
         if self.interleave_key and isinstance(model.position, Rope):
             hf[self.interleave_key] = model.position.pairing == "interleaved"

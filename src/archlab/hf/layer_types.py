@@ -1,6 +1,6 @@
-"""Types of layers in published files: sliding window, full attention, or a recurrent mixer.
+"""Layer types in published files: sliding window, full attention, or a recurrent mixer.
 
-They are listed in `layer_types` or follow from older keys. "Sliding" means attention with a sliding window.
+The types are listed in `layer_types` or follow from older keys. "Sliding" means attention with a sliding window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def full_every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
-    """Make every n-th layer full and the others sliding.
+    """Return a function that makes every n-th layer full and the others sliding. Older files have a key for n.
 
-    Older files have a key for n. `fixed`: the published code ignores the key, so another value is an error.
+    `fixed` says that the published code ignores the key, so a value other than the default is an error.
     """
 
     def types(hf: ConfigReader, n_layers: int) -> list[str]:
@@ -37,22 +37,22 @@ def all_full(_hf: ConfigReader, n_layers: int) -> list[str]:
 
 @dataclass(frozen=True)
 class LayerTypes:
-    """Translation of `layer_types` and `sliding_window` to windows of layers and other differences between types."""
+    """Translation of `layer_types` and `sliding_window` to attention windows and other differences between layers."""
 
     implied: Callable[[ConfigReader, int], list[str]] = all_full
-    """Returns the types if the file does not list them."""
+    """Function that returns the layer types of a file without `layer_types`."""
     window: int | None = 4096
     """Default of `sliding_window`."""
     sliding: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields that differ in sliding layers."""
+    """Other fields that only sliding layers set."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that differ in full layers."""
+    """Fields that only full layers set."""
     unused: int | None = None
-    """Value to write for `sliding_window` if no layer slides. Some published code requires a number."""
+    """Value to write for `sliding_window` if no layer is sliding. Some published code requires a number."""
     hf_keys: ClassVar = {"attention.window": "sliding_window"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the window of the model, or a pattern of two kinds if the layers differ."""
+        """Set one window for the whole model, or a pattern of two layer kinds if the layers differ."""
         implied = self.implied(hf, ours["n_layers"])
         types = _types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
         window = hf.or_null("sliding_window", self.window)
@@ -74,25 +74,25 @@ class LayerTypes:
 
 @dataclass(frozen=True)
 class MixerLayers:
-    """Translation of `layer_types` to layers with attention and layers with a recurrent mixer instead."""
+    """Translation of `layer_types` for models in which a recurrent mixer replaces attention in some or all layers."""
 
     mixer_type: str
-    """The published type of a layer with a mixer."""
+    """Published name of the type of layer that has a mixer."""
     mixer: Sequence[Field]
     """Keys that set fields of `mixer`."""
     implied: Callable[[ConfigReader, int], list[str]] = all_full
-    """Returns the types if the file does not list them."""
+    """Function that returns the layer types of a file without `layer_types`."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
         return all_hf_keys(self.mixer)
 
     def types(self, hf: ConfigReader, n_layers: int) -> list[str]:
-        """Return the type of each layer."""
         return _types(hf, self.implied(hf, n_layers), {self.mixer_type, FULL}, n_layers)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the mixer, or a pattern of two kinds if the layers differ. All attention fields must be read before."""
+        """Set the mixer, or a pattern of two layer kinds if the layers differ. All attention fields must already have
+        been read."""
         types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
         for part in self.mixer:
@@ -106,7 +106,7 @@ class MixerLayers:
             ours["layers"] = {"recurrent": recurrent, "full": {}, "pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the type of each layer, and the keys of the first mixer."""
+        """Write the type of each layer, and the keys of the mixer in the first layer that has one."""
         mixers = [layer.mixer for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if isinstance(mixer, Absent) else self.mixer_type for mixer in mixers]
         first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])
@@ -117,7 +117,6 @@ class MixerLayers:
 
 
 def _types(hf: ConfigReader, implied: list[str], known: set[str], n_layers: int) -> list[str]:
-    """Return the type of each layer. Raise UserError for an unknown type or a list of the wrong length."""
     types = hf.get("layer_types", implied)
     if unknown := sorted(set(types) - known):
         raise hf.refuse("layer_types", unknown[0], ", ".join(sorted(known, reverse=True)))

@@ -1,4 +1,4 @@
-"""Mixtures of experts in published files: which layers have one, and which tensors hold the experts."""
+"""Mixtures of experts in published files: which layers are mixtures, and which tensors hold the experts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def n_experts(layer: LayerConfig) -> int:
 
 
 def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> list[Row]:
-    """Return rows for files with one tensor per expert and matrix, which is the usual layout."""
+    """Return the rows for files with one tensor per expert and matrix, the usual layout."""
     names = {"gate": gate, "up": up, "down": down}
     return [
         Row(f"{theirs}.{{h}}.{name}.weight", f"layers.{{i}}.mlp.experts.{ours}", when=is_mixture, n_stacked=n_experts)
@@ -32,11 +32,12 @@ def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down:
 
 
 GATE_ABOVE_UP = Conversion(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
-"""Splits [experts, 2 d_ff, d_model]: in each expert the gate's rows, then those of `up`."""
+"""Splits a tensor [experts, 2 d_ff, d_model] along its second dimension: first the rows of `gate`, then those of
+`up`."""
 
 
 def all_experts(gate_up: str, down: str) -> list[Row]:
-    """Return rows for files with all experts of a layer in two tensors."""
+    """Return the rows for files that store all experts of a layer in two tensors."""
     both = ("layers.{i}.mlp.experts.gate", "layers.{i}.mlp.experts.up")
     return [
         Row(gate_up, both, GATE_ABOVE_UP, when=is_mixture),
@@ -46,21 +47,21 @@ def all_experts(gate_up: str, down: str) -> list[Row]:
 
 @dataclass(frozen=True)
 class DenseLayers:
-    """Layers with a dense MLP instead of the mixture. `intermediate_size` is the width of these MLPs only.
+    """Layers that have a dense MLP in a model with mixtures. `intermediate_size` is the width of the dense MLPs only.
 
-    All other fields of the MLP must be read before.
+    All other MLP fields must already have been read.
     """
 
     are_dense: Callable[[ConfigReader, int], Iterable[bool]]
-    """Reads for each layer whether it is dense."""
+    """Function that reads for each layer whether its MLP is dense."""
     write_keys: Callable[[list[bool]], Raw]
-    """Returns the keys that say which layers are dense."""
+    """Function that returns the keys that say which layers are dense."""
     bias_key: str | None = None
-    """Key for biases of dense MLPs, in a family whose mixtures have no biases."""
+    """Key for the biases of dense MLPs, in a family whose mixtures have no biases. None if there is no such key."""
     hf_keys: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set layer kinds. If there are layer kinds already, split those that have dense and other layers."""
+        """Set the layer kinds. Split an existing layer kind if some of its layers are dense and others are not."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
         mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get("intermediate_size", ours.get("mlp.d_ff"))}
         if self.bias_key:
@@ -73,7 +74,7 @@ class DenseLayers:
             ours["layers"] = crossed(ours.get("layers"), dense, mlp)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the keys. Reading back shows whether they can express the model."""
+        """Write the keys. Reading them back shows whether they can express the model."""
         layers = layer_configs(model)
         hf |= self.write_keys([not is_mixture(layer) for layer in layers])
         dense = [layer.dense for layer in layers if not is_mixture(layer)]
@@ -84,9 +85,9 @@ class DenseLayers:
 
 
 def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "dense", other: str = "sparse") -> Raw:
-    """Return layer kinds where the flagged layers have an additional change.
+    """Return layer kinds in which the flagged layers have an additional change.
 
-    `layers`: the kinds and pattern so far; None: all layers are alike so far.
+    `layers` holds the layer kinds and the pattern so far; None means that all layers are alike.
     """
     if layers is None:
         return {name: change, other: {}, "pattern": [name if flag else other for flag in flags]}
@@ -107,9 +108,9 @@ GROUP_HF_KEYS = {
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """The keys `n_group` and `topk_group`. If no group can be dropped, the model has no groups.
+    """The keys `n_group` and `topk_group`, which limit routing to some groups of experts.
 
-    `mlp.active` must be read before.
+    If the router always keeps all groups, the model has no groups. `mlp.active` must already have been read.
     """
 
     n: int = 1
@@ -125,32 +126,34 @@ class GroupKeys:
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the groups. A model without groups has a single one."""
+        """Write the groups. For a model without groups, write one group."""
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
         hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (1, 1)
 
 
 @dataclass(frozen=True)
 class SharedExperts:
-    """Key with the number of shared experts. archlab builds them as one shared expert of their total width.
+    """Key for the number of shared experts.
 
-    Each is as wide as an expert of the mixture.
+    Each published shared expert is as wide as a routed expert. archlab builds one shared expert with their total width.
     """
 
     hf_key: str
     default: int
     bias_key: str | None = None
-    """Key for biases of the shared experts, in a family whose other experts have no biases."""
+    """Key for the biases of the shared experts, in a family whose routed experts have no biases. None if there is no
+    such key."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the width of the shared expert. The width of an expert must be read before."""
+        """Set the width of the shared expert. The width of a routed expert must already have been read."""
         number = hf.get(self.hf_key, self.default)
         if number:
             ours["mlp.shared.d_ff"] = number * ours["mlp.d_ff"]
             ours["mlp.shared.bias"] = hf.get(self.bias_key, False) if self.bias_key else False
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the number. Reading back shows whether the width is a multiple of an expert's."""
+        """Write the number of shared experts. Reading it back shows whether the total width is a multiple of an
+        expert's width."""
         mlp = resolve(model).mlp
         if isinstance(mlp, MoE):
             hf[self.hf_key] = mlp.shared.d_ff // mlp.d_ff if mlp.shared else 0

@@ -13,21 +13,22 @@ from archlab.hf.fields import ConfigReader
 
 @dataclass(frozen=True)
 class RopeKeys:
-    """Keys for theta, fraction and scaling of one RoPE."""
+    """Keys for the theta, the rotated fraction and the scaling of one RoPE."""
 
     theta: float = 10000.0
     fraction: float = 1.0
     pairing: str = "half"
     partial: bool = False
-    """Whether the published code reads the fraction although it is 1 by default."""
+    """Whether the published code reads the rotated fraction even though the default is 1."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Scaling in the file -> scaling that this family's code means by it."""
+    """Scaling name in the file -> scaling name that this family's code means."""
     original: int | None = None
-    """Default of `original_max_position_embeddings`, in a family that reads it outside the scaling only (Phi 3)."""
+    """Default of `original_max_position_embeddings`, in a family that reads it only outside the scaling (Phi 3). None
+    for other families."""
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     field: str = "position"
-    """The archlab field to set."""
+    """Archlab field that these keys set."""
     longest: int | None = None
     """Default of `max_position_embeddings`."""
 
@@ -60,13 +61,14 @@ class RopeKeys:
 
 @dataclass(frozen=True)
 class ScaledRopeKeys(RopeKeys):
-    """Keys of a RoPE that is scaled even if the file has none of them."""
+    """Keys of a RoPE that is scaled even if the file contains no scaling."""
 
     default_scaling: Mapping[str, Any] = field(default_factory=dict)
-    """The scaling to use if the file has none."""
+    """Scaling to use if the file contains none."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read the keys. Raise UserError for a theta without a scaling, which the published code does not read."""
+        """Set the position. Raise UserError if the file sets theta without a scaling, because the published code would
+        ignore theta."""
         if hf.get("rope_parameters") or hf.get("rope_scaling"):
             super().read(hf, ours)
             return
@@ -80,7 +82,8 @@ class ScaledRopeKeys(RopeKeys):
 def position(
     hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
-    """Return the values of archlab's `position` for those of a file. `longest`: the file's longest sequence."""
+    """Return the values of archlab's `position` for the RoPE values of a file. `longest` is the file's maximum sequence
+    length."""
     refuse_flags(hf, scaling)
     return {
         "kind": "rope", "theta": float(theta), "fraction": float(fraction), "pairing": pairing,
@@ -95,19 +98,18 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "default": (), "linear": ("factor",), "dynamic": ("factor",), "llama3": ("factor", *_BANDS),
     "yarn": ("factor", *_YARN), "longrope": ("factor", *_LONGROPE),
 }  # fmt: skip
-"""Scaling -> names of its numbers in config.json."""
 _ELSEWHERE = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned",
 }  # fmt: skip
 
 
 def kind_of(scaling: Mapping[str, Any]) -> str:
-    """Return the name of a scaling, which older files call `type`."""
+    """Return the name of a scaling. Older files store it under `type` instead of `rope_type`."""
     return scaling.get("rope_type", scaling.get("type", "default"))
 
 
 def refuse_flags(hf: ConfigReader, scaling: Mapping[str, Any]) -> None:
-    """Raise UserError if a number is true or false, which Python would take for 1 or 0."""
+    """Raise UserError if a number is true or false, which Python would accept as 1 or 0."""
     for key, value in scaling.items():
         if isinstance(value, bool) and key not in ("truncate", "finetuned"):
             raise hf.refuse(f"rope_scaling.{key}", value, "a number")
@@ -141,12 +143,12 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
 
 
 def amplitude(factor: float, mscale: float) -> float:
-    """Return YaRN's factor for cos and sin. `mscale`: DeepSeek's multiplier; 1 without it."""
+    """Return the factor by which YaRN multiplies cos and sin. `mscale` is DeepSeek's multiplier; 1 means no change."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def parameters(rope: Rope, longest: int) -> Raw:
-    """Return the config.json values of a RoPE. `longest`: the model's longest sequence."""
+    """Return the config.json values of a RoPE. `longest` is the model's maximum sequence length."""
     scaling = rope.scaling.model_dump(mode="json", exclude_none=True)
     kind = scaling.pop("kind")
     out: Raw = {"rope_type": "default" if kind == "none" else kind, "rope_theta": rope.theta, **scaling}

@@ -1,9 +1,9 @@
-"""Special tokens of a published model, from every file that names them, with the precedence of transformers 5.
+"""Special tokens of a published model, read from every file that names some, with the precedence of transformers 5.
 
-Tokens that a text may contain: `tokenizer.json`, then `added_tokens_decoder` of `tokenizer_config.json`, or
-`added_tokens.json` and `special_tokens_map.json` if there is no `added_tokens_decoder`.
-Tokens at which `generate` stops: `generation_config.json`, or `config.json` if there is none.
-Tokens before a text: the post-processor of `tokenizer.json`.
+Tokens that may occur in a text come from `tokenizer.json`, then from `added_tokens_decoder` of `tokenizer_config.json`.
+Without that key, they come from `added_tokens.json` and `special_tokens_map.json`. Tokens that stop generation come
+from `generation_config.json`, or from `config.json` if the former does not exist. Tokens that precede a text come from
+the post-processor of `tokenizer.json`.
 """
 
 import json
@@ -33,50 +33,49 @@ class SpecialTokens:
     """Ids of a model's special tokens."""
 
     before: tuple[int, ...] = ()
-    """Tokens that the tokenizer's post-processor puts before a text."""
+    """Tokens that the tokenizer's post-processor prepends to a text."""
     bos: int | None = None
     eos: int | None = None
-    """The tokenizer's `bos_token` and `eos_token`."""
+    """The tokenizer's BOS token (`bos`) and EOS token (`eos`). None if it has no such token."""
     model_bos: int | None = None
-    """`bos_token_id` of generation_config.json or config.json."""
+    """BOS token of the model: `bos_token_id` of generation_config.json or config.json."""
     pad: int | None = None
-    """The tokenizer's `pad_token`, otherwise the model's."""
+    """Padding token of the tokenizer, otherwise of the model."""
     ends: tuple[int, ...] = ()
-    """Tokens at which `generate` stops. If the model's files name none, it is the tokenizer's `eos_token`."""
+    """EOS tokens of the model, at which `generate` stops. If the model's files name none, the tokenizer's
+    `eos_token`."""
 
     @property
     def document(self) -> tuple[int, ...]:
-        """Tokens that precede a document.
+        """Tokens that precede a document: those that the tokenizer prepends to a text.
 
-        They are those that the tokenizer puts before a text. Without any, it is the beginning-of-text token, otherwise
-        the end-of-text token. Empty if no file names such a token.
+        If it prepends none, the BOS token, otherwise the EOS token. Empty if no file names either.
         """
         single = (self.bos, self.model_bos, self.eos, *self.ends)
         return self.before or tuple(i for i in single if i is not None)[:1]
 
     @property
     def first(self) -> int | None:
-        """Token before a text without context, as in lm_eval's `hf` model, which asks only the tokenizer.
-
-        If the tokenizer has none, it is the first token that precedes a document.
+        """Token that precedes a text without context, as in lm_eval's `hf` model, which considers only the tokenizer.
+        If the tokenizer has no such token, the first token that precedes a document.
         """
         return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Tokens at which lm_eval's `hf` model stops: the tokenizer's `eos_token`, then those of `generate`."""
+        """Tokens at which lm_eval's `hf` model stops: the tokenizer's `eos_token`, then the EOS tokens of the model."""
         return tuple(dict.fromkeys(i for i in (self.eos, *self.ends) if i is not None))
 
 
 def model_ids(folder: Path) -> dict[str, Any]:
-    """Return `bos_token_id` and the like from the folder's config.json, or from the imported.json of a run folder."""
+    """Return `bos_token_id` and the other special token ids from config.json, or from imported.json in a run folder."""
     if origin := imported(folder):
         return checked_ids(origin.special_ids, str(folder / IMPORTED))
     return checked_ids(read_json(folder / CONFIG), str(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
 
 
 def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the entries of SPECIAL_IDS. Raise UserError if one is neither a token id, nor a list of ids, nor null."""
+    """Return the entries of SPECIAL_IDS. Raise UserError if a value is not a token id, a list of ids, or null."""
     ids = {key: values[key] for key in SPECIAL_IDS if key in values}
     for key, value in ids.items():
         if any(type(i) is not int for i in several(value)):
@@ -95,9 +94,9 @@ def complete(
 ) -> SpecialTokens:
     """Add the tokens that only other files name to the tokenizer, and return the special tokens.
 
-    `files`: name -> content. `ids`: `bos_token_id` and the like of config.json. `folder`: the folder to name in
-    messages. Raise UserError for a damaged file, and for a token whose id in the file is not the one that transformers
-    would give it.
+    `files` maps names to contents. `ids` holds `bos_token_id` and the other special token ids of config.json. `folder`
+    is named in error messages. Raise UserError for a damaged file, and for a token whose id in the file differs from
+    the one that transformers would give it.
     """
 
     def parsed(name: str) -> Raw:
@@ -134,21 +133,20 @@ def complete(
 
 
 def _adds_prefix_space(tokenizer: Tokenizer) -> bool | None:
-    """Whether the byte-level pre-tokenizer adds a space before a text. None without such a pre-tokenizer."""
     pre_tokenizer = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
     parts = (pre_tokenizer, *pre_tokenizer.get("pretokenizers", ()))
     return next((part["add_prefix_space"] for part in parts if part["type"] == "ByteLevel"), None)
 
 
 def before_text(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens that the post-processor puts before a text."""
+    """Return the ids of the tokens that the post-processor prepends to a text."""
     encoded = tokenizer.encode("a")
     n_before = next((n for n, special in enumerate(encoded.special_tokens_mask) if not special), 0)
     return tuple(encoded.ids[:n_before])
 
 
 def put_before_text(tokenizer: Tokenizer, token: int) -> None:
-    """Replace the post-processor with one that puts this token before every text."""
+    """Replace the post-processor with one that prepends this token to every text."""
     name = tokenizer.id_to_token(token)
     special: Raw = {"SpecialToken": {"id": name, "type_id": 0}}
     text, second = ({"Sequence": {"id": which, "type_id": n}} for n, which in enumerate("AB"))
@@ -165,7 +163,6 @@ def put_before_text(tokenizer: Tokenizer, token: int) -> None:
 
 
 def _described(parsed: Callable[[str], Raw]) -> Raw:
-    """Return tokenizer_config.json, overridden by special_tokens_map.json if transformers would read that."""
     config = parsed(TOKENIZER_CONFIG)
     return config if "added_tokens_decoder" in config else config | parsed(SPECIAL_MAP)
 
@@ -203,7 +200,6 @@ _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def _special(described: Raw, folder: Path) -> Iterator[tuple[str, AddedToken]]:
-    """Yield (name, token) for all special tokens: `bos_token` and the like, and the lists of further tokens."""
     file = folder / TOKENIZER_CONFIG
     further = described.get("extra_special_tokens") or described.get("additional_special_tokens") or []
     named = [described.get(f"{role}_token") for role in _ROLES]
@@ -235,7 +231,6 @@ def _token(value: Any, file: Path) -> AddedToken:
 
 
 def _possible(value: Any) -> list[int]:
-    """Return the ids that a token can have. Some configs use -1 for "none"."""
     return [i for i in several(value) if 0 <= i < 1 << 31]
 
 

@@ -1,6 +1,6 @@
-"""Tensors of Hugging Face folders: safetensors or torch.save files, single or in shards, quantized or not.
+"""Tensors of Hugging Face folders: safetensors or torch.save files, single or sharded, quantized or not.
 
-Reading a file never runs code from it.
+Reading a file never runs code that it contains.
 """
 
 import pickle
@@ -29,7 +29,6 @@ _HEADER_FORMATS = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "BOOL": torch.bool,
     "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
 }  # fmt: skip
-"""Name of a dtype in safetensors headers -> dtype."""
 
 
 def format_name(dtype: torch.dtype) -> str:
@@ -38,9 +37,9 @@ def format_name(dtype: torch.dtype) -> str:
 
 
 class _Safetensors:
-    """A safetensors file. Each tensor is read from the memory-mapped file when it is requested.
+    """Safetensors file. Each tensor is read from the memory-mapped file when it is requested.
 
-    The file is opened once, because parsing a header of several megabytes takes a second.
+    The file stays open, because parsing a header of several megabytes takes a second.
     """
 
     def __init__(self, file: Path) -> None:
@@ -50,12 +49,11 @@ class _Safetensors:
             self.names = list(self._opened.keys())
 
     def content(self, name: str) -> Tensor:
-        """Return the tensor as the file holds it."""
         with damage_named(self.file):
             return self._opened.get_tensor(name)
 
     def header(self, name: str) -> Tensor:
-        """Return a tensor of the same shape and format without content, on the meta device."""
+        """Return a tensor of the same shape and dtype on the meta device."""
         with damage_named(self.file):
             header = self._opened.get_slice(name)
             dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
@@ -63,9 +61,9 @@ class _Safetensors:
 
 
 class _Pickled:
-    """A torch.save file, read with `weights_only`: torch refuses a pickle that would call anything else.
+    """File of torch.save, read with `weights_only`: torch refuses a pickle that would call any other function.
 
-    The file is memory-mapped. The format of torch before 1.6 is read as a whole.
+    The file is memory-mapped, except for the format of torch before 1.6, which is read as a whole.
     """
 
     def __init__(self, file: Path) -> None:
@@ -74,11 +72,10 @@ class _Pickled:
         self.names = list(self._tensors)
 
     def content(self, name: str) -> Tensor:
-        """Return the tensor as the file holds it."""
         return self._tensors[name]
 
     def header(self, name: str) -> Tensor:
-        """Return a tensor of the same shape and format without content, on the meta device."""
+        """Return a tensor of the same shape and dtype on the meta device."""
         return torch.empty_like(self._tensors[name], device="meta")
 
 
@@ -111,9 +108,8 @@ def _is_plain(value: object) -> bool:
 
 
 _FORMS = ((WEIGHTS, INDEX, _Safetensors), (PICKLED, PICKLED_INDEX, _Pickled))
-"""Layouts of a folder: (name of a single file, name of an index of several files, reader).
-
-The first layout found in a folder is read, as in transformers.
+"""Layouts of a folder: (name of a single weights file, name of an index of several files, reader). As in transformers,
+the first layout that the folder contains is read.
 """
 
 
@@ -121,12 +117,11 @@ class Tensors(Mapping[str, Tensor]):
     """The tensors of a folder by name."""
 
     def __init__(self, folder: Path, shapes_only: bool = False) -> None:
-        """If `shapes_only`, tensors have no content and are on the meta device."""
+        """Open the weights files of a folder. With `shapes_only`, the tensors are on the meta device."""
         self._file_of = dict(_tensor_files(folder))
         self._shapes_only = shapes_only
 
     def content(self, name: str) -> Tensor:
-        """Return the tensor as the file holds it."""
         return self._file_of[name].content(name)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -140,7 +135,6 @@ class Tensors(Mapping[str, Tensor]):
 
 
 def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]:
-    """Yield (tensor, file). Raise UserError if an index and the files disagree."""
     names = [name for form in _FORMS for name in form[:2]]
     here = next((name for name in names if (folder / name).is_file()), None)
     if here is None:
@@ -167,7 +161,7 @@ def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]
 
 @contextmanager
 def damage_named(file: Path) -> Iterator[None]:
-    """Turn errors from a damaged file into a UserError that names the file."""
+    """Within the block, turn errors from a damaged file into a UserError that names the file."""
     try:
         yield
     except (SafetensorError, ValueError, RuntimeError, MemoryError) as error:
@@ -179,11 +173,11 @@ def damage_named(file: Path) -> Iterator[None]:
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.bfloat16)
 _FOUR_BITS = torch.cat((_E2M1, -_E2M1))
 _BYTES = torch.stack((_FOUR_BITS.repeat(16), _FOUR_BITS.repeat_interleave(16)), dim=1)
-"""[256, 2]: the two numbers of each byte, the lower four bits first."""
+"""The two numbers that each byte stores, [256, 2]. The first is in the lower four bits."""
 
 
 class Dequantized(Mapping[str, Tensor]):
-    """The tensors of a folder by name, with each pair of bits and scales converted to one ordinary tensor.
+    """Tensors of a folder by name, with each pair of bits and scales converted to one ordinary tensor.
 
     Each number is the stored number times the scale of its block, rounded to `dtype`. A tensor is read when it is
     requested and converted in small parts, so the peak memory is little more than the result.
@@ -209,7 +203,7 @@ class Dequantized(Mapping[str, Tensor]):
         return self._converted(name, self._stored.__getitem__)
 
     def content(self, name: str) -> Tensor:
-        """Return the dequantized tensor with its content."""
+        """Return the dequantized tensor."""
         return self._converted(name, self._stored.content)
 
     def _converted(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
@@ -227,10 +221,10 @@ class Dequantized(Mapping[str, Tensor]):
 
 
 def _shape(how: Method, bits: Tensor, scales: Tensor) -> tuple[int, ...] | None:
-    """Return the shape of the dequantized tensor, or None if bits and scales do not fit each other.
+    """Return the shape of the dequantized tensor, or None if the shapes of bits and scales do not fit each other.
 
-    MXFP4: bits [experts, out, in / 32, 16] with two numbers per byte, scales [experts, out, in / 32] ->
-    [experts, in, out]. FP8: bits [..., rows, columns], one scale per block -> [..., rows, columns].
+    MXFP4: bits [experts, out, in / 32, 16] with two numbers per byte and scales [experts, out, in / 32] become
+    [experts, in, out]. FP8: bits [..., rows, columns] with one scale per block keep their shape.
     """
     match how:
         case MXFP4():
@@ -246,7 +240,6 @@ def _shape(how: Method, bits: Tensor, scales: Tensor) -> tuple[int, ...] | None:
 
 
 def _dequantize(how: Method, bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Write the dequantized numbers to `out`, a small part at a time."""
     match how:
         case MXFP4():
             _dequantize_mxfp4(bits, scales, out)
@@ -255,14 +248,13 @@ def _dequantize(how: Method, bits: Tensor, scales: Tensor, out: Tensor) -> None:
 
 
 def _dequantize_mxfp4(bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Convert expert by expert. bfloat16 can represent both factors and their product exactly."""
+    """Dequantize one expert at a time. bfloat16 can represent both factors and their product exactly."""
     for expert in range(len(out)):
         values = F.embedding(bits[expert].int(), _BYTES).flatten(-2)
         out[expert] = (values * _scale(scales[expert]).bfloat16()[..., None]).flatten(-2).T
 
 
 def _dequantize_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Convert one row of blocks after the other."""
     height, width = how.weight_block_size
     wide = torch.promote_types(out.dtype, torch.float32)
     for i, scale in enumerate(_scale(scales).unbind(-2)):
@@ -272,5 +264,5 @@ def _dequantize_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) ->
 
 
 def _scale(stored: Tensor) -> Tensor:
-    """Return scales in float32. A byte is an exponent of two with a bias of 127."""
+    """Return the scales in float32. A byte is the exponent of a power of two with a bias of 127."""
     return (stored.view(torch.float8_e8m0fnu) if stored.dtype == torch.uint8 else stored).float()

@@ -1,8 +1,8 @@
-"""Weight maps: tables of rows that map published tensors to archlab's parameters with a reversible conversion.
+"""Weight maps: tables that map published tensors to archlab's parameters, with a reversible conversion in each row.
 
-Here, `theirs` are tensors in published files or their names, and `ours` are parameters of `Decoder` or their names. In
-a name, `{i}` stands for the layer's number. A config can be read without torch, which is imported only when weights are
-converted.
+In this module, `theirs` are tensors in published files or their names, and `ours` are parameters of `Decoder` or their
+names. In a name, `{i}` stands for the layer's index. torch is imported only when weights are converted, so that configs
+can be read without it.
 """
 
 import re
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Conversion of a published tensor to parameters and back. Both functions get the layer (None outside layers)."""
+    """Conversion between a published tensor and parameters, in both directions. Both functions receive the layer, or
+    None for a tensor outside the layers."""
 
     split: "Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]"
     join: "Callable[[Sequence[Tensor], LayerConfig | None], Tensor]"
@@ -28,11 +29,12 @@ class Conversion:
 
 COPY = Conversion(lambda theirs, _: [theirs], lambda ours, _: ours[0])
 TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
-"""Used for GPT-2's Conv1D, which stores [in, out]."""
+"""Conversion for GPT-2's Conv1D, which stores its matrix as [in, out]."""
 
 
 def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Return the conversion for several parameters stacked along the rows. `sizes` returns their numbers of rows."""
+    """Return the conversion for several parameters stacked along the rows. `sizes` returns the row count of each
+    parameter."""
     return Conversion(
         lambda theirs, layer: theirs.split(list(sizes(_required(layer)))),
         lambda ours, _: concatenate(ours),
@@ -50,19 +52,19 @@ def _qkv_rows(layer: LayerConfig) -> Sequence[int]:
 
 
 QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
-"""Parameters of a published projection that fuses queries, keys and values."""
+"""Names of the parameters that a fused query/key/value projection contains."""
 
 QKV_BLOCKS = stacked(_qkv_rows)
-"""All query rows, then all key rows, then all value rows."""
+"""Conversion for all query rows, then all key rows, then all value rows."""
 
 HALVES = Conversion(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatenate(ours))
-"""Two parameters of equal size stacked along the rows, such as gate and up."""
+"""Conversion for two parameters of equal size stacked along the rows, such as gate and up."""
 
 
 def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
     """Return the conversion for parameters that are interleaved by groups of heads.
 
-    `groups` returns the number of groups. `sizes` returns the number of rows of each parameter in one group.
+    `groups` returns the number of groups. `sizes` returns the row count of each parameter in one group.
     """
 
     def grouped(rows: "Tensor", layer: LayerConfig) -> "Tensor":
@@ -84,11 +86,13 @@ def _rows_per_kv_head(layer: LayerConfig) -> Sequence[int]:
 
 
 QKV_PER_HEAD = per_group(lambda layer: layer.multi_head.n_kv_heads, _rows_per_kv_head)
-"""For each key/value head, the rows of its queries, then of its key, then of its value (NeoX, BLOOM, Falcon)."""
+"""Conversion for NeoX, BLOOM and Falcon: for each key/value head, the rows of its queries, then of its key, then of its
+value."""
 
 
 def then(first: Conversion, second: Conversion) -> Conversion:
-    """Return the conversion that applies `first` to the published tensor and `second` to its single result."""
+    """Return the conversion that applies `first` to the published tensor, and `second` to the single tensor that
+    results."""
     return Conversion(
         lambda theirs, layer: second.split(first.split(theirs, layer)[0], layer),
         lambda ours, layer: first.join([second.join(ours, layer)], layer),
@@ -103,9 +107,10 @@ class Row:
     ours: str | tuple[str, ...]
     conversion: Conversion = COPY
     when: Callable[[LayerConfig], bool] | None = None
-    """Whether a layer has the tensor. None: all layers that have the parameters."""
+    """Function that returns whether a layer has the tensor. None means all layers that have the parameters."""
     n_stacked: Callable[[LayerConfig], int] | None = None
-    """Number of published tensors, numbered {h}, whose stack is the parameter. None: it is a single tensor."""
+    """Function that returns the number of published tensors, numbered {h}, that are stacked into the parameter. None:
+    there is a single tensor."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,14 +120,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Placed:
-    """A row for a certain layer, or for a tensor outside the layers."""
+    """Row for one layer, or for a tensor outside the layers."""
 
     theirs: str
     ours: tuple[str, ...]
     conversion: Conversion
     layer: LayerConfig | None
     stack: tuple[str, ...] = ()
-    """The published tensors to stack. Empty: it is the single tensor `theirs`."""
+    """Names of the published tensors to stack. Empty if the single tensor `theirs` holds the parameters."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -131,7 +136,7 @@ class Placed:
 
 
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
-    """Yield every row of a model's table for each layer that has it."""
+    """Yield every row of a model's table, once for each layer that has the tensor."""
     for row in rows:
         if "{i}" not in row.theirs:
             yield Placed(row.theirs, row.names, row.conversion, None)
@@ -147,7 +152,7 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
 def published_tensors(
     rows: Sequence[Row], model: ModelConfig, ours: "Mapping[str, Tensor]", what: str
 ) -> "Iterator[tuple[str, Tensor]]":
-    """Yield published tensors by name, made from the parameters `ours`.
+    """Yield the published tensors by name, converted from the parameters `ours`.
 
     Raise UserError if the table has no row for a parameter. `what` names the published class in the message.
     """
@@ -163,19 +168,20 @@ def published_tensors(
 
 
 def is_mtp_tensor(name: str, n_layers: int) -> bool:
-    """Whether a published tensor belongs to multi-token prediction, such as layer 61 of DeepSeek-V3."""
+    """Return whether a published tensor belongs to the layers for multi-token prediction, such as layer 61 of
+    DeepSeek-V3."""
     numbered = re.match(r"(?:model\.)?layers\.(\d+)\.", name)
     return re.match(r"(model\.)?mtp[._]", name) is not None or (numbered is not None and int(numbered[1]) >= n_layers)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number per layer that published files store and that is fixed in archlab's model."""
+    """Number that published files store for each layer and that is fixed in archlab's model."""
 
     theirs: str
     value: float
     when: Callable[[LayerConfig], bool]
-    """Whether a layer has the number."""
+    """Function that returns whether a layer has the number."""
 
 
 def constant_values(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
@@ -199,14 +205,13 @@ def linear(
 
 
 def concatenate(parts: "Iterable[Tensor]", dim: int = 0) -> "Tensor":
-    """Concatenate tensors along `dim`."""
     import torch
 
     return torch.cat(list(parts), dim)
 
 
 def stack(parts: "Iterable[Tensor]", dim: int = 0) -> "Tensor":
-    """Stack tensors along a new axis `dim`."""
+    """Stack tensors along a new dimension `dim`."""
     import torch
 
     return torch.stack(list(parts), dim)

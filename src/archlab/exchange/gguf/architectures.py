@@ -1,9 +1,9 @@
 """The llama.cpp architectures that archlab can write, by the family whose models they run.
 
-An architecture maps archlab's parameters to tensors of a GGUF file. It also lists what llama.cpp's code fixes although
-the published code has a choice. All architectures use the same tensor names. They differ in which projections are
-fused, in the order of rotated rows, and in the meaning of a norm's weight. A row whose tensor a model does not have is
-left out.
+An architecture maps archlab's parameters to tensors of a GGUF file. It also lists settings that llama.cpp fixes
+although the published code has a choice. All architectures use the same tensor names. They differ in which projections
+are fused, in the order of rotated rows, and in the meaning of a norm's weight. Rows for tensors that a model does not
+have are skipped.
 """
 
 import math
@@ -34,7 +34,6 @@ AROUND = [
 
 
 def _interleaved(rows: Tensor, layer: LayerConfig | None, parts: int) -> Tensor:
-    """Interleave the rows of each head: the first row of each of `parts` equal parts, then the second, and so on."""
     assert layer is not None, "the width of a head is needed"
     return rows.unflatten(0, (-1, parts, layer.multi_head.head_dim // parts)).transpose(1, 2).flatten(0, 2)
 
@@ -43,14 +42,15 @@ ADJACENT_PAIRS = Conversion(
     lambda theirs, layer: [_interleaved(theirs, layer, layer.multi_head.head_dim // 2 if layer else 0)],
     lambda ours, layer: _interleaved(ours[0], layer, 2),
 )
-"""RoPE rotates dimensions 2i and 2i + 1 in the file, and i and i + head_dim / 2 in archlab."""
+"""Conversion for RoPE: the file pairs dimensions 2i and 2i + 1, and archlab pairs i and i + head_dim / 2."""
 
 ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].float() + 1)
-"""The file has the norm's factor. archlab has the factor minus 1 (`unit_offset`)."""
+"""Conversion for norms: the file stores the factor, and archlab stores the factor minus 1 (`unit_offset`)."""
 
 
 def separate(rotated: Conversion = COPY) -> list[Row]:
-    """Return rows for separate queries, keys and values. `rotated` converts the rows that RoPE rotates."""
+    """Return the rows for separate queries, keys and values. `rotated` is the conversion for the rows that RoPE
+    rotates."""
     return [
         *linear(f"{LAYER}.attn_q", "layers.{i}.attention.q", rotated),
         *linear(f"{LAYER}.attn_k", "layers.{i}.attention.k", rotated),
@@ -76,7 +76,7 @@ FUSED_MLP = [
 
 
 def norms(conversion: Conversion = COPY) -> list[Row]:
-    """Return rows for all norms except the embedding's. A norm after a branch has its own name."""
+    """Return the rows for all norms except the embedding's. A norm after a branch has a separate name."""
     return [
         *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", conversion),
         *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before", conversion),
@@ -98,17 +98,17 @@ FALCON_NORMS = [
     *linear(f"{LAYER}.attn_norm_2", "layers.{i}.attention_norms.before", when=_parallel("separate")),
     *linear("output_norm", "norm"),
 ]
-"""If a layer has two norms, the second belongs to attention."""
+"""Rows for the norms of Falcon. If a layer has two norms, the second belongs to attention."""
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 Limit = Callable[[ModelConfig], Iterator[str]]
-"""A check of a model config. It yields a line for each problem: the value found and the values allowed."""
+"""Check of a model config. It yields a line for each problem, with the value found and the allowed values."""
 
 
 def only(field: str, *allowed: Any) -> Limit:
-    """Return the limit that a dotted field has one of these values in every layer that has the field."""
+    """Return the check that a dotted field has one of these values, in every layer that has the field."""
 
     def check(model: ModelConfig) -> Iterator[str]:
         holders = layer_configs(model) if field.partition(".")[0] in PER_LAYER else (model,)
@@ -121,7 +121,8 @@ def only(field: str, *allowed: Any) -> Limit:
 
 SILU = only("mlp.activation", "silu")
 GELU = only("mlp.activation", "gelu_tanh", "gelu")
-"""The exact form is allowed too. llama.cpp uses a float16 table of the tanh form, whose error is the same for both."""
+"""Check for GELU. llama.cpp computes it from a float16 table of the tanh form, whose error is about the same for the
+exact form. Both forms are therefore allowed."""
 UNCAPPED = only("head.softcap", None)
 TIED = only("head.tied", True)
 NO_OUT_BIAS = only("attention.out_bias", False)
@@ -134,7 +135,7 @@ def all_biases(model: ModelConfig) -> Iterator[str]:
 
 
 def scalings(*kinds: str) -> Limit:
-    """Return the limit that RoPE is not scaled or has one of these scalings. llama.cpp fixes some numbers of YaRN."""
+    """Return the check that RoPE has no scaling or one of these scalings. llama.cpp fixes some parameters of YaRN."""
     parts = (
         only("position.scaling.kind", "none", *kinds),
         only("position.scaling.truncate", True),
@@ -145,7 +146,7 @@ def scalings(*kinds: str) -> Limit:
 
 
 def square(model: ModelConfig) -> Iterator[str]:
-    """Require that all heads together are d_model wide."""
+    """Require that the total width of all heads is d_model."""
     heads = model.multi_head.resolve(model.d_model)
     width = heads.n_heads * heads.head_dim
     if width != model.d_model:
@@ -161,9 +162,9 @@ def no_window(model: ModelConfig) -> Iterator[str]:
 
 
 def scale(special_depth: int | None = None) -> Limit:
-    """Return the limit that scores are divided by sqrt(head_dim).
+    """Return the check that scores are divided by sqrt(head_dim).
 
-    In a model with `special_depth` layers, they are divided by sqrt(d_model / n_heads) instead (Gemma 27B).
+    In a model with `special_depth` layers, they must be divided by sqrt(d_model / n_heads) instead (Gemma 27B).
     """
 
     def divisor(layer: LayerConfig, model: ModelConfig) -> int:
@@ -209,7 +210,7 @@ def some_window(model: ModelConfig) -> Iterator[str]:
 
 
 def rounded(model: ModelConfig) -> Iterator[str]:
-    """Yield a note, not a limit, if llama.cpp computes the activation less precisely."""
+    """Yield a note, which is not an error, if llama.cpp computes the activation less precisely."""
     activation = layer_configs(model)[0].dense.activation
     if activation in ("gelu", "gelu_tanh"):
         yield (
@@ -223,21 +224,22 @@ def rounded(model: ModelConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of llama.cpp, computed in its `src/models/` and written by its `convert_hf_to_gguf.py`."""
+    """Architecture of llama.cpp, computed in its `src/models/` and written by its `convert_hf_to_gguf.py`."""
 
     name: str
     """Value of `general.architecture`."""
     rows: Sequence[Row]
-    """Tensors of the file and the parameters that they hold."""
+    """Tensors of the GGUF file and the parameters that they hold."""
     limits: Sequence[Limit]
-    """Checks for models of the family that llama.cpp cannot run."""
+    """Checks for features of the family that llama.cpp cannot compute."""
     needs_output: bool = False
-    """Whether the head must be written even if it is tied to the embedding."""
+    """Whether the file must contain the output head even if the head is tied to the embedding."""
     reads_scales: bool = False
-    """Whether llama.cpp reads factors for embedding, scores, branches and logits."""
+    """Whether llama.cpp reads the factors on the embedding, the scores, the branches and the logits."""
 
     def check(self, model: ModelConfig) -> list[str]:
-        """Return notes on small differences in llama.cpp. Raise UserError, which lists everything it cannot run."""
+        """Return notes on small differences to llama.cpp. Raise UserError that lists everything llama.cpp cannot
+        run."""
         problems = [line for limit in self.limits for line in limit(model)]
         if problems:
             listed = [f"  {line}" for line in dict.fromkeys(problems)]
@@ -301,7 +303,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def find_architecture(family: str) -> Architecture:
-    """Return the architecture that runs a family's models. Raise UserError for a family without one."""
+    """Return the architecture that runs a family's models. Raise UserError if there is none."""
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
     raise UserError(f"archlab cannot write family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")

@@ -26,9 +26,10 @@ _KNOWN: Mapping[tuple[str, ...], str] = {
     ("words",): "gpt-2", ("digits", "words"): "starcoder", (_SINGLE,): "qwen2", (_PAIRS,): "dbrx", (_TRIPLES,): "dbrx",
     (" ?[^(\\s|[.,!?…。，、।۔،])]+",): "bloom",
 }  # fmt: skip
-"""Rules that split a text, in order -> `tokenizer.ggml.pre`, from `llm_tokenizer_bpe` in llama-vocab.cpp."""
+"""Pre-tokenizer rules, in order -> value of `tokenizer.ggml.pre`, from `llm_tokenizer_bpe` in llama-vocab.cpp."""
 _WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}
-"""Name of the same rule for tokenizers that take a word as a whole if it is a token (`ignore_merges`)."""
+"""Value of `tokenizer.ggml.pre` -> its value for tokenizers that skip the merges for words that are tokens themselves
+(`ignore_merges`)."""
 
 
 def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> list[str]:
@@ -58,7 +59,6 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
 
 
 def _splitting_rule(parts: Mapping[str, Any]) -> str | None:
-    """Return llama.cpp's name for the tokenizer's rule that splits a text into words, or None if it has none."""
     model = parts["model"]
     plain = not any(model.get(key) for key in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"))
     normalizer = (parts.get("normalizer") or {"type": None})["type"]
@@ -69,7 +69,8 @@ def _splitting_rule(parts: Mapping[str, Any]) -> str | None:
 
 
 def _rules(step: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the splitting rules: a regular expression, "words" for GPT-2's, "digits", or "?" for any other rule."""
+    """Yield the pre-tokenizer's rules: a regular expression, "words" for GPT-2's rule, "digits", or "?" for any other
+    rule."""
     match step:
         case {"type": "Sequence", "pretokenizers": steps}:
             for inner in steps:
@@ -86,7 +87,6 @@ def _rules(step: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]]:
-    """Return names and types of all tokens. Embedding rows without a token are unused tokens."""
     from gguf import TokenType
 
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
@@ -107,7 +107,6 @@ _MOST_ENDS = 3
 
 
 def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
-    """Raise UserError for an id outside the model's vocabulary. -1 as padding token means "none"."""
     for key, value in ids.items():
         for token in several(value):
             if not 0 <= token < vocab_size and (key, token) != ("pad_token_id", -1):
@@ -115,7 +114,6 @@ def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
 
 
 def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens) -> None:
-    """Write the tokens that begin, end and pad a text, and whether llama.cpp adds them to a text."""
     ends = list(special.ends)
     if special.eos in ends:  # it comes first, because it is the one that may be added after a text
         ends = [special.eos, *(i for i in ends if i != special.eos)]
@@ -132,7 +130,6 @@ def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTok
 
 
 def _bos(special: SpecialTokens) -> int | None:
-    """Return the tokenizer's beginning-of-text token, otherwise the model's."""
     return special.model_bos if special.bos is None else special.bos
 
 

@@ -1,4 +1,4 @@
-"""Saving a model as a GGUF file for llama.cpp."""
+"""Export of a model as a GGUF file for llama.cpp."""
 
 import struct
 from collections.abc import Iterator
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 Format = Literal["float32", "bfloat16", "float16"]
 
 _WIDE = ("_norm.weight", "position_embd.weight")
-"""Name endings of matrices that llama.cpp reads in float32 only, like all vectors."""
+"""Name suffixes of matrices that llama.cpp reads in float32 only, like all vectors."""
 
 
 def save_gguf(
     model: Decoder, file: Path, family: str | None = None, dtype: Format | None = None
 ) -> tuple[str, list[str]]:
-    """Write the model and its tokenizer to a GGUF file. Return the architecture's name, and notes for the user.
+    """Write the model and its tokenizer to a GGUF file. Return the name of the architecture, and notes for the user.
 
-    The family is chosen as in `save_pretrained`, but only from those that llama.cpp runs. `dtype`: dtype of the
-    matrices; None: the model's own, at most float32. Raise UserError, which lists everything that llama.cpp cannot run
-    exactly.
+    The family is chosen as in `save_pretrained`, but only from those that llama.cpp runs. `dtype` is the dtype of the
+    matrices. None means the model's own dtype, but at most float32. Raise UserError that lists everything llama.cpp
+    cannot run exactly.
     """
     if file.exists():
         raise UserError(f"{file}: already exists; name a new file")
@@ -55,7 +55,6 @@ def save_gguf(
 
 @contextmanager
 def _errors_named(file: Path) -> Iterator[None]:
-    """Turn errors of gguf and NumPy, which do not name the file, into a UserError that does."""
     try:
         yield
     except (struct.error, OverflowError) as error:
@@ -95,7 +94,7 @@ def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.
 
 
 def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor), one at a time to save memory. On the device `meta` tensors have no content."""
+    """Yield (name, tensor), one at a time to save memory. With the device `meta`, the tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
     yield from published_tensors(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and model.config.head.tied:
@@ -133,7 +132,6 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def _add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
-    """Write sizes, heads, norms, windows, caps and positions."""
     model, layers = resolve(config), layer_configs(config)
     heads = layers[0].multi_head
     writer.add_vocab_size(model.vocab_size)
@@ -165,7 +163,6 @@ def _add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 
 def _add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
-    """Write Granite's factors. The one for logits is stored as a divisor."""
     model = resolve(config)
     layer = layer_configs(config)[0]
     assert isinstance(model.embedding.scale, float), "resolved"
@@ -176,7 +173,6 @@ def _add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 
 def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
-    """Write the position of full layers. For layers with a window (`local`), llama.cpp reads theta only."""
     layer = (full or local)[0]
     rope = layer.position
     if isinstance(rope, Alibi):
@@ -201,7 +197,8 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
 
 
 def _rope_factors(config: ModelConfig) -> Tensor | None:
-    """Return the divisor of each pair's frequency, float32 [n / 2], for Llama 3's scaling; None for other scalings."""
+    """Return the divisor of each pair's frequency for Llama 3's scaling, float32 [n / 2], or None for other
+    scalings."""
     layer = layer_configs(config)[0]
     rope = layer.position
     if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):
