@@ -1,4 +1,4 @@
-"""The command `archlab` or `python -m archlab`, with Ctrl-C handled from the first import on."""
+"""Entry point of `archlab` and `python -m archlab`. It handles Ctrl-C before it imports anything else."""
 
 import io
 import sys

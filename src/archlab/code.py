@@ -1,4 +1,4 @@
-"""Identification of the code that computed a number."""
+"""Identification of the version of the code that computed a result."""
 
 import ast
 import hashlib
@@ -12,7 +12,6 @@ HOME = Path(__file__).parent
 """Folder of the package archlab."""
 
 _DECIDING = ("config", "data", "model", "pricing", "training")
-"""Packages whose code decides the result of a run."""
 
 
 @cache
@@ -30,7 +29,8 @@ def code_digest() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that archlab runs from, with `-dirty` if there are changes.
+    """Return the commit of the checkout that archlab runs from, with the suffix `-dirty` if there are uncommitted
+    changes.
 
     None if archlab is installed as a package.
     """
@@ -42,7 +42,7 @@ def commit() -> str | None:
 
 
 def meaning(source: str) -> str:
-    """Return the code without comments, docstrings and layout."""
+    """Return a normal form of Python source, without comments, docstrings and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -70,7 +70,6 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _is_beside(name: str, folder: Path) -> bool:
-    """Return whether the module is in the folder and Python finds no other module of that name."""
     if name == "archlab" or name in sys.stdlib_module_names:
         return False
     if not ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):

@@ -13,11 +13,11 @@ from archlab.config.core.text import visible
 
 
 class _VisibleStream:
-    """A stream that shows control characters as text."""
+    """Stream that shows control characters as text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.exact = stream
-        """The stream that writes text unchanged."""
+        """Wrapped stream, which writes text unchanged."""
 
     def write(self, text: str) -> int:
         """Write the text as `visible` returns it."""
@@ -29,7 +29,7 @@ class _VisibleStream:
 
 @contextmanager
 def visible_stdout() -> Iterator[None]:
-    """Within the block, everything printed to stdout passes through `visible`, except by `print_exact`."""
+    """Within the block, show control characters in everything printed to stdout as text, except in `print_exact`."""
     with redirect_stdout(cast(TextIO, _VisibleStream(sys.stdout))):
         yield
 
@@ -43,19 +43,22 @@ class _TerminalText(io.StringIO):
 
 @contextmanager
 def collected_stdout() -> Iterator[io.StringIO]:
-    """Within the block, collect what is printed to stdout as it would be written to a terminal."""
+    """Within the block, collect the output on stdout as it would be written to a terminal."""
     text = _TerminalText()
     with redirect_stdout(cast(TextIO, _VisibleStream(text))):
         yield text
 
 
 def write_exact(text: str) -> None:
-    """Write text to stdout unchanged. It has passed through `visible` before."""
+    """Write text to stdout unchanged. The caller must have passed it through `visible`."""
     _exact(sys.stdout).write(text)
 
 
 def print_exact(text: str) -> None:
-    """Print the text of a model without adding a newline: unchanged into a file or pipe, visible on a terminal."""
+    """Print generated text without adding a newline.
+
+    A file or pipe gets the text unchanged. A terminal gets control characters as text.
+    """
     stream = sys.stdout if sys.stdout.isatty() else _exact(sys.stdout)
     stream.write(text)
     stream.flush()
@@ -66,11 +69,11 @@ def _exact(stream: IO[str]) -> IO[str]:
 
 
 class _Console(Console):
-    """Rich's console. Texts pass through `visible`, and Rich's own escape sequences do not."""
+    """Rich console that passes all text through `visible`, but not Rich's own escape sequences."""
 
     @Console.file.getter
     def file(self) -> IO[str]:
-        """The stream that writes text unchanged."""
+        """Wrapped stream, which writes text unchanged."""
         return _exact(super().file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
@@ -84,5 +87,5 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text unchanged: it reads no markup and adds no colors."""
+    """Return a console that prints text unchanged: it interprets no markup and adds no colors."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)

@@ -1,4 +1,4 @@
-"""Digests of the files that archlab has written into a folder. They show damage when the files are read."""
+"""Digests of the files that archlab writes into a folder. They reveal damage when the files are read."""
 
 import errno
 import hashlib
@@ -13,29 +13,29 @@ from archlab.errors import UserError
 from archlab.files import read_bytes, write_atomic
 
 DIGESTS = "digests.json"
-"""Name of the file that maps file names to allowed digests (sha256).
+"""Name of the file that maps each file name to its allowed SHA-256 digests.
 
-A file that is being replaced has two: the old and the new one.
+While a file is being replaced, the digests of the old and the new content are both allowed.
 """
 
 REMAKE = "delete the folder and make it again"
-"""Advice in an error about a folder that cannot be used."""
+"""Advice in an error message about a folder that cannot be used."""
 RESTORE_OR_REMAKE = f"restore it from a copy, or {REMAKE}"
-"""Advice in an error about a damaged file."""
+"""Advice in an error message about a damaged file."""
 
 _Digests: TypeAlias = dict[str, list[str]]
 _DIGESTS = TypeAdapter(_Digests)
 
 
 def write_digests(folder: Path) -> None:
-    """Write the digests of every file in a folder that is being made."""
+    """Write the digests of all files in a folder that is being created."""
     _write(folder, {file.name: [sha256(file)] for file in sorted(folder.iterdir()) if file.is_file()})
 
 
 def write_with_digests(folder: Path, contents: Mapping[str, str | bytes]) -> None:
-    """Write these files one after the other, each atomically.
+    """Write files one after the other, each atomically.
 
-    The digests are written first, so that a killed process leaves no file without a digest.
+    The digests are written first. A process that is killed in between therefore leaves no file without a digest.
     """
     encoded = {name: text.encode() if isinstance(text, str) else text for name, text in contents.items()}
     digests = _read(folder)
@@ -50,12 +50,12 @@ def write_with_digests(folder: Path, contents: Mapping[str, str | bytes]) -> Non
 
 
 def names_with_digest(folder: Path) -> list[str]:
-    """Return the names of the files that have a digest. Raise UserError if the list itself is damaged."""
+    """Return the names of the files that have a digest. Raise UserError if the file with the digests is damaged."""
     return list(_read(folder))
 
 
 def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
-    """Raise UserError if archlab has not written this content. A missing file or one without a digest is accepted."""
+    """Raise UserError if archlab did not write this content. A missing file or one without a digest is accepted."""
     allowed = _read(file.parent).get(file.name)
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""
@@ -72,7 +72,7 @@ def _is_one_of(file: Path, allowed: list[str]) -> bool:
 
 
 def sha256(file: Path) -> str:
-    """Return the sha256 of the content of a file, as hex."""
+    """Return the SHA-256 digest of a file's content, in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

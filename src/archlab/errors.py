@@ -1,9 +1,9 @@
-"""The error for users, and messages for other errors that are not bugs."""
+"""The error type for mistakes in the input, and messages for other errors that are not bugs."""
 
 import traceback
 
 OWN_CODE: set[str] = set()
-"""Files of plug-ins. The message of an error in a plug-in names the line."""
+"""Plug-in files. The message of an error that a plug-in raises names the line in its file."""
 
 
 class UserError(Exception):
@@ -11,7 +11,10 @@ class UserError(Exception):
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return the message for an error in input, the system, memory or a plug-in. None: it is a bug."""
+    """Return the message for an error in the input, the system, the memory or a plug-in.
+
+    None means that the error is a bug.
+    """
     match error:
         case UserError():
             return str(error)
@@ -26,13 +29,16 @@ def user_message(error: BaseException) -> str | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether Python or torch has run out of memory. torch's error has a class for GPUs and a text for CPUs."""
+    """Return whether Python or torch ran out of memory.
+
+    For GPU memory, torch has an exception class. For CPU memory, only the text of its error tells.
+    """
     is_torchs = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_torchs)
 
 
 def _line_of_plugin(error: BaseException) -> str:
-    """Return the innermost file and line of a plug-in in the traceback; empty if there is none."""
+    """Return the innermost plug-in file and line in the traceback, or an empty string if no plug-in is involved."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((f"{f.filename}, line {f.lineno}" for f in reversed(frames) if f.filename in OWN_CODE), "")
 

@@ -1,7 +1,7 @@
 """Safe reading and writing of files.
 
 Only regular files of a limited size are read. A file is written under a temporary name, synced to the disk and then
-renamed, so that it is never half-written, even after a power cut.
+renamed. Therefore it is never incomplete, even after a power failure.
 """
 
 import errno
@@ -23,26 +23,26 @@ import platformdirs
 from archlab.errors import UserError
 
 TEMPORARY = ".archlab-tmp-"
-"""Prefix of temporary names. A killed process may leave such files behind; you may delete them."""
+"""Prefix of temporary file names. A killed process may leave temporary files behind; you may delete them."""
 
 STUDY = "study.yaml"
-"""Name of the file that makes a folder a study folder. The runs are in `runs/` beside it."""
+"""Name of the file that marks a folder as a study folder. The folder `runs/` beside it holds the runs."""
 
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE
-"""Maximum number of bytes of a settings file or a small table."""
+"""Maximum size of a settings file or a small table, in bytes."""
 LARGE_TEXT_LIMIT = 64 * MEBIBYTE
-"""Maximum number of bytes of a large table.
+"""Maximum size of a large table, in bytes.
 
-An index of the weights of 10^12 parameters has about 20 MB, a large tokenizer 35 MB.
+The index of a model with 10^12 parameters has about 20 MB, and a large tokenizer has 35 MB.
 """
 
 
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
     """Return the content of a regular file of at most `limit` bytes.
 
-    Raise UserError with the name of the file if it is a folder, a pipe or a device, which might never end. Raise it
-    also for a loop of links, and for a file that is missing, too large or not readable.
+    Raise UserError that names the file if it is missing, too large or not readable, or if it is a folder or a loop of
+    links. Pipes and devices are refused too, because reading them might never end.
     """
     if not isinstance(path, Path):  # the package is installed as an archive
         return path.read_bytes()
@@ -61,12 +61,12 @@ def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a pipe."""
+    """Open a file for reading, without blocking on a pipe that has no writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
-    """Return the content of a file in UTF-8. Raise UserError as `read_bytes` does, or if it is not UTF-8."""
+    """Return the content of a UTF-8 file. Raise UserError as `read_bytes` does, or if the content is not UTF-8."""
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -74,12 +74,15 @@ def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
 
 
 def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
-    """Return the object in a JSON file. Raise UserError with the name of the file if there is none."""
+    """Return the JSON object in a file. Raise UserError that names the file if it contains no object."""
     return parse_object(read_text(path, limit), str(path))
 
 
 def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
-    """Return the object in a JSON text. Raise UserError, which begins with `name`, if there is none."""
+    """Return the JSON object in a text.
+
+    Raise UserError, whose message begins with `name`, if the text contains no object.
+    """
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
@@ -97,7 +100,7 @@ def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
 
 
 def expand_user(path: str | Path) -> Path:
-    """Return `~/x` or `~name/x` as a full path. Raise UserError if that user does not exist."""
+    """Return the path with a leading `~` or `~name` expanded. Raise UserError if that user does not exist."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -107,17 +110,23 @@ def expand_user(path: str | Path) -> Path:
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the full path with links resolved. A loop of links stays; reading it then raises an error."""
+    """Return the absolute path with all links resolved.
+
+    In a loop of links, the links remain; reading the file then raises an error.
+    """
     return Path(os.path.realpath(path))
 
 
 def cache_folder() -> Path:
-    """Return $ARCHLAB_CACHE, or the user's cache folder."""
+    """Return $ARCHLAB_CACHE, or archlab's folder in the user's cache folder."""
     return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab"))
 
 
 def state_folder() -> Path:
-    """Return $ARCHLAB_STATE, or the user's state folder. Unlike the cache, its files cannot be made again."""
+    """Return $ARCHLAB_STATE, or archlab's folder in the user's state folder.
+
+    Unlike files in the cache, files in the state folder cannot be created again.
+    """
     return Path(os.environ.get("ARCHLAB_STATE") or platformdirs.user_state_dir("archlab"))
 
 
@@ -130,7 +139,8 @@ def _kind_of_file(mode: int) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn errors of a full or read-only disk or a missing permission into a UserError with the path."""
+    """Within the block, turn errors about a full or read-only disk or missing permissions into a UserError with the
+    path."""
     try:
         yield
     except OSError as error:
@@ -149,7 +159,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def open_to_append(path: Path) -> TextIO:
-    """Open a text file for appending, without waiting for the reader of a pipe. Raise UserError if it is a link."""
+    """Open a text file for appending, without blocking on a pipe that has no reader.
+
+    Raise UserError if the path is a link.
+    """
     with disk_errors(path):
         try:
             return open(path, "a", opener=_without_following)
@@ -164,7 +177,8 @@ def _without_following(path: str, flags: int) -> int:
 
 
 def refuse_linked_folders(folder: Path) -> None:
-    """Raise UserError if a link in the folder leads to another folder, into which files would be written unseen."""
+    """Raise UserError if a link in the folder leads to another folder, because files would be written to that other
+    folder."""
     for home, folders, _ in os.walk(folder):
         for path in (Path(home, name) for name in folders if os.path.islink(os.path.join(home, name))):
             hint = f"replace it by a folder, or move all of {folder} to that disk and make {folder} the link"
@@ -172,7 +186,7 @@ def refuse_linked_folders(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and its parents if they are missing, and sync them to the disk."""
+    """Create the folder and its missing parents, and sync them to the disk."""
     with disk_errors(path):
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
@@ -181,13 +195,13 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file so that it has either the old or the new content, even after a power cut."""
+    """Write a file atomically: even after a power failure, it has either the old or the new content."""
     with file_atomic(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_page(path: Path, content: str) -> Path:
-    """Make the parent folders, write the file as `write_atomic` does, and return its path."""
+    """Write a page as `write_atomic` does, creating missing parent folders, and return its path."""
     make_folder(path.parent)
     write_atomic(path, content)
     return path
@@ -195,10 +209,10 @@ def write_page(path: Path, content: str) -> Path:
 
 @contextmanager
 def file_atomic(path: Path) -> Iterator[Path]:
-    """Yield the name of a temporary file. It is renamed to `path` at the end of the block, or removed on an error.
+    """Yield the path of a temporary file. At the end of the block, rename the file to `path`; on an error, remove it.
 
-    A link is replaced and never followed, because a link in a folder from somebody else may lead to a file of the user.
-    Raise UserError if `path` is a folder, a pipe or a device.
+    A link at `path` is replaced, never followed, because a link in a folder from somebody else may lead to one of the
+    user's files. Raise UserError if `path` is a folder, a pipe or a device.
     """
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: is {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
@@ -217,9 +231,9 @@ def file_atomic(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder. It is renamed to `path` at the end of the block, or removed on an error.
+    """Yield a temporary folder. At the end of the block, rename the folder to `path`; on an error, remove it.
 
-    Temporary folders that killed processes have left for the same path are removed, too.
+    Temporary folders that killed processes have left for the same path are removed as well.
     """
     make_folder(path.parent)
     for other in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
@@ -243,7 +257,7 @@ def folder_atomic(path: Path) -> Iterator[Path]:
 
 
 def _locked_temporary(path: Path) -> tuple[Path, int]:
-    """Return a new temporary folder, and an open lock on it that shows that this process is alive."""
+    """Return a new temporary folder and a file that holds a lock on it. The lock shows that this process is alive."""
     while True:
         temporary = _temporary_name(path)
         temporary.mkdir()
@@ -257,7 +271,6 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a temporary folder that no process has locked."""
     with suppress(OSError), _opened(folder) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)
@@ -277,14 +290,14 @@ def _temporary_name(path: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that readers see it disappear at once, not file by file."""
+    """Remove a folder so that other processes see it disappear at once, not file by file."""
     temporary = _temporary_name(path)
     os.rename(path, temporary)
     shutil.rmtree(temporary)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove half-written files of killed processes from a folder to which no other process is writing."""
+    """Remove incomplete files of killed processes from a folder. No other process may be writing to the folder."""
     for path in folder.glob(f"{TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, SIGTERM and SIGHUP: a training stops after its current step and writes a checkpoint."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP: a training run stops after its current step and writes a checkpoint."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ INTERRUPTED = "interrupted; to continue, repeat the command: finished work is ke
 
 _interrupted = False
 _exit_hooks: list[Callable[[], None]] = []
-"""Functions that `exit_now` calls before it ends the process."""
 
 
 def install_handler() -> None:
-    """Remember every Ctrl-C from here on, because the import of a compiled module can swallow its KeyboardInterrupt.
+    """Record every Ctrl-C from now on, because the import of a compiled module can swallow the KeyboardInterrupt.
 
-    SIGTERM (a job must end) and SIGHUP (a terminal has closed) have the same effect. A second Ctrl-C ends the process
-    at once. A second KeyboardInterrupt would break the clean-up after the first one, and show a traceback.
+    SIGTERM (a job must end) and SIGHUP (the terminal has closed) have the same effect as Ctrl-C. A second Ctrl-C ends
+    the process at once. A second KeyboardInterrupt would interrupt the clean-up after the first one and print a
+    traceback.
     """
     global _interrupted
     _interrupted = False
@@ -32,7 +32,6 @@ def install_handler() -> None:
 
 
 def _wishes_to_end() -> list[signal.Signals]:
-    """Return the signals that end a process, except those that are ignored, as under nohup."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [number for number in signals if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
 
@@ -47,7 +46,7 @@ def _handle(_number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
-    """Within the block, a second Ctrl-C calls `hook` before the process ends, to stop its child processes."""
+    """Within the block, a second Ctrl-C calls `hook` before the process ends, for example to stop child processes."""
     _exit_hooks.append(hook)
     try:
         yield
@@ -59,7 +58,10 @@ def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
 
 
 def exit_now(*_: object) -> None:
-    """End the process with exit code 130. The next command removes half-written files by their temporary names."""
+    """End the process with exit code 130.
+
+    The next command recognizes incomplete files by their temporary names and removes them.
+    """
     for hook in _exit_hooks:
         with suppress(Exception):
             hook()
@@ -69,31 +71,34 @@ def exit_now(*_: object) -> None:
 
 
 def exit_on_interrupt() -> None:
-    """Let Ctrl-C end the process without a message from here on. The command is over and Python shuts down."""
+    """From now on, let Ctrl-C end the process without a message.
+
+    Call this when the command is finished and Python shuts down.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, exit_now)
 
 
 def was_interrupted() -> bool:
-    """Return whether Ctrl-C was pressed since `install_handler`."""
+    """Return whether Ctrl-C was pressed since the call of `install_handler`."""
     return _interrupted
 
 
 def raise_if_interrupted() -> None:
-    """Raise KeyboardInterrupt if one was swallowed. Call it before long work begins."""
+    """Raise KeyboardInterrupt if an earlier one was swallowed. Call this before long work begins."""
     if _interrupted:
         raise KeyboardInterrupt
 
 
 class StopRequest:
-    """A request to end a run; `requested` is True after a signal."""
+    """Request to end a run. `requested` becomes True after a signal."""
 
     requested = False
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Within the block, a signal sets `requested` of the yielded object. A second Ctrl-C takes effect at once."""
+    """Yield an object whose `requested` becomes True after a signal. A second Ctrl-C ends the process at once."""
     raise_if_interrupted()
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -118,9 +123,9 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
 
 def run_in_thread(work: Callable[[], T]) -> T:
-    """Call `work` in a thread and return its result, so that Ctrl-C works during long compiled code.
+    """Call `work` in a thread and return its result, so that Ctrl-C works while compiled code runs for a long time.
 
-    Python handles Ctrl-C only between two lines of Python. The thread continues after Ctrl-C, and ends with the process
+    Python handles Ctrl-C only between two lines of Python. After Ctrl-C the thread continues. It ends with the process
     at the latest.
     """
     from concurrent.futures import Future  # this import takes as long as all others here
@@ -142,7 +147,7 @@ def interrupts_blocked() -> Iterator[None]:
     """Let processes that start within the block ignore Ctrl-C.
 
     A terminal sends Ctrl-C to all processes, but only the parent should handle it. Child processes inherit the signal
-    mask. A Ctrl-C within the block is delivered at its end.
+    mask. A Ctrl-C within the block reaches the parent at the end of the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

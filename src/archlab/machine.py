@@ -7,25 +7,29 @@ from contextlib import suppress
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of mallopt parameters, from malloc.h of glibc."""
+"""Numbers of two mallopt parameters, from malloc.h of glibc."""
 
 LARGEST_KEPT = 2**25
-"""Size in bytes up to which freed memory is kept. glibc allows no larger value."""
+"""Maximum size of freed blocks that the process keeps, in bytes. glibc allows no larger value."""
 
 
 def cores() -> int:
-    """Return the number of processors that this process may use, or of all processors if that is unknown."""
+    """Return the number of processors that this process may use.
+
+    If that is unknown, return the number of all processors.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process from here on, except for very large tensors.
+    """Let this process keep freed memory from now on, except that of very large tensors.
 
-    Otherwise glibc returns every large tensor to the system and requests the next one page by page. That takes a tenth
-    of the time of a training on a CPU. Very large tensors are not kept, because that would need more memory: glibc
-    seldom reuses the space of an aligned block for a new one of the same size. The logits of a large vocabulary then
-    took up to four times their size. Nothing happens if the C library has no `mallopt`.
+    Otherwise glibc returns the memory of every large tensor to the operating system and requests it again page by page.
+    That takes a tenth of the time of a training run on a CPU. The memory of very large tensors is not kept, because
+    glibc seldom reuses an aligned block for a new one of the same size. Kept blocks would increase the memory: the
+    logits of a large vocabulary then took up to four times their size. The function does nothing if the C library has
+    no `mallopt`.
     """
     if sys.platform != "linux":
         return

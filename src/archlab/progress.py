@@ -1,4 +1,4 @@
-"""Progress of a long job on stderr: a bar in a terminal, otherwise plain lines."""
+"""Progress of a long job on stderr: a bar in a terminal, plain lines otherwise."""
 
 import sys
 import time
@@ -13,17 +13,19 @@ from archlab.console import console
 from archlab.pricing.units import seconds
 
 _NARROWEST, _WIDEST = 6, 20
-"""Minimum and maximum width of the bar, in columns."""
 
 _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
-"""Seconds, or share of the job, after which the time left is shown. The start of a job would distort it."""
+"""Number of seconds, or fraction of the job, after which the remaining time is shown.
+
+The start of a job would distort it.
+"""
 
 
 class Bar:
-    """A line that stays in place and shows the job, its progress and the time left.
+    """Line that stays in place and shows the job, its progress and the remaining time.
 
-    It is never wider than the terminal. Outside a terminal it prints a plain line every `seconds_between_lines`, or
-    nothing if that is None. A closed pipe or terminal raises no error.
+    The line is never wider than the terminal. Outside a terminal, the bar prints a plain line every
+    `seconds_between_lines`, or nothing if that is None. A closed pipe or terminal raises no error.
     """
 
     def __init__(self, seconds_between_lines: float | None = 10.0) -> None:
@@ -40,15 +42,16 @@ class Bar:
         self.begin("")
 
     def begin(self, what: str) -> None:
-        """Start a job with the name `what`. The time left is computed from here."""
+        """Start a job with the name `what`. The remaining time is estimated from this moment on."""
         self._what = what
         self._start: tuple[float, float] | None = None
         self._progress.update(self._task, visible=False)
 
     def update(self, share: float | None, how_far: str = "", *details: str, line: bool = False) -> None:
-        """Show that `share` of the job is done, and `how_far` in words. If `share` is None, the total is unknown.
+        """Show that the fraction `share` of the job is done, described by `how_far`. None means that the total is
+        unknown.
 
-        The last of the `details` are left out if the terminal is too narrow. With `line`, a plain line is printed
+        The last of the `details` are omitted if the terminal is too narrow. With `line`, a plain line is printed
         outside a terminal even if the last one was less than `seconds_between_lines` ago.
         """
         now = time.monotonic()
@@ -60,7 +63,10 @@ class Bar:
             self.print("  ".join(text for text in (head, *details, left) if text))
 
     def time_left(self, share: float) -> str:
-        """Return `4.5 min left`, estimated from the speed so far; empty if it is unknown or less than a second."""
+        """Return the estimated remaining time, as in `4.5 min left`.
+
+        Return an empty string if it is unknown or less than a second.
+        """
         return self._left(share, time.monotonic())
 
     def _is_due(self, now: float) -> bool:
@@ -68,7 +74,7 @@ class Bar:
         return pause is not None and now - self._last_line >= pause
 
     def print(self, text: str) -> None:
-        """Print a line to stderr above the bar. In a terminal it is wrapped between words."""
+        """Print a line to stderr above the bar. In a terminal, the line is wrapped between words."""
         print_to_stderr(text)  # Rich draws the bar again below it
 
     def __enter__(self) -> Self:
@@ -102,7 +108,7 @@ class Bar:
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Show in a terminal that a job of unknown length is running."""
+    """Within the block, show in a terminal that a job of unknown length is running."""
     with Bar(seconds_between_lines=None) as bar:
         bar.begin(what)
         bar.update(None)

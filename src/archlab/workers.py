@@ -16,9 +16,9 @@ _one_at_a_time = threading.Lock()
 def starting_workers() -> Iterator[None]:
     """Let processes that multiprocessing starts within the block ignore Ctrl-C and not import the caller's script.
 
-    Multiprocessing imports the script of `__main__` in each new process, so that functions of the script can be called
-    there. A script without `if __name__ == "__main__"` would run again. Workers call only functions of archlab, so they
-    get an empty `__main__`.
+    Multiprocessing imports the main script in each new process, so that its functions can be called there. A script
+    without `if __name__ == "__main__"` would then run again. Workers call only functions of archlab, so they get an
+    empty `__main__` module.
     """
     resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks Ctrl-C
     with _one_at_a_time, interrupts_blocked():

@@ -1,8 +1,8 @@
-"""Assumptions of a flattened file, and the calls of the model's source that follow from them.
+"""Assumptions of a flattened file, and the results of calls in the model's source that follow from them.
 
-A flattened file computes a forward pass over whole sequences, without cache, padding, documents or autocast. Operations
-that need a wide dtype use float32. Attention is torch's fused kernel, or written out if that kernel does not support
-the config.
+A flattened file computes a forward pass over whole sequences, without cache, padding, document boundaries or autocast.
+Operations that need a wide dtype use float32. Attention uses torch's fused kernel. If that kernel does not support the
+config, the file computes attention with plain tensor operations.
 """
 
 import ast
@@ -22,19 +22,22 @@ def parsed(text: str) -> ast.expr:
 
 
 class Assumed(Specializer):
-    """Replaces calls whose result follows from the assumptions."""
+    """Evaluator that replaces calls whose results follow from the assumptions."""
 
     layer: LayerConfig
     masked: bool
-    """Whether some layer does not attend to all earlier tokens. In that case all layers get masks."""
+    """Whether some layer does not attend to all earlier tokens. If so, all layers get masks."""
 
     def attribute(self, value: Value, name: str) -> Value:
-        """Return `value.name`. The width of a component's site gets the same name as that of its layer."""
+        """Return `value.name`.
+
+        The width at a component's position in the block gets the same name as the layer's width.
+        """
         is_width = isinstance(value, Known) and isinstance(value.value, Site) and name == "d_model"
         return super().attribute(Known(self.layer) if is_width else value, name)
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Return the value that replaces a call, or None to read the source of the function."""
+        """Return the value that replaces a call. None means that the function's source is evaluated instead."""
         match getattr(function.node, "name", ""), arguments:
             case "at_least_float32", [x]:
                 return Code(ast.Call(ast.Attribute(lift(x), "float", ast.Load()), [], []))
@@ -81,7 +84,7 @@ class Assumed(Specializer):
                 return None
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
-        """Return the module of torch that the call creates, or None for any other call."""
+        """Return the torch module that the call creates, or None for any other call."""
         if name == "nn.Identity" or (name == "nn.Dropout" and plain(arguments[0]) == 0):
             return Record("nn.Identity")
         return Record(name, making=ast.Call(parsed(name), [lift(arguments[0])], [])) if name == "nn.Dropout" else None

@@ -1,4 +1,4 @@
-"""Functions and classes of the file, written from those of the model's source after specialization."""
+"""Functions and classes of the flattened file, written from the specialized source of the model."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from archlab.flatten.values import Class, Code, Function, Known, Record, Value, 
 
 
 class Writer(Assumed):
-    """Writes the constants, functions and classes that one kind of layer needs to a page."""
+    """Evaluator that writes the constants, functions and classes of one kind of layer to a page."""
 
     def __init__(self, page: Page, kind: str, layer: LayerConfig, masked: bool = False) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Writer(Assumed):
     # --- constants ----------------------------------------------------------------------------------------------------
 
     def attribute(self, value: Value, name: str) -> Value:
-        """Return `value.name`, with names for the widths of experts and the multipliers of branches."""
+        """Return `value.name`. Widths of experts and multipliers of branches get their own constants."""
         result = super().attribute(value, name)
         if isinstance(value, Known) and isinstance(value.value, Branch) and name == "multiplier":
             factor = value.value.multiplier
@@ -37,7 +37,7 @@ class Writer(Assumed):
         return result
 
     def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
-        """Return the name in the file of a number of the config."""
+        """Return the name that a number of the config has in the file."""
         constant_in_file = constant_name(owner, name)
         if constant_in_file == "D_FF" and id(owner) in self._widths:
             constant_in_file = self._widths[id(owner)][1]
@@ -49,18 +49,19 @@ class Writer(Assumed):
         return constant(constant_in_file, value)
 
     def _root(self, owner: Base, value: float) -> ast.expr | None:
-        """Return an expression with a square root if the number is the root of a width or its reciprocal."""
+        """Return an expression with a square root, if the number is the square root of a width or the reciprocal of
+        one."""
         section, field = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
         width = self.attribute(Known(section), field)
         text = root(value, plain(width))
         return put("width", lift(width), parsed(text)) if text else None
 
     def folded(self, name: str, value: float) -> ast.expr:
-        """Return the name in the file of a computed number. `name`: its variable in the source."""
+        """Return the name that a computed number has in the file. `name` is its variable in the source."""
         return constant(FOLDED.get(name, name.upper()), value)
 
     def name(self, node: ast.Name) -> str:
-        """Return the name in the file of a variable or constant."""
+        """Return the name that a variable or constant has in the file."""
         if not hasattr(node, "constant"):
             return node.id
         value: Any = node.constant  # pyright: ignore[reportAttributeAccessIssue]
@@ -85,7 +86,8 @@ class Writer(Assumed):
         return self.page.define(self.kind, name, text)
 
     def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
-        """Return the final body of a function that returns `leaves`: no unused statements, and named variables."""
+        """Return the final body of a function that returns `leaves`, without unused statements and with final variable
+        names."""
         end = Step(ast.Return(leaves[0] if len(leaves) == 1 else ast.Tuple(leaves, ast.Load())))
         steps = joined(needed([*body, end]))
         for step in steps:
@@ -94,7 +96,7 @@ class Writer(Assumed):
         return name_variables(steps, self.wanted)
 
     def lines(self, body: list[Step], returned: Value, indent: str) -> list[str]:
-        """Return the final body as lines of text."""
+        """Return the final body of a function as lines of text."""
         return list(written(self.finished(body, codes(returned)), self.name, indent))
 
     # --- classes ------------------------------------------------------------------------------------------------------
@@ -168,7 +170,10 @@ class Writer(Assumed):
         record.making = ast.Call(named(class_name), spread, [])
 
     def _apply_lines(self, record: Record) -> list[str]:
-        """Return the method `_apply` of the source, with which a module with buffers keeps their precision."""
+        """Return the method `_apply` of the source.
+
+        It keeps the precision of buffers when the module's dtype changes.
+        """
         assert isinstance(record.made_by, Class)
         node = record.made_by.method("_apply")
         if node is None or not any(isinstance(v, Code) and not is_parameter(v) for v in record.attributes.values()):
@@ -184,7 +189,6 @@ class Writer(Assumed):
         ]
 
     def _init(self, record: Record) -> tuple[list[str], list[str]]:
-        """Return the lines of `__init__` that create the module's attributes, and the parameters that they read."""
         out: list[tuple[str, ast.expr]] = []
         for name, value in record.attributes.items():
             if isinstance(value, Code):
@@ -213,34 +217,34 @@ class Writer(Assumed):
 
 
 def is_parameter(value: Code) -> bool:
-    """Whether a tensor of a module is a parameter. Otherwise it is a buffer."""
+    """Return whether a tensor of a module is a parameter. If not, it is a buffer."""
     return isinstance(value.expr, ast.Call) and ast.unparse(value.expr.func) == "nn.Parameter"
 
 
 FOLDED = {"rotating": "ROTARY_DIM"}
-"""Variable of the source with a number -> constant of the file, if its name differs."""
+"""Variable that holds a number in the source -> constant in the file, if the names differ."""
 
 OWN_NAME = {"shared": "SharedExpert"}
-"""Attribute with a module -> name of its class in the file, if it differs from that of the source."""
+"""Attribute that holds a module -> class name in the file, if it differs from that in the source."""
 
 FUNCTIONS = {"rotation": "rope", "reference": "attend"}
-"""Function of the source -> its name in the file, if it differs."""
+"""Function in the source -> function in the file, if the names differ."""
 
 
 def result_type(several: int) -> str:
-    """Return the annotation of a result of `several` tensors."""
+    """Return the annotation of a function that returns `several` tensors."""
     return "Tensor" if several == 1 else f"tuple[{', '.join(['Tensor'] * several)}]"
 
 
 def annotation(node: ast.FunctionDef, name: str) -> str:
-    """Return the annotation of a parameter: int or float as in the source, otherwise Tensor."""
+    """Return the annotation of a parameter: int or float if the source says so, otherwise Tensor."""
     in_source = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
     text = "" if in_source is None else ast.unparse(in_source)
     return text if text in ("int", "float") else "Tensor"
 
 
 def signature(indent: str, name: str, parameters: list[str], result: str) -> list[str]:
-    """Return the first lines of a function, from `def` to the colon."""
+    """Return the lines of a function's signature, from `def` to the colon."""
     whole = f"{indent}def {name}({', '.join(parameters)}) -> {result}:"
     if len(whole) <= WIDTH:
         return [whole]
@@ -252,7 +256,7 @@ def signature(indent: str, name: str, parameters: list[str], result: str) -> lis
 
 
 def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str]:
-    """Return the first sentence of the docstring in the source, which must be true for every config."""
+    """Return the lines of a docstring: the first sentence in the source, which must be true for every config."""
     text = re.split(r"(?<=[.])\s+(?=[A-Z`])|\n\n", ast.get_docstring(node) or "")[0].replace("\n", " ")
     if len(indent) + len(text) + 6 <= WIDTH:
         return [f'{indent}"""{text}"""'] if text else []
@@ -280,7 +284,10 @@ def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
 
 
 def started(expr: ast.expr, initial: Value | None) -> ast.expr:
-    """Return the expression of a new parameter. If its initial value is a constant, it is filled with that."""
+    """Return the expression that creates a parameter.
+
+    If the initial value is a constant, the expression fills the parameter with it.
+    """
     match expr, initial:
         case ast.Call(func=func, args=[ast.Call(args=shape)]), Known(value=value) if (
             ast.unparse(func) == "nn.Parameter"
@@ -294,7 +301,7 @@ def started(expr: ast.expr, initial: Value | None) -> ast.expr:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return a tuple of numbers as text, several on each line."""
+    """Return the code of a tuple of numbers, with several numbers per line."""
     rows, row = list[str](), ""
     for value in values:
         text = f"{value!r}, "

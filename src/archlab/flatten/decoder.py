@@ -1,4 +1,4 @@
-"""Writes the class `Decoder` of a flattened file: embedding, layers in their order, and head."""
+"""Writes the class `Decoder` of a flattened file: embedding, layers in order, and head."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ def kinds_of(model: ModelConfig) -> tuple[list[LayerKind], list[str]]:
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
-    """Write the model's class and everything that it uses."""
+    """Write the class `Decoder` and everything that it uses."""
     kinds, order = kinds_of(model)
     page.constant("", "N_LAYERS", model.n_layers)
     writer = Writer(page, "outer", kinds[0].layer)
@@ -81,7 +81,6 @@ def decoder(page: Page, model: ModelConfig) -> None:
 
 
 def _written(writer: Writer, root: Record, text: str) -> list[str]:
-    """Return the lines of the forward pass for a statement that uses names of the skeleton."""
     names = {name: Code(named(name)) for name in ("tokens_BT", "positions_BT", "x_BTD")}
     frame = Frame(module(SKELETON), {**names, "self": root})
     writer.body = Body(frames=[frame])
@@ -138,7 +137,7 @@ class _Layer:
 
 
 def written_tuple(end: Step) -> str:
-    """Return the names of a tuple, separated by commas."""
+    """Return the names in a tuple expression, separated by commas."""
     assert isinstance(end.node, ast.Expr)
     assert isinstance(end.node.value, ast.Tuple)
     return ", ".join(ast.unparse(name) for name in end.node.value.elts)
@@ -181,7 +180,7 @@ def _pattern(page: Page, order: list[str]) -> None:
 
 
 def _period(names: list[str]) -> list[str]:
-    """Return the shortest cycle that gives the names when it is repeated and cut to their number."""
+    """Return the shortest sequence whose repetition, cut to the right length, gives the names."""
     for length in range(1, len(names) + 1):
         if all(name == names[i % length] for i, name in enumerate(names)):
             return names[:length]
@@ -189,7 +188,7 @@ def _period(names: list[str]) -> list[str]:
 
 
 def _runs(names: list[str]) -> str:
-    """Return a tuple as text: ["a", "a", "b"] gives ("a",) * 2 + ("b",)."""
+    """Return the code of a tuple, with repetition where possible: ["a", "a", "b"] gives ("a",) * 2 + ("b",)."""
     if 1 < len(names) <= 3:
         return "(" + ", ".join(f'"{name}"' for name in names) + ")"
     counted = [(name, len(list(run))) for name, run in groupby(names)]

@@ -1,7 +1,7 @@
 """Partial evaluation of the model's source for a given config.
 
-The value of an expression is either known or stays code. A known value appears in the file only if code reads it, as a
-named constant. Therefore the file has no options and no branches that are never taken.
+The value of an expression is either known, or it remains code. The file contains a known value only if remaining code
+reads it, as a named constant. Therefore the file has no options, and no branches that are never taken.
 """
 
 import ast
@@ -50,14 +50,17 @@ from archlab.flatten.values import (
 )
 
 TORCH = ("torch", "archlab.model")
-"""Packages that are not imported. Names of the first stay code; the source of the second is read."""
+"""Packages that are never imported.
+
+Names of torch remain code. The source of archlab.model is read and evaluated instead.
+"""
 
 
 class Evaluator:
-    """Evaluates expressions. Its subclasses add statements and calls."""
+    """Evaluator of expressions. Its subclasses add statements and calls."""
 
     def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
-        """Return the name in the file of a number of the config."""
+        """Return the name that a number of the config has in the file."""
         raise NotImplementedError
 
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
@@ -178,7 +181,6 @@ class Evaluator:
         return Known(value, self.constant(config, name, value))
 
     def _class_attribute(self, record: Record, made_by: Class | str, name: str) -> Value:
-        """Return a method or a class attribute."""
         if isinstance(made_by, str):
             return Code(ast.Attribute(lift(record), name, ast.Load()))
         if method := made_by.method(name):
@@ -195,7 +197,7 @@ class Evaluator:
         raise NotWritableError(f"{made_by.node.name}.{name}")
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
-        """Return the module of torch that the call creates, or None for any other call."""
+        """Return the torch module that the call creates, or None for any other call."""
         raise NotImplementedError
 
     def _spread(self, elts: Iterable[ast.expr], of: Callable[[ast.expr], Value]) -> list[Value]:
@@ -266,7 +268,7 @@ class Evaluator:
         return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
 
     def implementation(self, config: type[Base]) -> Value:
-        """Return the function or class that implements a config in the model's source."""
+        """Return the function or class of the model's source that implements a config."""
         return next(self._implementations[base] for base in config.__mro__ if base in self._implementations)
 
     @cached_property
@@ -294,7 +296,7 @@ class Evaluator:
 
 
 def _part(record: Record, name: str) -> Value:
-    """Return an attribute of a record. Tensors and modules of a module are read from it when the file runs."""
+    """Return an attribute of a record. If it is a tensor or module of a torch module, return the code that reads it."""
     value = record.attributes[name]
     if not record.is_module or record.path is None:
         return value
@@ -313,7 +315,8 @@ def _part(record: Record, name: str) -> Value:
 
 
 def dotted(expr: ast.expr) -> str:
-    """Return an expression of names and dots such as `a.b.c`, or an empty text for any other expression."""
+    """Return the dotted name that an expression such as `a.b.c` stands for, or an empty string for any other
+    expression."""
     match expr:
         case ast.Name(id=name):
             return name

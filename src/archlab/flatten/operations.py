@@ -1,4 +1,4 @@
-"""Operations of Python on values: the result if all operands are known, otherwise the code of the operation."""
+"""Python's operations on values: the result if all operands are known, otherwise the code of the operation."""
 
 import ast
 import math
@@ -22,7 +22,7 @@ OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]
 
 
 class NotWritableError(Exception):
-    """Raised if the source contains something that cannot be written to a flattened file."""
+    """Raised if the model's source contains a construct that cannot be written to a flattened file."""
 
 
 def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
@@ -34,18 +34,18 @@ def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
 DEFAULTS: dict[str, Any] = {
     "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False, "unitriangular": False, "padding": 0,
 }  # fmt: skip
-"""Keyword arguments of torch's functions and their defaults. A file leaves out arguments that equal the default."""
+"""Keyword arguments of torch's functions, with their defaults. The file omits arguments that equal the default."""
 
 
 def is_default(name: str, value: Value) -> bool:
-    """Whether a keyword argument equals the default of torch's function."""
+    """Return whether a keyword argument equals the default of torch's function."""
     return name in DEFAULTS and isinstance(value, Known) and value.value == DEFAULTS[name]
 
 
 def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
     """Return the result of an operation, or its code if an operand is not known.
 
-    `write` returns the code of the operation. A known number keeps it if an operand is a named constant.
+    `write` returns the code of the operation. If an operand is a named constant, a known result keeps the code.
     """
     try:
         result = function(*(plain(value) for value in values))
@@ -59,7 +59,7 @@ def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: 
 
 
 def plain(value: Value) -> Any:
-    """Return the Python value. Raise NotWritableError if it is not known."""
+    """Return the Python object of a known value. Raise NotWritableError if the value is not known."""
     match value:
         case Known(value=known):
             return known
@@ -72,7 +72,7 @@ def plain(value: Value) -> Any:
 
 
 def lift(value: Value) -> ast.expr:
-    """Return the expression for a value in the file."""
+    """Return the expression that stands for a value in the file."""
     match value:
         case Known(code=ast.expr() as code):
             return code
@@ -117,7 +117,7 @@ def bound(target: ast.expr, value: Value) -> dict[str, Value]:
 
 
 def as_table(keys: list[Value | None], values: list[Value]) -> Table:
-    """Return the table of a dict display. A key of None stands for `**`."""
+    """Return the table that a dict literal creates. A key of None stands for `**`."""
     items: dict[Any, Value] = {}
     for key, value in zip(keys, values, strict=True):
         if key is None:
@@ -128,7 +128,7 @@ def as_table(keys: list[Value | None], values: list[Value]) -> Table:
 
 
 def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """Evaluate `left op right`. Comparisons with None and of identical values do not need known operands."""
+    """Evaluate `left op right`. Comparisons with None and of identical values work even for unknown operands."""
     if isinstance(op, ast.Is | ast.IsNot):
         is_none = [isinstance(v, Known) and v.value is None for v in (left, right)]
         if any(is_none) and not (isinstance(left, Known) and isinstance(right, Known)):
@@ -139,7 +139,7 @@ def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def is_true(value: Value) -> bool | None:
-    """Whether a value is true in a condition. None if that is not known."""
+    """Return whether a value is true in a condition, or None if that is not known."""
     match value:
         case Known(value=known):
             return bool(known)
@@ -152,7 +152,7 @@ def is_true(value: Value) -> bool | None:
 
 
 def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Value]) -> Value:
-    """Evaluate `and` or `or` up to the operand that decides the result."""
+    """Evaluate `and` or `or`, up to the operand that decides the result."""
     left: list[ast.expr] = []
     for i, node in enumerate(nodes):
         value = of(node)
@@ -170,7 +170,6 @@ def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Valu
 
 
 def conditional(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast.expr], Value]) -> Value:
-    """Evaluate `body if test else orelse`."""
     truth = is_true(test)
     if truth is not None:
         return of(body if truth else orelse)
@@ -181,7 +180,6 @@ def conditional(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast
 
 
 def subscript(value: Value, index: Value) -> Value:
-    """Evaluate `value[index]`."""
     if isinstance(value, Table):
         return value.items[plain(index)]
     if isinstance(index, Known) and isinstance(value, Sequence):
@@ -193,7 +191,6 @@ def subscript(value: Value, index: Value) -> Value:
 
 
 def slicing(parts: list[Value | None]) -> Value:
-    """Evaluate `lower:upper:step`."""
     code: Any = ast.Slice(*(None if part is None else lift(part) for part in parts))
     try:
         return Known(slice(*(None if part is None else plain(part) for part in parts)), code)
@@ -202,7 +199,6 @@ def slicing(parts: list[Value | None]) -> Value:
 
 
 def is_instance(value: Value, of: Value) -> bool:
-    """Evaluate `isinstance(value, of)`."""
     match value, of:
         case Known(value=known), Known(value=wanted):
             return isinstance(known, wanted)
@@ -217,5 +213,5 @@ def is_instance(value: Value, of: Value) -> bool:
 
 
 def names_in(expr: ast.expr) -> list[ast.Name]:
-    """Return the names in an expression except `math`."""
+    """Return the names in an expression, except `math`."""
     return [n for n in ast.walk(expr) if isinstance(n, ast.Name) and n.id != "math"]

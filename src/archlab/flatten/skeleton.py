@@ -1,7 +1,7 @@
 """Code that replaces parts of the model's source in a flattened file.
 
-It is the forward pass without cache, padding and documents, and a matrix product for which the model has a custom
-operator. `flatten` reads this module like the model's source. It never runs here, only as part of a flattened file.
+It contains the forward pass without cache, padding and documents, and plain code for a matrix product that is a custom
+operator in the model. `flatten` reads this module like the model's source. The module itself never runs.
 """
 
 import torch

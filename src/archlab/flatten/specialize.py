@@ -1,7 +1,7 @@
-"""Calls of the model's source, specialized for one kind of layer.
+"""Calls in the model's source, specialized for one kind of layer.
 
-A call of a short function is inlined into its caller. A longer function becomes a function of the file. A module that
-holds tensors becomes a class of the file.
+A call of a short function is inlined into its caller. A longer function becomes a function in the file. A module that
+holds tensors becomes a class in the file.
 """
 
 import ast
@@ -13,17 +13,18 @@ from archlab.flatten.steps import Step, assign, bare, needed, read_in
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
 
 KEPT = {"shape", "heads"}
-"""Parameters of `__init__` that a class of the file keeps, so that modules which differ only in these share a class."""
+"""Parameters of `__init__` that remain in the file, so that modules that differ only in these parameters share a
+class."""
 
 SHORT = 2
-"""A function with fewer statements than this, not counting its return, is inlined."""
+"""Statement count, without the return, below which a function is inlined."""
 
 
 class Specializer(Statements):
-    """Evaluates calls."""
+    """Evaluator of calls."""
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Return the value that replaces a call, or None to read the source of the function."""
+        """Return the value that replaces a call. None means that the function's source is evaluated instead."""
         raise NotImplementedError
 
     def define_function(
@@ -57,13 +58,13 @@ class Specializer(Statements):
                 raise NotWritableError(f"a call of a {type(function).__name__}")
 
     def instance(self, name: str, home: str, *arguments: Value) -> Record:
-        """Return a new instance of a class. `home`: the module that defines it."""
+        """Return a new instance of a class that the module `home` defines."""
         made_by = self.top(name, module(home))
         assert isinstance(made_by, Class)
         return self.make(made_by, list(arguments), {})
 
     def make(self, made_by: Class, arguments: list[Value], keywords: dict[str, Value]) -> Record:
-        """Return a new instance with the attributes that its `__init__` sets, or with its fields."""
+        """Return a new instance with the attributes that its `__init__` sets, or with the fields of a dataclass."""
         record = Record(made_by, path=named("self") if made_by.is_module else None)
         init = made_by.method("__init__")
         if init is None:
@@ -90,7 +91,7 @@ class Specializer(Statements):
         return record
 
     def bind(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
-        """Return parameter -> value, defaults included."""
+        """Return parameter -> value, including defaults."""
         signature = function.node.args
         parameters = [p.arg for p in (*signature.posonlyargs, *signature.args)][function.owner is not None :]
         values = {**dict(zip(parameters, arguments, strict=False)), **keywords}
@@ -105,7 +106,7 @@ class Specializer(Statements):
     def run_function(self, function: Function, bound: dict[str, Value]) -> Value:
         """Write the statements of a function to the current body and return its result.
 
-        `bound`: parameter -> value.
+        `bound` maps parameters to values.
         """
         names = {**function.names, **bound, **({"self": function.owner} if function.owner else {})}
         if isinstance(function.node, ast.Lambda):
@@ -117,7 +118,7 @@ class Specializer(Statements):
             self.body.frames.pop()
 
     def _inlined(self, function: Function, bound: dict[str, Value]) -> Value:
-        """Inline a call into its caller. Each argument that is more than a name becomes a variable."""
+        """Inline a call into its caller. Each argument that is not just a name becomes a variable."""
         for name, value in bound.items():
             if isinstance(value, Code) and not is_simple(value.expr) and not self.body.is_init:
                 variable = self.variable(name)
@@ -126,7 +127,7 @@ class Specializer(Statements):
         return self.run_function(function, bound)
 
     def _as_function(self, function: Function, bound: dict[str, Value]) -> Value | None:
-        """Return a call of a function of the file, or None if the function is short or cannot be in the file."""
+        """Return a call of a function in the file, or None if the function is short or cannot be in the file."""
         owner = function.owner
         if self.body.is_init or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
             return None
@@ -150,7 +151,10 @@ class Specializer(Statements):
         return self.unpacked(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
 
     def unpacked(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
-        """Return the result of a call in the file. If the call returns several values, each becomes a variable."""
+        """Return the result of a call that stays in the file.
+
+        If the call returns several values, each becomes a variable.
+        """
         if isinstance(returned, Code):
             return call
         variables: list[str] = []
@@ -174,7 +178,10 @@ class Specializer(Statements):
 
 
 def has_module(value: Value) -> bool:
-    """Whether a value contains a module, function or class, which cannot be an argument of a function of the file."""
+    """Return whether a value contains a module, function or class.
+
+    Such a value cannot be an argument of a function in the file.
+    """
     match value:
         case Record(is_module=True) | Function() | Class():
             return True
@@ -187,7 +194,10 @@ def has_module(value: Value) -> bool:
 
 
 def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
-    """Return a value as seen inside a function of the file, where code becomes a parameter. Add these to `leaves`."""
+    """Return a value as seen inside a function in the file, where code becomes a parameter.
+
+    Append that code to `leaves`.
+    """
     match value:
         case Code(expr=expr):
             leaves[name] = expr

@@ -1,4 +1,7 @@
-"""Statements of the source: executed if all values are known, otherwise written to the file."""
+"""Statements of the source.
+
+A statement is executed if all its values are known, otherwise it is written to the file.
+"""
 
 import ast
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from archlab.flatten.values import Code, Function, Known, Module, Record, Sequen
 
 @dataclass(eq=False)
 class Frame:
-    """A call that is being evaluated."""
+    """Call that is being evaluated."""
 
     home: Module
     names: dict[str, Value]
@@ -23,34 +26,34 @@ class Frame:
 
 @dataclass(eq=False)
 class Body:
-    """A function of the file that is being written."""
+    """Body of a function in the file, while it is being written."""
 
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
-    """The calls that are inlined into it. The innermost is last."""
+    """Calls that are inlined into this function, from the outermost to the innermost."""
     is_init: bool = False
-    """Whether it is an `__init__`, which creates attributes only and has no variables."""
+    """Whether the function is an `__init__`. An `__init__` only creates attributes and has no variables."""
 
 
 class Statements(Evaluator):
-    """Executes statements, and writes those that remain."""
+    """Evaluator that executes statements, and writes those that cannot be executed."""
 
     def __init__(self) -> None:
         self.body = Body()
         self.wanted: dict[str, str] = {}
-        """Variable -> its preferred name, which is that in the outermost call."""
+        """Variable -> preferred name, which is the name in the outermost call."""
         self._counter = count()
 
     def folded(self, name: str, value: float) -> ast.expr:
-        """Return the name in the file of a computed number. `name`: its variable in the source."""
+        """Return the name that a computed number has in the file. `name` is its variable in the source."""
         raise NotImplementedError
 
     def variable(self, name: str) -> str:
-        """Return a new variable of the file."""
+        """Return a new variable in the file."""
         return f"{name}@{next(self._counter)}"
 
     def run(self, nodes: list[ast.stmt]) -> Value | None:
-        """Run statements in order. Return the value of a return statement, or None without one."""
+        """Run statements in order. Return the value of a return statement, or None if there is none."""
         for node in nodes:
             returned = self._statement(node)
             if returned is not None:
@@ -120,7 +123,7 @@ class Statements(Evaluator):
         self.body.steps.append(step)
 
     def _initial(self, name: str, value: ast.expr | None) -> None:
-        """Note the parameters whose initial value is a constant. How others are initialized is not in the file."""
+        """Record the parameters whose initial value is a constant. The file does not contain other initializations."""
         frame = self.body.frames[-1]
         owner = frame.names["self"]
         if name == "constants" and isinstance(value, ast.Dict) and isinstance(owner, Record):
@@ -152,7 +155,10 @@ class Statements(Evaluator):
                 raise NotWritableError(ast.unparse(node))
 
     def _kept(self, node: ast.stmt, name: str, value: Value, start: int) -> Value:
-        """Return a value after its assignment to a name. Code and numbers made of several constants get a variable."""
+        """Return the value to store for an assignment.
+
+        Code, and numbers computed from several constants, become a variable.
+        """
         if self.body.is_init:
             return value
         carried = self.body.frames[-1].carried.get(name)
@@ -180,7 +186,10 @@ class Statements(Evaluator):
         return Code(named(variable))
 
     def _loop(self, header: Callable[[], ast.stmt], body: list[ast.stmt]) -> None:
-        """Write a loop. Each value that it carries to the next iteration is a variable, set before and in the loop."""
+        """Write a loop.
+
+        Each value that the loop carries to its next iteration is a variable, which is set before and in the loop.
+        """
         frame = self.body.frames[-1]
         names = sorted({name for statement in body for name in stores(statement)} & set(frame.names))
         carried = {name: self.variable(name) for name in names}
@@ -196,7 +205,6 @@ class Statements(Evaluator):
     # --- match --------------------------------------------------------------------------------------------------------
 
     def _matched(self, pattern: ast.pattern, value: Value) -> dict[str, Value] | None:
-        """Return name -> value for the names that a pattern captures, or None if it does not match."""
         frame = self.body.frames[-1]
         inner: list[tuple[ast.pattern, Value]] = []
         captured: dict[str, Value] = {}
@@ -226,7 +234,7 @@ class Statements(Evaluator):
 
 
 def is_simple(expr: ast.expr) -> bool:
-    """Whether an expression is a name, a number or an attribute of one, so that repeating it costs nothing."""
+    """Return whether an expression is a name, a number or an attribute of one, so that repeating it costs nothing."""
     match expr:
         case ast.Name() | ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
             return True

@@ -1,8 +1,8 @@
-"""Statements of the file while it is written, and their simplification.
+"""Statements of the file while it is being written, and their simplification.
 
-While the file is written, every variable is set once. `x@7` is the seventh variable and is called `x` in the source.
-Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables that a loop
-carries to its next iteration. Variables get their final names last.
+While the file is being written, every variable is assigned only once. `x@7` is the seventh variable, called `x` in the
+source. Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables that a loop
+carries to its next iteration. Variables get their final names at the end.
 """
 
 import ast
@@ -16,53 +16,53 @@ from typing import Any
 from archlab.flatten.values import loads, stores
 
 SHORT_LINE = 62
-"""Maximum length in characters of a statement after a variable was replaced with its expression."""
+"""Maximum length, in characters, of a statement in which a variable was replaced with its expression."""
 
 
 @dataclass(eq=False)
 class Step:
-    """A statement of the file, with its comments."""
+    """Statement in the file, with its comments."""
 
     node: ast.stmt
     above: list[str] = field(default_factory=list)
-    """Comments on the lines above it."""
+    """Comments on the lines above the statement."""
     behind: str = ""
-    """Comment at the end of its line."""
+    """Comment at the end of the statement's line."""
     body: list["Step"] = field(default_factory=list)
-    """Statements in it, if it is a loop."""
+    """Statements in the loop, if this statement is a loop."""
     is_argument: bool = False
-    """Whether it assigns the argument of a call. Such an expression is moved to its use if possible."""
+    """Whether the statement assigns the argument of a call. Its expression is moved to the place of use if possible."""
     complete: Callable[[list[int]], None] | None = None
-    """For a call with several results: a function to call with the indices of those that are read."""
+    """Function that completes a call with several results. Its argument is the indices of the results that are read."""
 
     @property
     def target(self) -> ast.expr | None:
-        """The target of an assignment, or None for another statement."""
+        """Target of an assignment, or None for another statement."""
         return self.node.targets[0] if isinstance(self.node, ast.Assign) else None
 
 
 def assign(names: list[str], value: ast.expr, **more: Any) -> Step:
-    """Return a step that sets variables."""
+    """Return a step that assigns an expression to variables."""
     targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
     return Step(ast.Assign([targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())], value), **more)
 
 
 def all_steps(steps: list[Step]) -> Iterator[Step]:
-    """Yield steps, including those in loops."""
+    """Yield all steps, including those in loops."""
     for step in steps:
         yield step
         yield from all_steps(step.body)
 
 
 def read_in(steps: list[Step]) -> Counter[str]:
-    """Return name -> how often it is read."""
+    """Return name -> number of times that it is read."""
     return Counter(name for step in all_steps(steps) for name in loads(step.node))
 
 
 def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
-    """Return a syntax tree with its names replaced by the results of `name`.
+    """Return a syntax tree in which names are replaced by the results of `name`.
 
-    The given tree is never changed, because it may be shared. Parts without a change are returned as they are.
+    The input is never modified, because it may be shared. Parts without a change are returned unchanged.
     """
     if isinstance(node, ast.Name):
         return name(node)
@@ -77,7 +77,7 @@ def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
 
 
 def put(variable: str, expr: ast.expr, node: Any) -> Any:
-    """Return a syntax tree in which reads of a variable are replaced with an expression."""
+    """Return a syntax tree in which an expression replaces each read of a variable."""
     return rewritten(node, lambda n: expr if n.id == variable and isinstance(n.ctx, ast.Load) else n)
 
 
@@ -88,7 +88,7 @@ def rename(steps: list[Step], names: dict[str, str]) -> None:
 
 
 def needed(steps: list[Step]) -> list[Step]:
-    """Remove assignments that are never read, and move arguments to their use if there is only one."""
+    """Remove assignments that are never read, and move an argument to its place of use if there is only one."""
     before = -1
     while len(steps) != before:
         before, read = len(steps), read_in(steps)
@@ -101,10 +101,10 @@ def needed(steps: list[Step]) -> list[Step]:
 
 
 def _movable(steps: list[Step]) -> Callable[[Step], bool]:
-    """Return a test for steps whose expression may be moved to the place where it is read.
+    """Return a test for steps whose expression may be moved to the place where the variable is read.
 
-    The variable must be read once, outside of loops, and the expression must not read a variable that is set twice.
-    Moving one step does not affect the test for others.
+    The variable must be read once, outside of loops, and the expression must not read a variable that is assigned
+    twice. Moving one step does not change the result of the test for others.
     """
     read, outside = read_in(steps), Counter(name for step in steps for name in loads(step.node))
     counts = Counter(name for step in all_steps(steps) for name in stores(step.node))
@@ -126,7 +126,8 @@ def _put(step: Step, steps: list[Step]) -> None:
 
 
 def joined(steps: list[Step]) -> list[Step]:
-    """Move expressions that are read once, in the next statement, into that statement if the result is short."""
+    """Move each expression that is read only once, in the next statement, into that statement if the result is
+    short."""
     is_movable = _movable(steps)
     for i in reversed(range(len(steps) - 1)):
         step, following = steps[i], steps[i + 1]
@@ -149,17 +150,20 @@ def joined(steps: list[Step]) -> list[Step]:
 
 
 def text_of(node: ast.AST) -> str:
-    """Return the text of a statement, which is about as long as in the file."""
+    """Return the text of a statement. Its length is about that of the statement in the file."""
     return re.sub(r"(?<=\w)@\d+", "", ast.unparse(ast.fix_missing_locations(node)))
 
 
 def bare(name: str) -> str:
-    """Return the name of a variable in the source: `x@7` -> `x`."""
+    """Return the name that a variable has in the source: `x@7` -> `x`."""
     return name.split("@")[0]
 
 
 def only_read(step: Step, steps: list[Step]) -> list[int]:
-    """Remove names that are never read from an assignment to several names. Return the indices of the others."""
+    """Remove names that are never read from an assignment to several names.
+
+    Return the indices of the remaining names.
+    """
     read, names = read_in(steps), list(stores(step.node))
     kept = [i for i, name in enumerate(names) if name in read]
     assert isinstance(step.node, ast.Assign)
@@ -168,10 +172,10 @@ def only_read(step: Step, steps: list[Step]) -> list[int]:
 
 
 def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
-    """Give variables their final names and remove assignments of a variable to itself.
+    """Give variables their final names, and remove assignments of a variable to itself.
 
-    A variable gets its preferred name, otherwise its name in the source. If another variable that is still read has
-    that name, a number is added.
+    A variable gets its preferred name, otherwise its name in the source. If another variable with that name is still
+    read, a number is appended.
     """
     names: dict[str, str] = {}
     read = read_in(steps)
@@ -205,5 +209,4 @@ def _is_copy(step: Step) -> bool:
 
 
 def _is_named(value: ast.expr, target: ast.expr) -> bool:
-    """Whether a value consists of exactly the names that the target sets."""
     return isinstance(value, ast.Name | ast.Tuple) and ast.unparse(value) == ast.unparse(target)

@@ -1,4 +1,4 @@
-"""The text of a flattened file: constants and definitions by name, and statements formatted like ruff and black."""
+"""Text of a flattened file: constants and definitions by name, and statements formatted like ruff and black."""
 
 import ast
 import math
@@ -13,10 +13,10 @@ from archlab.flatten.steps import Step, rewritten
 from archlab.flatten.values import named
 
 WIDTH = 88
-"""Maximum length of a line. It is the default of ruff and black."""
+"""Maximum line length, the default of ruff and black."""
 
 NAME = "<name>"
-"""Placeholder for a definition's own name in its text."""
+"""Placeholder for the name of a definition in its own text."""
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -24,31 +24,31 @@ NAME = "<name>"
 
 @dataclass
 class Page:
-    """The constants and definitions written so far, each once.
+    """Constants and definitions written so far, each once.
 
     Code that needs a constant or a definition requests it and gets the name to use. Layers with the same constant or
-    definition share it. Otherwise each kind of layer gets its own, with the kind in its name.
+    definition share it. Otherwise each kind of layer gets its own, with the kind in the name.
     """
 
     several: bool
-    """Whether layers differ, so that two kinds of layers may need the same name."""
+    """Whether layers differ, so that two kinds of layers may request the same name."""
     clashes: set[str] = field(default_factory=set)
-    """Names with more than one meaning. They are known from a first page, which is discarded."""
+    """Names with more than one meaning. A first page, which is discarded, determines them."""
     constants: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Name -> value as text, comment."""
+    """Name -> (value as text, comment)."""
     definitions: dict[str, str] = field(default_factory=dict)
-    """Name -> text of the function or class, in an order in which each comes before its uses."""
+    """Name -> text of the function or class. Each definition precedes its uses."""
     _taken: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def constant(self, kind: str, name: str, value: int | float | str, comment: str = "") -> str:
-        """Add a constant and return its name. A string is written as it is."""
+        """Add a constant and return its name. A string is used as the text of the value."""
         text = value if isinstance(value, str) else number(value)
         used = self._name(kind, name, text, f"{name}_{kind}".upper())
         self.constants.setdefault(used, (text, comment))
         return used
 
     def define(self, kind: str, name: str, text: str) -> str:
-        """Add a function or class and return its name. `text` has the placeholder NAME for its name."""
+        """Add a function or class and return its name. In `text`, the placeholder NAME stands for that name."""
         prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
         used = self._name(kind, name, text, prefixed)
         self.definitions.setdefault(used, text.replace(NAME, used))
@@ -73,7 +73,7 @@ def camel(name: str) -> str:
 
 
 def number(value: int | float) -> str:
-    """Return a number as text, such as 128_256 or 1e-5."""
+    """Return the text of a number, such as 128_256 or 1e-5."""
     grouped = "_" if value >= 10_000 else ""
     text = f"{value:{grouped}}" if isinstance(value, int) else repr(value)
     if isinstance(value, float) and value.is_integer() and value < 1e16:
@@ -82,7 +82,7 @@ def number(value: int | float) -> str:
 
 
 def lines(*parts: str | Sequence[str] | None) -> str:
-    """Join lines. None is left out."""
+    """Join lines, leaving out None."""
     flat: list[str] = []
     for part in parts:
         flat += [] if part is None else [part] if isinstance(part, str) else part
@@ -122,7 +122,7 @@ COMMENTS = {
 """Constant -> its comment in the file."""
 
 SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
-"""Field -> the field whose name it gets if both have the same value."""
+"""Field -> another field, whose constant it shares if the values are equal."""
 
 
 def constant_name(owner: Base, field: str) -> str:
@@ -133,25 +133,25 @@ def constant_name(owner: Base, field: str) -> str:
 
 
 def constant(name: str, value: object) -> ast.Name:
-    """Return an expression that reads a constant. The constant is in the file only if its name is written."""
+    """Return an expression that reads a constant. The file defines the constant only if the expression is written."""
     node = ast.Name(name, ast.Load())
     node.constant = value  # pyright: ignore[reportAttributeAccessIssue]
     return node
 
 
 def root(value: float, width: int) -> str:
-    """Return the expression for a number that is the square root of a width or its reciprocal, otherwise ""."""
+    """Return the text of a number that is the square root of a width or its reciprocal, otherwise an empty string."""
     return {math.sqrt(width): "math.sqrt(width)", 1 / math.sqrt(width): "1 / math.sqrt(width)"}.get(value, "")
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
 
 Names = Callable[[ast.Name], str]
-"""A function that returns the name of a constant in the file."""
+"""Function that returns the name of a constant in the file."""
 
 
 def code(expr: ast.expr, names: Names) -> str:
-    """Return an expression as text on one line."""
+    """Return the text of an expression on one line."""
     text = ast.unparse(rewritten(expr, lambda name: ast.Name(names(name), name.ctx)))
     text = re.sub(r"'([^'\"\\]*)'", r'"\1"', text)
     return re.sub(r"(?<![\w.)\]])((?:\w|\.)+) \*\* (-?(?:\w|\.)+)(?![\w.(\[])", r"\1**\2", text)
@@ -187,14 +187,13 @@ def _statement(node: ast.stmt, names: Names, indent: str, behind: str) -> list[s
 
 
 def _bare(expr: ast.expr, names: Names) -> str:
-    """Return an expression as text. A tuple is written without parentheses."""
     if isinstance(expr, ast.Tuple) and len(expr.elts) > 1:
         return ", ".join(code(elt, names) for elt in expr.elts)
     return code(expr, names)
 
 
 def fitted(start: str, expr: ast.expr, end: str, names: Names) -> list[str]:
-    """Return the lines of an expression with text before and after it, on as many lines as needed."""
+    """Return the lines of an expression, with text before and after it. The number of lines is as small as possible."""
     whole = start + (_bare(expr, names) if start.strip() and not end.startswith(",") else code(expr, names)) + end
     if len(whole) <= WIDTH:
         return [whole]
@@ -248,7 +247,6 @@ def fitted(start: str, expr: ast.expr, end: str, names: Names) -> list[str]:
 
 
 def _operand(start: str, expr: ast.expr, op: type[ast.operator], names: Names) -> list[str]:
-    """Return the lines of an operand, in parentheses if necessary."""
     if isinstance(expr, ast.Call | ast.Name | ast.Constant | ast.Attribute | ast.Subscript):
         return fitted(start, expr, "", names)
     whole = start + code(ast.BinOp(named("x"), op(), expr), names).removeprefix(f"x {SIGNS[op]} ")
@@ -265,7 +263,6 @@ def _items(items: list[tuple[str, ast.expr]], indent: str, names: Names) -> list
 
 
 def _calls(expr: ast.expr) -> int:
-    """Return the number of chained method calls."""
     return sum(isinstance(link, ast.Call | ast.Subscript) for link in _links(expr)[1:])
 
 
@@ -310,7 +307,6 @@ SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "
 
 
 def _operands(expr: ast.expr, like: type[ast.operator]) -> list[tuple[str, ast.expr]]:
-    """Return (sign, operand) for a chain of operators of the same precedence, from the left."""
     ranks = [(ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult), (ast.BitAnd,), (ast.BitOr,)]
     rank = next(rank for rank in ranks if like in rank)
     if isinstance(expr, ast.BinOp) and isinstance(expr.op, rank):

@@ -1,7 +1,7 @@
 """The model's source, and values during partial evaluation.
 
-The source is read without running it, so torch is not loaded. A value may be known completely, known in parts, or known
-only as the expression that computes it in the file.
+The source is parsed without running it, so torch is not loaded. A value may be known completely or in parts. Otherwise,
+only the expression that computes it in the file is known.
 """
 
 import ast
@@ -20,14 +20,14 @@ _HOME = Path(__file__).parent.parent
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """A module of the model's source."""
+    """Parsed module of the model's source."""
 
     name: str
     text: str = field(repr=False)
 
     @cached_property
     def names(self) -> dict[str, ast.stmt]:
-        """Name at the top level -> the statement that sets it: a definition, an assignment or an import."""
+        """Name at the top level -> the statement that defines it: a definition, an assignment or an import."""
         statements: dict[str, ast.stmt] = {}
         for node in ast.parse(self.text).body:
             match node:
@@ -43,7 +43,6 @@ class Module:
 
     @cached_property
     def _comments(self) -> dict[int, tuple[str, bool]]:
-        """Line -> comment, and whether it is alone on its line. Comments for tools are left out."""
         return {
             token.start[0]: (token.string, token.line.lstrip().startswith("#"))
             for token in tokenize.generate_tokens(io.StringIO(self.text).readline)
@@ -58,7 +57,7 @@ class Module:
         return [self._comments[line][0] for line in range(first, node.lineno)]
 
     def behind(self, node: ast.stmt) -> str:
-        """Return the comment at the end of a statement's last line, or an empty text."""
+        """Return the comment at the end of a statement's last line, or an empty string."""
         text, alone = self._comments.get(node.end_lineno or node.lineno, ("", False))
         return "" if alone else text
 
@@ -77,7 +76,7 @@ def modules(package: str) -> list[Module]:
 
 @cache
 def definition(function: FunctionType) -> tuple[Module, ast.FunctionDef]:
-    """Return the module and the definition of a function or of the getter of a property."""
+    """Return the module and the definition of a function, or of the getter of a property."""
     home, line = module(function.__module__), inspect.getsourcelines(function)[1]
     for node in (inner for top in home.names.values() for inner in ast.walk(top)):
         if isinstance(node, ast.FunctionDef) and line in (node.lineno, *(d.lineno for d in node.decorator_list)):
@@ -90,37 +89,37 @@ def definition(function: FunctionType) -> tuple[Module, ast.FunctionDef]:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A value of the config, or one that follows from it."""
+    """Value of the config, or a value computed from the config alone."""
 
     value: Any
     code: ast.expr | None = None
-    """The expression to write in the file, with names of constants. None: the value itself is written."""
+    """Expression to write in the file, with names of constants. None: write the value itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """A value that is known only when the file runs, usually a tensor. It is never None."""
+    """Value that is computed only when the file runs, usually a tensor. It is never None."""
 
     expr: ast.expr
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """A tuple or list of known length."""
+    """Tuple or list of known length."""
 
     items: tuple["Value", ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A dictionary with known keys."""
+    """Dictionary with known keys."""
 
     items: dict[Any, "Value"]
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function or lambda of the source. `names`: those of enclosing functions."""
+    """Function or lambda of the source. `names` holds the local names of the enclosing functions."""
 
     node: ast.FunctionDef | ast.Lambda
     home: Module
@@ -130,21 +129,21 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Native:
-    """A function of archlab that replaces one that cannot be in the file."""
+    """Function of archlab that replaces a function that cannot be in the file."""
 
     function: Callable[..., "Value"]
-    """Takes values, by position and by name."""
+    """Replacement function. It takes values as positional and keyword arguments."""
 
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """A class of the source."""
+    """Class of the source."""
 
     node: ast.ClassDef
     home: Module
 
     def method(self, name: str) -> ast.FunctionDef | None:
-        """Return a method of the class itself, not of a base class."""
+        """Return a method that the class itself defines; methods of base classes do not count."""
         return next((n for n in self.node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
     @cached_property
@@ -155,23 +154,23 @@ class Class:
 
 @dataclass(eq=False)
 class Record:
-    """An instance of a class of the source, or of a torch module."""
+    """Instance of a class of the source, or of a torch module."""
 
     made_by: "Class | str"
-    """The class, or the name of torch's class."""
+    """Class, or name of torch's class."""
     attributes: dict[str, "Value"] = field(default_factory=dict)
     path: ast.expr | None = None
-    """Expression by which `forward` reads a module, such as `self.norm`."""
+    """Expression with which `forward` reads the module, such as `self.norm`."""
     making: ast.expr | None = None
-    """The call that creates it in the file, once that is known."""
+    """Call that creates the instance in the file, once it is known."""
     arguments: dict[str, ast.expr] = field(default_factory=dict)
-    """Parameter of `__init__` that the class of the file keeps -> argument."""
+    """Parameter of `__init__` that remains in the file -> its argument."""
     name: str = ""
-    """Name of the attribute that holds a module."""
+    """Name of the attribute that holds the module."""
     parameters: tuple[str, ...] = ()
-    """Parameters of its `forward` in the file."""
+    """Parameters of the module's `forward` in the file."""
     initial: dict[str, "Value"] = field(default_factory=dict)
-    """Parameter -> initial value, for parameters that start at a constant."""
+    """Parameter -> initial value, for parameters that are initialized to a constant."""
 
     @property
     def is_module(self) -> bool:
@@ -179,7 +178,8 @@ class Record:
 
     @property
     def holds_tensors(self) -> bool:
-        """Whether it must be in the file, because it or a module in it has parameters, buffers or torch modules."""
+        """Whether the instance must be in the file, because it or a module in it has parameters, buffers or torch
+        modules."""
         if isinstance(self.made_by, str):
             return self.made_by != "nn.Identity"
         own = self.attributes.values()
@@ -195,17 +195,17 @@ def named(name: str) -> ast.Name:
 
 
 def loads(node: ast.AST) -> tuple[str, ...]:
-    """Return the names that a syntax tree reads, each as often as it is read."""
+    """Return the names that a syntax tree reads, repeated for each read."""
     return _names(node)[0]
 
 
 def stores(node: ast.AST) -> tuple[str, ...]:
-    """Return the names that a syntax tree sets."""
+    """Return the names that a syntax tree assigns."""
     return _names(node)[1]
 
 
 def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that are read and set. They are cached in the node, because nodes never change."""
+    """Return the names that are read and assigned. They are cached in the node, because nodes never change."""
     if not hasattr(node, "read_and_set"):
         names, left = list[ast.Name](), [node]
         while left:

@@ -1,4 +1,4 @@
-"""Writes a model config as a single file of PyTorch code: constants, functions, classes."""
+"""Writing of a model config as a single PyTorch file: constants, functions, classes."""
 
 import json
 import re
@@ -21,7 +21,10 @@ ORDER = (
     "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "V_DIM",
     "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
 )  # fmt: skip
-"""Constants that come first. The others follow in the order of their first use, the pattern of layers last."""
+"""Constants that come first.
+
+The others follow in the order of their first use, and the pattern of layers comes last.
+"""
 
 LEGEND = {
     "B": "batch", "T": "tokens", "Q": "tokens as queries", "S": "tokens as keys", "D": "d_model", "H": "heads",
@@ -29,7 +32,7 @@ LEGEND = {
     "E": "experts or all heads side by side", "F": "d_ff", "N": "all tokens of the batch",
     "R": "a token and one of its experts", "G": "groups", "O": "features out",
 }  # fmt: skip
-"""Letter of a tensor's suffix -> the dimension that it stands for."""
+"""Letter in a tensor's suffix -> the dimension that it stands for."""
 
 
 KNOWN: dict[type[Base], str] = {
@@ -39,16 +42,16 @@ KNOWN: dict[type[Base], str] = {
 }
 """Section -> its fields that the skeleton supports or that affect training only.
 
-A new field of these sections is refused until the skeleton supports it. Components, norms and positions are written
-from the model's own source, whatever their fields are.
+`flatten` refuses a new field of these sections until the skeleton supports it. Components, norms and positions are
+written from the model's own source, whatever their fields are.
 """
 
 
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
     """Return a self-contained Python file with exactly this architecture. Its `Decoder` loads archlab's state dict.
 
-    `title`: named in the file's docstring. Raise UserError if the file would have `most_lines` lines or more, or if the
-    config has a choice that a flattened file does not support.
+    The docstring of the file names `title`. Raise UserError if the file would have `most_lines` lines or more, or if
+    the config has a setting that a flattened file does not support.
     """
     _refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
@@ -74,7 +77,6 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
 
 
 def _refuse_unknown(model: ModelConfig) -> None:
-    """Raise ConfigError, which lists every choice of the model that a flattened file does not support."""
     refuse_users_kinds(model, "a flattened file")
     problems = list(_unknown(resolve(model), ModelConfig, "model"))
     for layer in dict.fromkeys(layer_configs(model)):
@@ -95,7 +97,6 @@ def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is written in a config."""
     return json.dumps(value.model_dump() if isinstance(value, Base) else value).replace('"', "")
 
 
