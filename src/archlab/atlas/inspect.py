@@ -1,4 +1,5 @@
-"""Inspection of a model's folder: its family, its design choices, what is unusual, and whether it would load."""
+"""Inspection of a model folder: its family, its design choices, its unusual features, and whether archlab can load
+it."""
 
 from pathlib import Path
 
@@ -21,7 +22,6 @@ _SEES = {
     "state+full": "all earlier tokens, or a recurrent state",
     words.NOTHING: "the token itself",
 }
-"""Visible tokens of layers without windows, in words."""
 
 
 class Inspection(Base):
@@ -29,15 +29,15 @@ class Inspection(Base):
 
     model_type: str | None
     architecture: str | None
-    """Name of the transformers class; null if archlab does not know the family."""
+    """Name of the transformers class. null if archlab does not know the family."""
     choices: dict[str, str]
     """Design choices by name, in standard terms."""
     unusual: list[str]
     """Features that a plain pre-norm Transformer of this kind does not have."""
     problems: list[str]
-    """All reasons why the model would not load."""
+    """All reasons why archlab cannot load the model."""
     trained: str | None = None
-    """Training progress of a run, in words; null for a published folder."""
+    """Training progress of a run, in words. null for a published folder."""
 
     @property
     def loads(self) -> bool:
@@ -46,7 +46,7 @@ class Inspection(Base):
 
 
 def inspect(folder: Path) -> Inspection:
-    """Inspect a model's folder. Only the config and the headers of the weights are read."""
+    """Inspect a model folder. Only the config and the headers of the weights files are read."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
     known = FAMILIES.get(model_type) if isinstance(model_type, str) else None
@@ -72,7 +72,7 @@ def inspect(folder: Path) -> Inspection:
 
 
 def choices(model: ModelConfig) -> dict[str, str]:
-    """Return a model's design choices in standard terms, without parts that it does not have."""
+    """Return the design choices of a model in standard terms. Components that the model does not have are left out."""
     layers = layer_configs(model)
     counted = parameters(model)
     active = f", {counted.active:,} of them active" if counted.idle else ""

@@ -1,4 +1,4 @@
-"""Atlas of published architectures: facts about each model, its config, and a table row of numbers and words."""
+"""Atlas of published architectures: facts about each model, its config, and its table row."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 
 _SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
-"""Size in a preset's name, and everything after it."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,15 @@ class PublishedModel:
     """Name of the preset, as used in `archlab show`."""
     about: About
     config: Config
-    """Config of the model. For a model that cannot be built, it describes the decoder block as far as possible."""
+    """Config of the model.
+
+    If archlab cannot build the model, the config describes the decoder block as far as possible.
+    """
 
     @property
     def family(self) -> str:
-        """Name shared by models that were released together in several sizes: the preset's name without the size."""
+        """Name shared by models that were released together in several sizes: the name of the preset without the
+        size."""
         return _SIZE.sub("", self.preset)
 
 
@@ -43,18 +46,18 @@ def entries() -> list[PublishedModel]:
 
 
 def _entry(name: str, file: Traversable) -> PublishedModel | None:
-    """Return the published model; None for one of archlab's own presets, which have no publication."""
+    """Return the published model, or None for one of archlab's own presets, which have no publication."""
     about, raw = read_entry(file)
     return PublishedModel(name, about, build_config(raw, (), str(file))) if about else None
 
 
 def _natural(name: str) -> list[tuple[float, str]]:
-    """Return a sort key in which numbers compare as numbers: 8b before 70b."""
+    """Return a sort key that compares numbers in a text by value: 8b before 70b."""
     return [(float(number or 0), word) for number, word in re.findall(r"(\d+\.?\d*)|([^\d]+)", name)]
 
 
 class AtlasRow(Base):
-    """Table row of one model: numbers and words from its resolved layers, and facts about it."""
+    """Table row of one model: numbers and words computed from its resolved layers, and facts about it."""
 
     preset: str
     family: str
@@ -62,7 +65,7 @@ class AtlasRow(Base):
     about: About
     buildable: bool
     parameters: int | None
-    """Number of parameters, counted from the config. null if the config is not the whole model."""
+    """Number of parameters, counted from the config. null if the config describes only a part of the model."""
     active_parameters: int | None
     """Number of parameters that one token uses. null if `parameters` is null."""
     norm: str
@@ -70,7 +73,7 @@ class AtlasRow(Base):
     block: str
     activation: str
     gated: bool | None
-    """Whether all MLPs are gated; null if there is no MLP."""
+    """Whether all MLPs are gated. null if there is no MLP."""
     position: str
     feed_forward: str
     mixers: str
@@ -79,28 +82,32 @@ class AtlasRow(Base):
     biases: str
     tied: bool
     n_heads: int | None
-    """Number of query heads in the first layer with attention; null if there is none."""
+    """Number of query heads in the first layer with attention. null if there is no such layer."""
     n_kv_heads: int | None
-    """Number of key/value heads in that layer. It is also null for latent attention, which has one shared vector."""
+    """Number of key/value heads in the first layer with attention. null also for latent attention, which has one shared
+    vector."""
     head_dim: int | None
-    """Width of a query."""
+    """Width of a query head."""
     d_model: int
     n_layers: int
     d_ff: int | None
-    """Width of one MLP matrix, or in a mixture the total width of all experts of a token. null if there is no MLP."""
+    """Width of one MLP matrix.
+
+    In a mixture, the total width of all experts that a token uses. null if there is no MLP.
+    """
     n_experts: int | None
-    """Number of experts that a layer chooses from; null without mixtures."""
+    """Number of experts per layer that the router chooses from. null without mixtures."""
     n_active_experts: int | None
-    """Number of experts that each token passes through; null without mixtures."""
+    """Number of experts per layer that each token uses. null without mixtures."""
     vocab_size: int
     context: int | None
-    """Longest published sequence length in tokens; null if the config has only a placeholder."""
+    """Longest published sequence length in tokens. null if the config has only a placeholder."""
     tricks: list[str]
 
     @computed_field
     @property
     def size(self) -> int | None:
-        """Number of parameters to show: the published number of the whole model if known, otherwise the counted one."""
+        """Parameter count to display: the published count of the whole model if known, otherwise `parameters`."""
         return self.about.published_parameters or self.parameters
 
     @computed_field
@@ -112,13 +119,13 @@ class AtlasRow(Base):
     @computed_field
     @property
     def d_ff_over_d(self) -> float | None:
-        """Width of the MLP, divided by d_model."""
+        """Width of the MLP (`d_ff`), divided by d_model."""
         return None if self.d_ff is None else self.d_ff / self.d_model
 
     @computed_field
     @property
     def d_over_layers(self) -> float:
-        """Aspect ratio: d_model / n_layers."""
+        """Aspect ratio: d_model divided by n_layers."""
         return self.d_model / self.n_layers
 
 
@@ -128,7 +135,6 @@ def rows() -> list[AtlasRow]:
 
 
 def row(entry: PublishedModel) -> AtlasRow:
-    """Return the row of a published model."""
     model, about = entry.config.model, entry.about
     layers = layer_configs(model)
     counted = parameters(model) if about.buildable else None

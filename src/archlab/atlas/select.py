@@ -19,7 +19,7 @@ FIELDS = (
     *_ABOUT,
     *(name for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields) if name not in ("about", "tricks")),
 )
-"""Fields for conditions and for sorting. Their values are numbers, words, true or false."""
+"""Fields for conditions and sorting. Their values are numbers, words or Booleans."""
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -29,13 +29,13 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""Comparison for each sign of a condition."""
+"""Comparison function for each operator in a condition."""
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
 class Filter(NamedTuple):
-    """A condition on a model."""
+    """Condition on a model."""
 
     field: str
     sign: str
@@ -44,7 +44,8 @@ class Filter(NamedTuple):
     def holds(self, row: AtlasRow) -> bool:
         """Return whether a model meets the condition.
 
-        For an unknown value, only `=null` is true. Words are compared by their beginning: llama-3 matches llama.
+        If the value is unknown, only `=null` is true. A word matches if it begins with the word in the condition: llama
+        matches llama-3.
         """
         value = value_of(row, self.field)
         if self.value is None:
@@ -57,15 +58,15 @@ class Filter(NamedTuple):
 
 
 def value_of(row: AtlasRow, field: str) -> Value:
-    """Return the value of one of FIELDS; None if it is unknown or the model has no such part."""
+    """Return the value of one of FIELDS, or None if the value is unknown or the model has no such component."""
     return getattr(row.about if field in _ABOUT else row, field)
 
 
 def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None) -> list[AtlasRow]:
     """Return the models that meet all conditions, sorted by a field (`-size`: the largest first).
 
-    Models with an unknown value come last. Raise UserError if a condition cannot be read, a field does not exist, or no
-    model meets the conditions.
+    Models with an unknown value come last. Raise UserError if a condition cannot be parsed, a field does not exist, or
+    no model meets the conditions.
     """
     filters = [_condition(text, rows) for text in conditions]
     chosen = [row for row in rows if all(condition.holds(row) for condition in filters)]
@@ -80,7 +81,6 @@ def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None
 
 
 def _order(value: Value) -> tuple[float, str]:
-    """Return the sort key of a value. The values of a field are either all numbers or all words."""
     return (0, value.lower()) if isinstance(value, str) else (value or 0, "")
 
 

@@ -1,4 +1,4 @@
-"""The atlas as a table: short texts for the cells, used in the terminal and on the page, and the terminal's lines."""
+"""Formatting of the atlas as a table: the cells for the terminal and the HTML page, and the lines for the terminal."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -15,12 +15,12 @@ FIELDS = frozenset({
     "preset", "name", "family", "size", "norm", "placement", "position", "activation", "heads", "n_heads", "n_kv_heads",
     "d_ff_over_d", "d_over_layers", "vocab_size",
 })  # fmt: skip
-"""Fields of a row that are shown under HEADINGS."""
+"""Fields of a row that are displayed under HEADINGS."""
 MORE = ("head", "h/d", "active", "context", "lang", "drop", "decay")
 """Headings of additional columns in wide tables."""
 MORE_FIELDS = {"head_dim", "heads_over_d", "active_parameters", "context", "languages", "dropout", "weight_decay"}
 FIGURES = ("size", "ff/d", "d/L", "vocab", *MORE)
-"""Headings of numeric columns, which are aligned to the right."""
+"""Headings of numeric columns, which are right-aligned."""
 
 LEGEND = (
     "h/kv: query and KV heads; MLA: all heads share one latent; d/L: d_model / layers;",
@@ -37,13 +37,13 @@ LEGEND_OF_MARKS = (
 )
 
 MARKS = {"verified": "", "secondary": " *", "from memory": " ~"}
-"""Mark after a model's name for each certainty."""
+"""Mark after a model's name for each level of certainty."""
 
 _SHORT = {"LayerNorm": "LN", "RMSNorm": "RMS"}
 
 
 def cells(row: AtlasRow) -> tuple[str, ...]:
-    """Return one text for each of HEADINGS."""
+    """Return the text of one cell for each of HEADINGS."""
     return (
         row.preset + MARKS[row.about.certainty],
         count(row.size),
@@ -58,7 +58,7 @@ def cells(row: AtlasRow) -> tuple[str, ...]:
 
 
 def more(row: AtlasRow) -> tuple[str, ...]:
-    """Return one text for each heading in MORE. It is empty if the value is unknown."""
+    """Return the text of one cell for each heading in MORE. The text is empty if the value is unknown."""
     about = row.about
     return (
         _known(row.head_dim),
@@ -72,7 +72,10 @@ def more(row: AtlasRow) -> tuple[str, ...]:
 
 
 def active(row: AtlasRow) -> str:
-    """Return the active parameters of a mixture. The text is empty if all are active or the number is unknown."""
+    """Return the active parameters of a mixture.
+
+    The text is empty if all parameters are active or the number is unknown.
+    """
     number = row.active_parameters or row.about.published_active
     return count(number) if row.n_experts and number else ""
 
@@ -82,22 +85,25 @@ def _known(number: float | None) -> str:
 
 
 def norm(row: AtlasRow) -> str:
-    """Return placement and kind of the norm, for example `pre RMS`."""
+    """Return the placement and the kind of the norm, for example `pre RMS`."""
     return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
 
 
 def heads(row: AtlasRow) -> str:
-    """Return query heads and KV heads, for example `32/8` or `128/MLA`."""
+    """Return the numbers of query and KV heads, for example `32/8`, or `128/MLA` for latent attention."""
     return words.NOTHING if row.n_heads is None else f"{row.n_heads}/{row.n_kv_heads or row.heads}"
 
 
 def remarks(row: AtlasRow) -> list[str]:
-    """Return remarks on a model: the part that is shown if it cannot be built, then its unusual features."""
+    """Return remarks on a model.
+
+    If archlab cannot build it, they begin with the part that is shown. Unusual features follow.
+    """
     return [*([f"facts only, {row.about.part}"] if row.about.part else []), *row.tricks]
 
 
 def count(number: int | None) -> str:
-    """Format with three digits (8.03B, 128K), or as a question mark if the number is unknown."""
+    """Format a number with three significant digits (8.03B, 128K), or as a question mark if it is unknown."""
     return "?" if number is None else units.count(number)
 
 
@@ -109,10 +115,9 @@ def _doubt(row: AtlasRow, text: str, *fields: str) -> str:
 
 _INDENT = "    "
 _BESIDE = 40
-"""Minimum space, in columns, for remarks to the right of the figures."""
 
 Line = tuple[str, str]
-"""A line of text, and its style for rich."""
+"""Line of text, and its style for Rich."""
 
 
 class _Form(NamedTuple):
@@ -145,10 +150,10 @@ _WIDE = _Form(
 def evolution(
     rows: Sequence[AtlasRow], width: int = 100, extra_fields: Sequence[str] = (), *, by_year: bool = True
 ) -> Iterator[Line]:
-    """Yield the lines of the table: the figures of each model, and remarks on it.
+    """Yield the lines of the table: the values of each model, and remarks on it.
 
-    Remarks are to the right of the figures in a wide terminal, otherwise below them. They begin with the values of the
-    fields in `extra_fields` that have no column.
+    In a wide terminal, the remarks are to the right of the values, otherwise below them. They begin with the values of
+    those `extra_fields` that have no column.
     """
     form, widths = _WIDE, _widths(_WIDE, rows)
     if sum(widths) + len(widths) + _BESIDE >= width:
@@ -180,18 +185,15 @@ def _widths(form: _Form, rows: Sequence[AtlasRow]) -> list[int]:
 
 
 def _value(row: AtlasRow, field: str) -> str:
-    """Return name and value of a field, for example `weight_decay 0.1`."""
     value = value_of(row, field)
     return f"{field} {value:,.4g}" if isinstance(value, float) else f"{field} {'unknown' if value is None else value}"
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Wrap text into lines of `width` columns, or of 40 columns in a terminal that is narrower than any table."""
     return textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
 def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
-    """Join the cells of a line. Words are aligned to the left, figures to the right."""
     headings = (*HEADINGS, *MORE)
     padded = (
         text.rjust(width) if heading in FIGURES else text.ljust(width)

@@ -1,4 +1,4 @@
-"""Unusual features of a model, each in a few words."""
+"""Unusual features of a model, each described in a few words."""
 
 import math
 from collections import Counter
@@ -30,13 +30,13 @@ from archlab.config.schema import Config
 _PLAIN_THETA = 1e4
 
 Trick = tuple[str, str]
-"""An unusual feature in words, and the field of `model` (or of the config) that sets it."""
+"""Unusual feature in words, and the field of `model` (or of the config) that sets it."""
 
 
 def tricks(config: Config, about: About | None = None) -> list[str]:
-    """Return all features that a plain pre-norm Transformer of its kind does not have.
+    """Return all features that a plain pre-norm Transformer of this kind does not have.
 
-    Features that are not verified end with `?`.
+    Unverified features end with `?`.
     """
     layers = layer_configs(config.model)
     features = [
@@ -185,13 +185,11 @@ def _ends(config: Config) -> Iterator[Trick]:
 
 
 def _short(number: float) -> str:
-    """Format a number in its shortest exact form: 5e5 for 500000, but 500042 unchanged."""
     mantissa, _, exponent = f"{number:.6e}".partition("e")
     short = f"{float(mantissa):g}e{int(exponent)}"
     return min(short, f"{number:.0f}", key=len) if number >= 1 else short
 
 
 def _factor(number: float) -> str:
-    """Format a factor: 1/16 for 0.0625 and other inverses of whole numbers, otherwise three digits."""
     inverse = 1 / number
     return f"1/{inverse:.0f}" if inverse > 1 and abs(inverse - round(inverse)) < 1e-6 else f"{number:.3g}"

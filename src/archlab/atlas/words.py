@@ -1,4 +1,4 @@
-"""Standard terms for the layers of a model. They are computed from the resolved layers, never from names."""
+"""Standard terms for the layers of a model, computed from the resolved layers and never from names."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,13 @@ from archlab.config.layers import LayerConfig
 Layers = Sequence[LayerConfig]
 
 NOTHING = "-"
-"""Text for a part that a model does not have."""
+"""Text for a component that a model does not have."""
 
 _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
 
 
 def joined(values: Iterable[str]) -> str:
-    """Join the distinct values in order of appearance, because layers may differ."""
+    """Join the distinct values of all layers, in order of appearance."""
     return "+".join(dict.fromkeys(values))
 
 
@@ -45,12 +45,12 @@ def block(layers: Layers) -> str:
 
 
 def activation(layers: Layers) -> str:
-    """Return the name of the MLP or expert: ReLU, GELU, SwiGLU, GEGLU. Approximations of GELU are called GELU."""
+    """Return the name of the MLP or expert: ReLU, GELU, SwiGLU, GEGLU. Approximations of GELU are also called GELU."""
     return joined(_activation(mlp) for mlp in mlps(layers)) or NOTHING
 
 
 def mlps(layers: Layers) -> list[Dense | MoE]:
-    """Return the MLPs of the layers that have one."""
+    """Return the MLPs of all layers that have one."""
     return [layer.mlp for layer in layers if isinstance(layer.mlp, Dense | MoE)]
 
 
@@ -68,7 +68,7 @@ def _is_gated(mlp: Dense | MoE) -> bool:
 
 
 def gated(layers: Layers) -> bool | None:
-    """Return whether all MLPs are gated; None if there is no MLP."""
+    """Return whether all MLPs are gated, or None if there is no MLP."""
     all_mlps = mlps(layers)
     return all(map(_is_gated, all_mlps)) if all_mlps else None
 
@@ -76,7 +76,7 @@ def gated(layers: Layers) -> bool | None:
 def mlp_width(layers: Layers) -> int | None:
     """Return the width of one matrix of the first MLP.
 
-    If there is a mixture, return the total width of all its experts that a token passes through.
+    If there is a mixture, return the total width of all experts that a token uses.
     """
     for mixture in mixtures(layers):
         return mixture.active * mixture.d_ff + (mixture.shared.d_ff if mixture.shared else 0)
@@ -84,9 +84,9 @@ def mlp_width(layers: Layers) -> int | None:
 
 
 def mlp(layers: Layers) -> str:
-    """Return kind and width of the MLPs, for example `SwiGLU, 11008 wide`.
+    """Return the kind and width of the MLPs, for example `SwiGLU, 11008 wide`.
 
-    For a mixture, it has the number of experts and the width of one expert.
+    For a mixture, return the number of experts and the width of one expert.
     """
     widths = Counter(_width(mlp) for mlp in mlps(layers))
     return (
@@ -113,37 +113,36 @@ def feed_forward(layers: Layers) -> str:
 
 
 def with_attention(layers: Layers) -> list[LayerConfig]:
-    """Return the layers that have attention."""
     return [layer for layer in layers if isinstance(layer.attention, AnyAttention)]
 
 
 def attentions(layers: Layers) -> list[MultiHead | Latent]:
-    """Return the attention of the layers that have multi-head or latent attention."""
+    """Return the attention configs of the layers that have multi-head or latent attention."""
     return [x.attention for x in layers if isinstance(x.attention, MultiHead | Latent)]
 
 
 def mixers(layers: Layers) -> str:
-    """Return the names of the parts that mix tokens: attention, recurrent mixers, or both."""
+    """Return the names of the components that mix tokens: attention, recurrent mixers, or both."""
     branches = (branch for layer in layers for branch in layer.branches if branch.name != "mlp")
     named = ("attention" if branch.name == "attention" else branch.component.display_name for branch in branches)
     return joined(named) or NOTHING
 
 
 def recurrent(layers: Layers) -> list[str]:
-    """Return the recurrent mixers, with the number of layers unless all have it: `gated delta on 36 of 48`."""
+    """Return the recurrent mixers. If not all layers have one, add the number of layers: `gated delta on 36 of 48`."""
     counts = Counter(layer.mixer.display_name for layer in layers if not isinstance(layer.mixer, Absent))
     return [share(name, n, layers) for name, n in counts.items()]
 
 
 def share(text: str, n: int, layers: Layers) -> str:
-    """Return the text, with the number of layers unless it applies to all: `NoPE on 9 of 36`."""
+    """Return the text. If it does not apply to all layers, add the number of layers: `NoPE on 9 of 36`."""
     return text if n == len(layers) else f"{text} on {n} of {len(layers)}"
 
 
 def position(layers: Layers) -> str:
-    """Return the kinds of positions of all layers: RoPE, NoPE, ALiBi, learned, ...
+    """Return the kinds of positions in all layers: RoPE, NoPE, ALiBi, learned, ...
 
-    Without attention, only positions on the embedding count.
+    In a model without attention, only positions added to the embedding count.
     """
     positioned = with_attention(layers) or [layer for layer in layers if layer.position.acts_on == "embedding"]
     return joined(layer.position.display_name for layer in positioned) or NOTHING
@@ -152,7 +151,8 @@ def position(layers: Layers) -> str:
 def heads(layers: Layers) -> str:
     """Return the kind of attention heads.
 
-    MHA: one KV head per query head. MQA: a single KV head. GQA: a number in between. MLA: heads made from a latent.
+    MHA: one KV head per query head. MQA: a single KV head. GQA: a number in between. MLA: heads computed from a latent
+    vector.
     """
     return joined(_heads(attention) for attention in attentions(layers)) or NOTHING
 
@@ -165,7 +165,7 @@ def _heads(attention: MultiHead | Latent) -> str:
 
 
 def attention(layers: Layers) -> str:
-    """Return kind and shape of the attention.
+    """Return the kind and shape of the attention.
 
     Examples: `GQA, 32/8 heads of 128`; `MLA, 16 heads of 192, values of 128, from 512+64 numbers per token`.
     """
@@ -183,12 +183,14 @@ def _shape(attention: MultiHead | Latent) -> str:
 
 
 def latent(attention: Latent) -> str:
-    """Return the numbers that are cached per token: width of the latent, plus the rotated part of the key."""
+    """Return the number of values cached per token: the width of the latent vector, plus the rotated part of the
+    key."""
     return f"{attention.kv_rank}+{attention.rope_dim}"
 
 
 def reach(layers: Layers) -> str:
-    """Return what layers see: all earlier tokens (full), a window (local), a recurrent state (state), or several."""
+    """Return what layers attend to: all earlier tokens (full), a window (local), a recurrent state (state), or
+    several."""
     kinds = {_reach(layer) for layer in layers}
     return "+".join(kind for kind in ("local", "state", "full") if kind in kinds) or NOTHING
 
@@ -200,18 +202,18 @@ def _reach(layer: LayerConfig) -> str:
 
 
 def is_local(attention: AnyAttention) -> bool:
-    """Return whether queries cannot see some earlier keys."""
+    """Return whether queries cannot attend to some earlier keys."""
     return attention.window is not None or attention.blocks is not None
 
 
 def biases(layers: Layers) -> str:
-    """Return `all`, `some` or `none`: the projections that have biases."""
+    """Return which projections have biases: `all`, `some` or `none`."""
     flags = [flag for x in layers for branch in x.branches for flag in _flags(branch.component)]
     return "all" if all(flags) else "some" if any(flags) else "none"
 
 
 def _flags(component: Component) -> list[bool]:
-    """Return, for each group of projections, whether it has a bias. Routers and gates are not included."""
+    """Return for each group of projections whether it has a bias. Routers and gates are not included."""
     flags = [getattr(component, name) for name in _BIASES if hasattr(component, name)] or [False]
     shared = component.shared if isinstance(component, MoE) else None
     return [*flags, shared.bias] if shared else flags

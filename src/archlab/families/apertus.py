@@ -13,7 +13,7 @@ DEFAULT_SCALING = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
-"""The same scaling as Llama 3.1."""
+"""Default RoPE scaling of Apertus, the same as in Llama 3.1."""
 
 
 def _has_xielu(layer: LayerConfig) -> bool:

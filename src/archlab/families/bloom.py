@@ -14,11 +14,11 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 class Slices:
     """The keys `pretraining_tp` and `slow_but_exact`.
 
-    If both are set, the published code computes two products in slices and leaves out their biases.
+    If both are set, the published code computes two matrix products in slices and omits their biases.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if both keys are set. One alone changes nothing."""
+        """Raise UserError if both keys are set. A single one does not change the result."""
         sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
         if exact and sliced != 1:
             raise hf.refuse(
@@ -26,7 +26,7 @@ class Slices:
             )
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing, because the defaults are right."""
+        """Write no key, because the defaults are right."""
 
 
 FAMILY = Family(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARDS = 4
-"""Number of TPU cores over which the heads were sharded in training."""
+"""Number of TPU cores across which the heads were sharded during training."""
 
 
 def _split(theirs: "Tensor", _: LayerConfig | None) -> "Sequence[Tensor]":
@@ -32,14 +32,14 @@ def _join(ours: "Sequence[Tensor]", _: LayerConfig | None) -> "Tensor":
 
 @dataclass(frozen=True)
 class WholeHeadsPerShard:
-    """A check that the number of heads is a multiple of SHARDS."""
+    """Check that the number of heads is a multiple of SHARDS."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         if ours["attention.n_heads"] % SHARDS:
             raise hf.refuse("n_head", ours["attention.n_heads"], f"multiples of {SHARDS}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing. Reading back runs the check."""
+        """Write no key. Reading the written config back runs the check."""
 
 
 FAMILY = Family(

@@ -1,4 +1,5 @@
-"""Command R7B and Command A: RoPE in sliding layers, no position in full layers. (transformers: Cohere2ForCausalLM)"""
+"""Command R7B and Command A, which have RoPE in sliding layers and no position in full layers. (transformers:
+Cohere2ForCausalLM)"""
 
 from archlab.families.cohere import FIELDS, WEIGHTS
 from archlab.hf.family import Family

@@ -17,10 +17,10 @@ from archlab.hf.weights import Conversion, Row
 
 
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Yield for each layer whether it is dense.
+    """Yield for each layer whether its MLP is dense.
 
-    Mixtures are in the range from `moe_layer_start_index` to `moe_layer_end_index` (-1: the last layer). Within it,
-    every `moe_layer_interval`-th layer is a mixture.
+    Mixtures are between `moe_layer_start_index` and `moe_layer_end_index` (-1: the last layer). In this range, every
+    `moe_layer_interval`-th layer is a mixture.
     """
     first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
     last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)
@@ -28,7 +28,7 @@ def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
 
 
 def _between(dense: list[bool]) -> Raw:
-    """Return the smallest interval and range that could express the list. Reading back shows whether they do."""
+    """Return the smallest interval and range that could express the list. Reading them back shows whether they do."""
     sparse = [i for i, is_dense in enumerate(dense) if not is_dense] or [len(dense)]
     interval = min((b - a for a, b in pairwise(sparse)), default=1)
     return {
@@ -38,7 +38,7 @@ def _between(dense: list[bool]) -> Raw:
 
 @dataclass(frozen=True)
 class LeastSum:
-    """The key `moe_norm_min`: a lower limit for the sum by which the weights of the chosen experts are divided."""
+    """The key `moe_norm_min`: a lower limit for the sum that normalizes the weights of the chosen experts."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError unless the limit is so small that it matters only if all scores are nearly 0."""
@@ -46,13 +46,13 @@ class LeastSum:
             raise hf.refuse("moe_norm_min", least, "up to 1e-6")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing, because the default is right."""
+        """Write no key, because the default is right."""
 
 
 CORRECTION = "layers.{i}.mlp.router.correction"
 
 ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
-"""Used for a published tensor of shape [1, experts]; the parameter is [experts]."""
+"""Conversion of a published tensor [1, experts] to the parameter [experts]."""
 
 FAMILY = Family(
     model_type="ernie4_5_moe",

@@ -14,7 +14,7 @@ from archlab.hf.rope import RopeKeys
 
 
 def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make every n-th layer full and the others sliding. Without a window all layers are full."""
+    """Make every n-th layer full and the others sliding. Without a window, all layers are full."""
     pattern = hf.get("sliding_window_pattern", 4, kind=object)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
         return [FULL] * n_layers
@@ -24,7 +24,7 @@ def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 class Layers(LayerTypes):
-    """Layer types of a family whose full layers have no RoPE, unless the model has no window at all."""
+    """Layer types of a family in which full layers have no RoPE, unless the whole model has no window."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         hybrid = hf.or_null("sliding_window", self.window) is not None
@@ -32,7 +32,7 @@ class Layers(LayerTypes):
         LayerTypes(self.implied, self.window, full=full).read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the types. If all layers are full, a window says that no layer has RoPE."""
+        """Write the types. If all layers are full, writing a window means that no layer has RoPE."""
         super().write(model, hf)
         has_rope = any(isinstance(layer.position, Rope) for layer in layer_configs(model))
         if hf["sliding_window"] is None and not has_rope:

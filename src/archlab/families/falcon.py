@@ -15,9 +15,9 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 @dataclass(frozen=True)
 class Generation:
-    """Parallel branches, their norms, and key/value heads.
+    """Keys for parallel branches, their norms, and the number of key/value heads.
 
-    The older layout has one norm for parallel branches, and either one key/value head or as many as query heads. The
+    The older layout has one norm for parallel branches. It has either one key/value head or as many as query heads. The
     newer layout allows one or two norms and any number of key/value heads.
     """
 
@@ -48,7 +48,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class AlibiOrRope:
-    """ALiBi if the key `alibi` is true, otherwise RoPE. The keys of RoPE are ignored with `alibi`."""
+    """ALiBi if the key `alibi` is true, otherwise RoPE. With `alibi`, the keys of RoPE are ignored."""
 
     rope = RopeKeys(longest=2048)
 
@@ -63,7 +63,7 @@ class AlibiOrRope:
 
 
 def branches(*parallel: str) -> Callable[[LayerConfig], bool]:
-    """Return a test for layers whose `block.parallel` has one of these values."""
+    """Return a function that tests whether a layer's `block.parallel` has one of these values."""
     return lambda layer: layer.block.parallel in parallel
 
 

@@ -7,7 +7,8 @@ from archlab.hf.rope import RopeKeys
 
 
 def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
-    """Return the fields that all Gemmas share: a key for head width, norms with 1 + weight, a scaled embedding."""
+    """Return the fields that all Gemma models share: a key for the head width, norms with 1 + weight, a scaled
+    embedding."""
     return [
         *SIZES,
         # A later field overrides an earlier one. These have other defaults than Llama's.

@@ -18,10 +18,10 @@ from archlab.hf.weights import Row
 
 @dataclass(frozen=True)
 class RopePerType:
-    """One RoPE for sliding layers and one for full layers.
+    """One RoPE for sliding layers and one for full layers, both nested in `rope_parameters`.
 
-    Both are nested in `rope_parameters`. Older files have `rope_local_base_freq` for sliding layers, and `rope_theta`
-    and `rope_scaling` for full layers. `layer_types` must be read before.
+    Older files have `rope_local_base_freq` for sliding layers, and `rope_theta` and `rope_scaling` for full layers.
+    `layer_types` must already have been read.
     """
 
     local: float = 1e4
@@ -30,7 +30,7 @@ class RopePerType:
     """Default theta of full layers."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set one position for the model, or one for each layer kind."""
+        """Set one position for the whole model, or one for each layer kind."""
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
             raise hf.refuse("rope_parameters", sorted(flat), f"one set of numbers each for {SLIDING} and {FULL}")
@@ -61,7 +61,7 @@ class RopePerType:
         return position(only_inside, theta, 1.0, "half", parameters, hf.get("max_position_embeddings"))
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the nested form for the types of layers that the model has."""
+        """Write one RoPE into `rope_parameters` for each layer type that the model contains."""
         layers = {
             FULL if layer.multi_head.window is None else SLIDING: layer.position for layer in layer_configs(model)
         }

@@ -13,9 +13,9 @@ SIGMOID = (
     Always("mlp.router.score", "sigmoid"),
     Always("mlp.router.correction.rate", 1e-3),
 )
-"""Sigmoid router with a correction, which is a tensor in the file.
+"""Sigmoid router with a per-expert bias, which the published files contain.
 
-The rate of the correction is not published. DeepSeek-V3 was trained with this one.
+The update rate of the bias is not published; this value is that of DeepSeek-V3.
 """
 
 EXPERTS = [

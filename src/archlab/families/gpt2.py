@@ -32,10 +32,10 @@ BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True)
 
 @dataclass(frozen=True)
 class PlainMLP:
-    """A plain MLP. Its width is 4 d_model if the file does not give it or the family has no key for it."""
+    """MLP without a gate. Its width is 4 d_model if the file contains no width or the family has no key for it."""
 
     hf_key: str | None = None
-    """Key for the width."""
+    """Key for the width. None if the family has no such key."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width = hf.get(self.hf_key, kind=int) if self.hf_key else None
@@ -50,12 +50,12 @@ class PlainMLP:
 class Scales:
     """Keys for the scale of attention scores.
 
-    One says whether scores are divided by sqrt(head_dim), the other whether they are also divided by the layer's
-    number, counted from 1.
+    One key says whether scores are divided by sqrt(head_dim). The other says whether they are also divided by the
+    layer's number, counted from 1.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the scale. If it depends on the layer, every layer gets a layer kind of its own."""
+        """Set the scale. If it depends on the layer, each layer gets its own layer kind."""
         head_dim = ours["d_model"] / ours["attention.n_heads"]
         scale = 1 / math.sqrt(head_dim) if hf.get("scale_attn_weights", True) else 1.0
         if not hf.get("scale_attn_by_inverse_layer_idx", False):
@@ -65,7 +65,7 @@ class Scales:
         ours["layers"] = {**kinds, "pattern": list(kinds)}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Derive both keys from the scales. Reading back shows whether they can express all scales."""
+        """Derive both keys from the scales. Reading the keys back shows whether they can express all scales."""
         scales = [layer.multi_head.scale for layer in layer_configs(model)]
         hf["scale_attn_weights"] = scales[0] != 1.0
         hf["scale_attn_by_inverse_layer_idx"] = len(set(scales)) > 1
@@ -89,7 +89,7 @@ PRE_NORMS = [
 ]
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-"""The causal mask, which old files contain."""
+"""Tensors with the causal mask, which old files contain."""
 
 FAMILY = Family(
     model_type="gpt2",

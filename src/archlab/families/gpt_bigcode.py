@@ -11,7 +11,7 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 class Heads:
-    """Keys for the number of key/value heads (one, or as many as query heads) and for the scale of scores."""
+    """Keys for the scale of attention scores and for the number of key/value heads: one, or as many as query heads."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         heads = ours["attention.n_heads"]
@@ -19,7 +19,7 @@ class Heads:
         ours["attention.scale"] = 1 / math.sqrt(ours["d_model"] / heads) if hf.get("scale_attn_weights", True) else 1.0
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write both keys. Reading back shows whether they can express the model."""
+        """Write both keys. Reading them back shows whether they can express the model."""
         hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 
 

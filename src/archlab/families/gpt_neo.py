@@ -17,7 +17,7 @@ GLOBAL, LOCAL = "global", "local"
 class AttentionTypes:
     """The key `attention_types`, such as [[["global", "local"], 12]] for 24 layers, and the window of local layers.
 
-    The key `attention_layers` is the same list, written out.
+    The key `attention_layers` contains the same list in expanded form.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

@@ -12,13 +12,13 @@ DEFAULT_SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-"""The scaling of files that do not give one."""
+"""Scaling for files that contain none."""
 
 INTERLEAVED = Conversion(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
     lambda ours, _: stack((x.mT for x in ours), dim=-1).flatten(-2),
 )
-"""Used for tensors [experts, in, out] whose columns alternate between gate and up."""
+"""Conversion for tensors [experts, in, out] whose columns alternate between gate and up."""
 
 INTERLEAVED_BIAS = Conversion(
     lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),

@@ -9,7 +9,7 @@ from archlab.hf.rope import RopeKeys
 
 
 class HeadsFillTheWidth:
-    """A check that all heads together are `hidden_size` wide, as the published output projection requires."""
+    """Check that the total width of all heads is `hidden_size`, as the published output projection requires."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width, heads, head_dim = ours["d_model"], ours["attention.n_heads"], ours["attention.head_dim"]
@@ -17,7 +17,7 @@ class HeadsFillTheWidth:
             raise hf.refuse("head_dim", head_dim, f"hidden_size / num_attention_heads, {width} / {heads}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing. Reading back runs the check."""
+        """Write no key. Reading the written config back runs the check."""
 
 
 FAMILY = Family(

@@ -11,9 +11,9 @@ from archlab.hf.weights import linear
 
 
 class AlphaRope(RopeKeys):
-    """RoPE whose scaling `dynamic` with an alpha stands for a fixed theta, which is alpha^(d / (d - 2)) times larger.
+    """RoPE in which the scaling `dynamic` with an alpha only makes theta larger, by the factor alpha^(d / (d - 2)).
 
-    d is the number of rotated dimensions. The published code reads no other number of such a scaling.
+    d is the number of rotated dimensions. The published code reads no other value of this scaling.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

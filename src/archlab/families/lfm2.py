@@ -18,7 +18,7 @@ CONV = "conv"
 
 @dataclass(frozen=True)
 class Width:
-    """The MLP's width.
+    """Width of the MLP.
 
     With `block_auto_adjust_ff_dim`, it is two thirds of `intermediate_size` times `block_ffn_dim_multiplier`, rounded
     up to a multiple of `block_multiple_of`. Otherwise it is `intermediate_size`.
@@ -39,13 +39,13 @@ class Width:
 
 @dataclass(frozen=True)
 class Redundant:
-    """A key of published files that repeats another key and is not read by the published code."""
+    """Key that repeats the value of another key. The published code does not read it."""
 
     hf_key: str
     other: str
-    """The key that it repeats."""
+    """Key whose value is repeated."""
     expected: Callable[[Raw], Any]
-    """Returns the value of the other key, which must be read before."""
+    """Function that returns the value of the other key, which must already have been read."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if the two keys disagree."""
@@ -54,11 +54,14 @@ class Redundant:
             raise hf.refuse(self.hf_key, found, f"{expected}, the same as {self.other}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing, because the other key is sufficient."""
+        """Write no key, because the other key is sufficient."""
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return the type of each layer. Layers in `full_attn_idxs` have attention; without the key, all layers have it."""
+    """Return the type of each layer.
+
+    The layers in `full_attn_idxs` have attention. If that key is absent, all layers have attention.
+    """
     full = hf.get("full_attn_idxs", list(range(n_layers)))
     return [FULL if i in full else CONV for i in range(n_layers)]
 

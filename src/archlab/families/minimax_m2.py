@@ -14,10 +14,13 @@ CORRECTION = "layers.{i}.mlp.router.correction"
 
 
 class RotaryDim(RopeKeys):
-    """RoPE on some dimensions of each head. Published files give their number, those of transformers a fraction."""
+    """RoPE on some dimensions of each head.
+
+    Published files contain their number; files that transformers saves contain a fraction.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read RoPE. If a file has both, the fraction has priority."""
+        """Set RoPE. If a file contains both the number and the fraction, the fraction has priority."""
         super().read(hf, ours)
         rotary_dim = hf.get("rotary_dim", kind=int)
         nested_fraction = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)

@@ -10,15 +10,16 @@ from archlab.hf.rope import RopeKeys
 
 
 def all_sliding(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make all layers sliding, or full if the window is null."""
+    """Return types that make all layers sliding, or full if the window is null."""
     return [SLIDING if hf.or_null("sliding_window", 4096) else FULL] * n_layers
 
 
 class Windows(LayerTypes):
-    """One window for all layers. A file with a list of types is a Ministral and is read as such by transformers."""
+    """One window for all layers. transformers reads a file with a list of layer types as Ministral, and so does
+    archlab."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the window. Reading back shows whether all layers have it."""
+        """Write the window. Reading it back shows whether all layers have it."""
         super().write(model, hf)
         del hf["layer_types"]
 

@@ -16,14 +16,14 @@ LAYER = "transformer.blocks.{i}"
 
 @dataclass(frozen=True)
 class Nested:
-    """Fields whose keys are in a nested object."""
+    """Fields whose keys are in a nested object of the config.json."""
 
     hf_key: str
     fields: Sequence[Field]
     no_effect: Set[str]
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read the fields. Raise UserError for unknown keys, as a family does."""
+        """Read the fields. Raise UserError for unknown keys of the nested object."""
         inner = ConfigReader(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
         for part in self.fields:
             part.read(inner, ours)

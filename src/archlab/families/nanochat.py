@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 class RopeBeforeNorm(RopeKeys):
     """RoPE that is applied before the norm of queries and keys.
 
-    That norm has no weight, so the order matters only if cos and sin have a factor, as in YaRN and LongRoPE.
+    That norm has no weight, so the order matters only if cos and sin are multiplied by a factor, as in YaRN and
+    LongRoPE.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read RoPE, and set the order if it matters."""
+        """Set RoPE, and the order of RoPE and norm if it matters."""
         super().read(hf, ours)
         if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
             ours["position"]["order"] = "before_qk_norm"
 
 
 def bare_rms_norm(field: str) -> tuple[Field, ...]:
-    """Return the fields of a norm without weight. All norms of the model have the same epsilon."""
+    """Return the fields of a norm without a weight. All norms of the model have the same epsilon."""
     return (
         Always(f"{field}.kind", "rmsnorm"),
         Always(f"{field}.weight", False),
@@ -39,9 +40,9 @@ def bare_rms_norm(field: str) -> tuple[Field, ...]:
 
 
 def _swapped(rows: "Tensor", layer: LayerConfig | None) -> "Tensor":
-    """Exchange the two halves of each head's rows.
+    """Swap the two halves of each head's rows.
 
-    The published code rotates by the negative angle, which is the same as rotating exchanged halves.
+    The published code rotates by the negative angle, which has the same effect as rotating swapped halves.
     """
     assert layer is not None
     return rows.unflatten(0, (-1, 2, layer.multi_head.head_dim // 2)).flip(1).flatten(0, 2)

@@ -13,7 +13,7 @@ LAYER = "model.decoder.layers.{i}"
 
 @dataclass(frozen=True)
 class NarrowEmbedding:
-    """The key `word_embed_proj_dim`. If it equals d_model, the embedding has no projections."""
+    """The key `word_embed_proj_dim`. If its value equals d_model, the embedding has no projections."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width = hf.get("word_embed_proj_dim")

@@ -24,10 +24,10 @@ def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 def listed_or_between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Return for each layer whether it is dense.
+    """Return for each layer whether its MLP is dense.
 
-    Layers in `mlp_only_layers` are dense, and all layers except every `decoder_sparse_step`-th. Without experts all
-    layers are dense.
+    Only every `decoder_sparse_step`-th layer is a mixture, and only if it is not in `mlp_only_layers`. Without experts,
+    all layers are dense.
     """
     listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
     none = hf.get("num_experts") == 0
@@ -51,7 +51,7 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
 
 @dataclass(frozen=True)
 class SharedExpert(Key):
-    """Key for the width of the shared expert, whose output is multiplied by a gate. 0: there is none."""
+    """Key for the width of the shared expert, whose output is multiplied by a gate. 0 means that there is none."""
 
     hf_key: str = "shared_expert_intermediate_size"
     field: str = "mlp.shared.d_ff"
@@ -73,7 +73,7 @@ EXPERTS = [
     *each_expert("model.layers.{i}.mlp.experts"),
     *MLP,
 ]
-"""Rows of mixtures and of dense layers, which are named as in Llama."""
+"""Rows for mixtures and for dense layers, whose tensors have the same names as in Llama."""
 
 SHARED = [
     *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
@@ -83,7 +83,7 @@ SHARED = [
 ]
 
 UNREAD = ("rotary_emb.inv_freq", "shared_expert_gate.weight")
-"""Tensors that are not read. Files have the second one if the shared expert has width 0."""
+"""Tensors that archlab ignores. Files contain the second one if the width of the shared expert is 0."""
 
 WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
 

@@ -15,23 +15,23 @@ from archlab.hf.rope import RopeKeys
 
 
 def all_or_none(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make all layers sliding if `use_sliding_window` is true. `max_window_layers` is not read."""
+    """Make all layers sliding if `use_sliding_window` is true. The key `max_window_layers` is not read."""
     slides = hf.get("use_sliding_window", False) and hf.or_null("sliding_window", 4096) is not None
     return [SLIDING if slides else FULL] * n_layers
 
 
 class OneWindow(Windows):
-    """One window for all layers or for none. The published code does not read a list of types."""
+    """One window for all layers, or for none. The published code does not read a list of layer types."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read the window. Raise UserError if a list of types disagrees with it."""
+        """Set the window. Raise UserError if a list of layer types disagrees with it."""
         implied = self.implied(hf, ours["n_layers"])
         if (listed := hf.get("layer_types", implied)) != implied:
             raise hf.refuse("layer_types", listed, f"{implied[0]} for all, because the published code reads no list")
         super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the window. Reading back shows whether all layers have it."""
+        """Write the window. Reading it back shows whether all layers have it."""
         super().write(model, hf)
         del hf["layer_types"]
 

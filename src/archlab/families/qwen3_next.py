@@ -73,18 +73,19 @@ LAYERS = MixerLayers(LINEAR, DELTA, types_of)
 
 @dataclass(frozen=True)
 class ConvolutionSilu:
-    """A check that the activation is SiLU.
+    """Check that the activation is SiLU.
 
-    The published code uses the experts' activation for the mixer's convolution as well. archlab always uses SiLU there.
+    The published code uses the activation of the experts for the mixer's convolution as well. archlab always uses SiLU
+    in the convolution.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Run the check. The MLP's fields must be read before."""
+        """Run the check. The MLP's fields must already have been read."""
         if ours["mlp.activation"] != "silu" and LINEAR in LAYERS.types(hf, ours["n_layers"]):
             raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, because layer_types has {LINEAR}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing. Reading back runs the check."""
+        """Write no key. Reading the written config back runs the check."""
 
 
 FAMILY = Family(

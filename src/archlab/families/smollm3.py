@@ -13,7 +13,7 @@ from archlab.hf.rope import RopeKeys
 
 
 class Layers(LayerTypes):
-    """Layers with and without RoPE, each sliding or full: up to four kinds.
+    """Layers with or without RoPE, each sliding or full, and therefore up to four layer kinds.
 
     In `no_rope_layers`, 1 stands for a layer with RoPE and 0 for a layer without.
     """
@@ -21,7 +21,8 @@ class Layers(LayerTypes):
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds.
 
-        Without lists, every fourth layer has no RoPE, and these layers slide if `use_sliding_window` is true.
+        If the file contains no lists, every fourth layer has no RoPE. These layers are sliding if `use_sliding_window`
+        is true.
         """
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
         rope = hf.get("no_rope_layers", kind=list) or [int((i + 1) % interval != 0) for i in range(count)]

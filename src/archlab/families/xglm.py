@@ -17,13 +17,16 @@ SCALED_EMBEDDING = Key(
 
 @dataclass(frozen=True)
 class Sinusoids:
-    """Sinusoidal positions: first the sines, then the cosines, of t / 10000^(i / (d/2 - 1)).
+    """Sinusoidal positions: the sines, then the cosines, of t / 10000^(i / (d/2 - 1)).
 
-    archlab has t / theta^(i / (d/2)), so theta depends on d.
+    archlab computes t / theta^(i / (d/2)), so theta depends on d.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the position. It has no key, but d_model must be even and the padding token must be 0 or 1."""
+        """Set the position, which has no key.
+
+        Raise UserError unless d_model is even and the padding token is 0 or 1.
+        """
         half, odd = divmod(ours["d_model"], 2)
         if odd or half < 2:
             raise hf.refuse("d_model", ours["d_model"], "even numbers from 4")
@@ -35,7 +38,7 @@ class Sinusoids:
         ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write nothing. Reading back shows whether the model has these positions."""
+        """Write no key. Reading the written config back shows whether the model has these positions."""
 
 
 FAMILY = Family(
