@@ -1,4 +1,4 @@
-"""Length, time and price of a training run, and the ways to divide it among devices."""
+"""Length, time and price of a training run, and the ways to divide a run among devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,11 +25,11 @@ FLOPS_PER_PARAMETER = 6
 
 
 class TokenBudget(Base):
-    """Number of training tokens and their FLOPs."""
+    """Number of training tokens, and the FLOPs to process them."""
 
     tokens: int
     flops: float
-    """FLOPs of forward and backward passes. Only visible pairs of tokens count."""
+    """FLOPs of forward and backward passes. Only visible pairs of a query and a key count."""
     is_rule: bool
     """Whether `tokens` follows the rule of 20 tokens per parameter instead of the config."""
 
@@ -37,7 +37,7 @@ class TokenBudget(Base):
 class PublishedMfu(NamedTuple):
     """Model FLOPs utilization (MFU) of a published training run.
 
-    MFU is the FLOPs of the model divided by the peak FLOPs of the devices in the same time.
+    MFU is the FLOPs of the model divided by the FLOPs that the devices could compute in the same time at peak speed.
     """
 
     model: str
@@ -45,7 +45,7 @@ class PublishedMfu(NamedTuple):
     high: float
     devices: str
     source: str
-    """Key in evidence/sources.yaml."""
+    """Key of the source in evidence/sources.yaml."""
 
 
 PUBLISHED_MFU = (
@@ -53,9 +53,9 @@ PUBLISHED_MFU = (
     PublishedMfu("Llama 3.1 405B", 0.38, 0.43, "H100", "llama3"),
     PublishedMfu("PaLM 540B", 0.462, 0.462, "TPU v4", "chowdhery2022"),
 )
-"""Figures from table 3 of the PaLM paper and table 4 of the Llama 3 paper.
+"""Published values from table 3 of the PaLM paper and table 4 of the Llama 3 paper.
 
-PaLM also counts hidden pairs of tokens; archlab counts visible pairs only.
+The PaLM paper also counts hidden pairs of a query and a key; archlab counts visible pairs only.
 """
 
 
@@ -64,18 +64,19 @@ class Spent(Base):
 
     seconds: float
     price: float | None
-    """Price of the run; null if the price per device and hour is unknown."""
+    """Price of the run. null if the price per device and hour is unknown."""
     mfu: float
-    """Model FLOPs utilization: FLOPs of the budget divided by the peak FLOPs of the devices in that time."""
+    """Model FLOPs utilization: FLOPs of the budget divided by the FLOPs that the devices could compute in that time at
+    peak speed."""
 
 
 def rule_in_words(counts: Parameters) -> str:
-    """Return the rule in words: `20 per parameter`, or `20 per active parameter` for a mixture of experts."""
+    """Return the rule as text: `20 per parameter`, or `20 per active parameter` for a mixture of experts."""
     return f"{TOKENS_PER_PARAMETER} per {'active parameter' if counts.idle else 'parameter'}"
 
 
 def budgets(config: Config) -> list[TokenBudget]:
-    """Return the budget that the config asks for, if any, and the budget of the rule of 20 tokens per parameter."""
+    """Return the token budget that the config sets, if any, and the budget of the rule of 20 tokens per parameter."""
     train = resolve_train(config)
     per_token = training_flops(config.model, train.seq_len)
     from_config = [(train.trained, False)] if config.train.tokens else []
@@ -93,7 +94,7 @@ def spent(
 
 
 def at_mfu(at_best: Spent, mfu: float) -> Spent:
-    """Return what the same run takes at the utilization `mfu`, but never less than `at_best`."""
+    """Return the time and price of the same run at the utilization `mfu`. They are never below those of `at_best`."""
     times = max(1.0, at_best.mfu / mfu)
     price = None if at_best.price is None else at_best.price * times
     return Spent(seconds=at_best.seconds * times, price=price, mfu=at_best.mfu / times)
@@ -104,7 +105,7 @@ LOWEST_MFU = min(PUBLISHED_MFU, key=lambda published: published.low)
 
 
 def at_published_mfu(at_best: Spent) -> tuple[Spent, Spent]:
-    """Return what the same run takes at the highest and at the lowest published utilization."""
+    """Return the time and price of the same run at the highest and at the lowest published utilization."""
     return at_mfu(at_best, HIGHEST_MFU.high), at_mfu(at_best, LOWEST_MFU.low)
 
 
@@ -113,16 +114,16 @@ class PlanPair(NamedTuple):
 
     plain: TrainingPlan
     recomputed: TrainingPlan
-    """Plan in which layers keep only their inputs and run again in the backward pass."""
+    """Plan in which layers keep only their inputs and are recomputed in the backward pass."""
 
     @property
     def fitting(self) -> TrainingPlan | None:
-        """Plan that fits and recomputes the least; None if neither fits."""
+        """Plan that fits into memory and recomputes the least. None if neither plan fits."""
         return next((plan for plan in self if plan.fits), None)
 
 
 _AS_FAST = 1.01
-"""Factor within which a step counts as equally fast: the estimates are not accurate to 1%."""
+"""Relative step time up to which ways count as equally fast, because the estimates are not accurate to 1%."""
 
 
 class ChosenWay(NamedTuple):
@@ -131,16 +132,16 @@ class ChosenWay(NamedTuple):
     way: Parallel
     plan: TrainingPlan
     fastest: float
-    """Seconds of the fastest step among all ways that fit."""
+    """Step time in seconds of the fastest way that fits."""
     as_fast: list[TrainingPlan]
     """Plans of the other ways that fit and are equally fast."""
 
 
 def choose(plans_by_way: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
-    """Return the way that sends the least among the fastest that fit.
+    """Return the way that sends the fewest bytes among the fastest ways that fit.
 
-    A way counts as fastest if its step takes at most 1% longer than the shortest step.
-    Return None if no way fits, or if there is only one way.
+    A way counts as fastest if its step takes at most 1% longer than the shortest step. Return None if no way fits, or
+    if there is only one way.
     """
     fitting = {way: divided.fitting for way, divided in plans_by_way.items() if divided.fitting}
     if not fitting or len(plans_by_way) == 1:
@@ -152,12 +153,12 @@ def choose(plans_by_way: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
 
 
 def ways(devices: int) -> list[Parallel]:
-    """Return the ways that divide a run among `devices` devices in a single dimension."""
+    """Return the ways to divide a run among `devices` devices in a single dimension of parallelism."""
     return [Parallel(**{way: devices}) for way in WAYS] if devices > 1 else [Parallel()]
 
 
 def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple[dict[Parallel, PlanPair], list[str]]:
-    """Return the plans of each possible way, and the reasons why the other ways are impossible.
+    """Return the plans of all possible ways, and the reasons why the other ways are impossible.
 
     Raise UserError if no way is possible.
     """
@@ -182,9 +183,9 @@ def plans_as_json(
     device: Hardware,
     price: float | None,
 ) -> dict[str, Any]:
-    """Return all plans as JSON, with exact numbers.
+    """Return all plans as JSON, with exact numbers. `spent` is the time and price of each token budget.
 
-    `spent` is the time and price of each budget. Layers are recomputed only if the plan does not fit otherwise.
+    Layers are recomputed only if the plan does not fit otherwise.
     """
     token_budgets = budgets(config)
     chosen = choose(plans_by_way)

@@ -1,4 +1,5 @@
-"""Devices that models run on: peak speed, memory and links, as published by their makers or as measured here."""
+"""Devices that models run on: peak speed, memory and links, as published by their makers or measured on this
+machine."""
 
 import platform
 import re
@@ -24,7 +25,7 @@ from archlab.pricing.work import PassName
 NumberFormat = Literal["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
 PerSecond = Annotated[Flops, Field(ge=1, le=1e30)]
-"""Number of operations, bytes or cycles per second; `2P` is 2e15."""
+"""Number of operations, bytes or cycles per second. `2P` is 2e15."""
 
 THIS = "this"
 """Name of the machine that archlab runs on, once it has been measured."""
@@ -37,71 +38,79 @@ _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float8": ("bfloat16", "float32"),
     "int8": ("bfloat16", "float32"),
 }
-"""Formats that a device uses instead of one that it cannot multiply. For example, a TPU rounds float32 to bfloat16."""
+"""Number formats that a device uses in place of formats it cannot multiply.
+
+For example, a TPU rounds float32 to bfloat16.
+"""
 
 
 class Link(Base):
-    """A link between devices."""
+    """Link between devices."""
 
     name: Line
     bandwidth: PerSecond
     """Bytes per second that one device sends in one direction, over all its links of this kind together.
 
-    Makers often publish the sum of both directions, which is twice as much.
+    Makers often publish the sum of both directions, which is twice as large.
     """
 
 
 class Derivation(Base):
-    """A peak that the maker does not publish: units times clock times operations of one unit per cycle."""
+    """Derivation of a peak speed that the maker does not publish: units times clock times operations per unit and
+    cycle."""
 
     units: Count
     """Number of units (cores)."""
     clock: PerSecond
-    """Cycles per second while all units compute."""
+    """Clock rate in cycles per second while all units compute."""
     per_cycle: dict[NumberFormat, Positive]
-    """Operations of one unit in one cycle. A multiplication and an addition count as two."""
+    """Number of operations per unit and cycle. A multiplication and an addition count as two operations."""
     reason: Line
     """Origin of these figures."""
 
 
 class Rate(Base):
-    """Seconds that operations of one kind take. The four terms add up."""
+    """Time of one kind of operation. The four terms, all in seconds, are added."""
 
     per_flop: NonNegative
     """Seconds per FLOP of matrix products."""
     per_byte: NonNegative
     per_large_byte: NonNegative
-    """Seconds in addition to `per_byte`, for tensors whose memory is requested from the operating system."""
+    """Additional seconds per byte, on top of `per_byte`, for tensors whose memory is requested from the operating
+    system."""
     per_operation: NonNegative
 
 
 class Rates(Base):
-    """Rates of a pass in one number format. `archlab hardware --measure` fits them to the times of real models."""
+    """Rates of a pass in one number format.
+
+    `archlab hardware --measure` fits them to the measured times of real models.
+    """
 
     by_kind: dict[OperationKind, Rate]
 
 
 class Measurements(Base):
-    """Results of `archlab hardware --measure` besides peak speed and bandwidth."""
+    """Results of `archlab hardware --measure`, other than peak speed and bandwidth."""
 
     products: dict[NumberFormat, dict[str, Positive]]
     """FLOPs per second of the product of two square matrices, by number format and matrix size."""
     copy_bandwidth: Positive
-    """Bytes per second that a copy of a large array reads and writes together."""
+    """Bytes per second that copying a large array reads and writes together."""
     read_bandwidth: Positive
     """Bytes per second at which a large matrix is read for a product with a vector, as in decoding."""
     cached_read_bandwidth: Positive
-    """Same as `read_bandwidth`, but for an array that fits in a cache."""
+    """Bytes per second at which a matrix that fits into a cache is read for a product with a vector."""
     dispatch: Positive
     """Seconds between the starts of two small operations: the minimum cost of an operation."""
     threads: Count
     """Number of threads used for the measurement."""
     passes: dict[PassName, dict[NumberFormat, Rates]] = Field(default_factory=dict)
-    """Cost of operations in measured passes, by number format. The models were not compiled."""
+    """Cost of operations in measured passes, by number format. The measured models were not compiled."""
 
 
 class Hardware(Base):
-    """A device that models run on, or several of the same kind."""
+    """Device that models run on, or several devices of the same kind."""
 
     name: Line
     """Name of the device as its maker writes it."""
@@ -109,55 +118,56 @@ class Hardware(Base):
     year: Annotated[int, Field(ge=2010)]
     """Year of release."""
     peak: Annotated[dict[NumberFormat, PerSecond], Field(min_length=1)]
-    """Operations per second of matrix products by number format. A multiplication and an addition count as two.
+    """Operations per second of matrix products, by number format.
 
-    Figures are for dense matrices; makers print twice as much for structured sparsity. Sums are in float32 (for int8
-    in int32). A format is missing if the device cannot multiply it, or if no figure is published.
+    A multiplication and an addition count as two operations. The figures are for dense matrices; makers print twice as
+    much for structured sparsity. Products are accumulated in float32 (int8 in int32). A format is missing if the device
+    cannot multiply it, or if no figure is published.
     """
     memory: MemorySize
-    """Memory of one device, as nvidia-smi or a similar tool prints it, if that is known.
+    """Memory of one device in bytes, as nvidia-smi or a similar tool prints it, if that is known.
 
-    Makers say 80 GB and mean 80 GiB or a little less. About 1% of it is not available to programs.
+    Makers say 80 GB and mean 80 GiB or a little less. About 1% of the memory is not available to programs.
     """
     bandwidth: PerSecond
-    """Bytes per second of the memory, counting reads and writes together."""
+    """Bandwidth of the memory in bytes per second, counting reads and writes together."""
     link: Link | None = None
-    """Link between the devices of a server.
-
-    null: devices reach each other only through the server's memory, or no figure is published.
+    """Link between the devices of one server. null if devices communicate only through the server's memory, or if no
+    figure is published.
     """
     network: Link | None = None
-    """Link between servers. null: it depends on what the buyer chooses."""
+    """Link between servers. null if it depends on the buyer's choice."""
     devices_per_server: Count = 1
     link_joins: Count | None = None
-    """Number of devices that `link` connects, if it reaches beyond one server. null: the devices of one server."""
+    """Number of devices that `link` connects, if it reaches beyond one server. null means the devices of one server."""
     price_per_hour: NonNegative | None = None
     """Price of one device per hour.
 
     It is null for all devices that come with archlab, because prices change and differ between sellers.
     """
     derivation: Derivation | None = None
-    """Derivation of `peak`. null: the maker publishes the peak, or it was measured."""
+    """Derivation of `peak`. null if the maker publishes the peak, or if it was measured."""
     measured: Measurements | None = None
-    """Measurements of this machine. null: not measured."""
+    """Measurements of this machine. null if the device has not been measured."""
     source: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Data sheets and pages of the maker. If their figures were read elsewhere, that place is listed, too."""
+    """Data sheets and web pages of the maker. If the figures were read elsewhere, that place is listed, too."""
     certainty: Certainty = "from memory"
     """Certainty of the figures.
 
-    verified: read in the maker's own text. secondary: from transcriptions of it. from memory: unchecked.
+    verified: read in the maker's own text. secondary: read in transcriptions of that text. from memory: unchecked.
     """
     notes: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Notes on widely quoted figures that mean something else."""
+    """Notes on widely quoted figures that have a different meaning."""
     count: Count = 1
-    """Number of devices, as in h100x8."""
+    """Number of devices: 8 for h100x8."""
 
     def speed(self, number_format: NumberFormat) -> float:
-        """Return operations per second of one device in this format, or in the format that it uses instead."""
+        """Return the operations per second of one device in this format, or in the format that the device uses in its
+        place."""
         return next(self.peak[known] for known in (number_format, *_INSTEAD[number_format]) if known in self.peak)
 
     def rates(self, name: PassName, number_format: NumberFormat) -> Rates | None:
-        """Return the rates of a pass in this format; None if they were not measured."""
+        """Return the rates of a pass in this format, or None if they were not measured."""
         return self.measured.passes.get(name, {}).get(number_format) if self.measured else None
 
     @property
@@ -167,21 +177,21 @@ class Hardware(Base):
 
     @property
     def servers(self) -> int:
-        """Number of servers that `count` devices need."""
+        """Number of servers that hold `count` devices."""
         return -(-self.count // self.devices_per_server)
 
 
 def hardware() -> Iterator[tuple[str, Hardware]]:
-    """Yield the name and the device for each device that comes with archlab."""
+    """Yield the name and the description of each device that comes with archlab."""
     for name, file in devices().items():
         yield name, _read(file)
 
 
 def load_hardware(name: str) -> Hardware:
-    """Load a device by name, `this` machine as it was measured, or a YAML file of your own.
+    """Load a device by name, `this` machine as measured, or a YAML file. `h100x8` means 8 devices of h100.
 
-    `h100x8` means 8 devices of h100. Names are compared like those of presets.
-    Raise UserError if the name is unknown or this machine has not been measured yet.
+    Names are compared like those of presets. Raise UserError if the name is unknown or this machine has not been
+    measured.
     """
     if file := _file_of(name):
         try:
@@ -218,9 +228,9 @@ def _read(file: Path | Traversable) -> Hardware:
 
 
 def this_machine() -> Path:
-    """Return the file with this machine's measurements.
+    """Return the path of this machine's measurements.
 
-    It is named after the host, because several machines may share the cache folder.
+    The file is named after the host, because several machines may share the cache folder.
     """
     host = re.sub(r"[^\w.-]", "_", platform.node()) or THIS
     return cache_folder() / "hardware" / f"{host}.yaml"

@@ -1,4 +1,4 @@
-"""Memory in bytes: weights, caches and states of layers, and a training step on one device."""
+"""Memory in bytes: weights, caches and recurrent states, and a training step on one device."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -17,11 +17,11 @@ from archlab.pricing.work import before_layers
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
-"""Bytes per number of each format."""
+"""Bytes per number in each format."""
 
 
 class TrainingMemory(Base):
-    """Bytes of a training run that do not depend on the batch: float32 weights, gradients and optimizer state.
+    """Training memory that does not depend on the batch: float32 weights, gradients and optimizer state, in bytes.
 
     Activations are not included: they depend on the kernels, on recomputation and on the batch.
     """
@@ -29,7 +29,10 @@ class TrainingMemory(Base):
     weights: int
     gradients: int
     optimizer: int
-    """Running means of the gradient and of its square. Muon keeps no mean of squares for the matrices it updates."""
+    """Bytes of the running means of the gradient and its square.
+
+    Muon keeps no mean of squares for the matrices it updates.
+    """
 
     @computed_field
     @property
@@ -38,12 +41,12 @@ class TrainingMemory(Base):
 
 
 def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the cache bytes of one more token in all layers, as long as no window is full."""
+    """Return the bytes that one more token adds to the caches of all layers, as long as no window is full."""
     return kv_cache_bytes(model, context=1, bytes_each=bytes_each)
 
 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the cache bytes (keys and values, or latents) of `batch` sequences of `context` tokens.
+    """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens.
 
     A layer caches no more tokens than its window.
     """
@@ -51,12 +54,12 @@ def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each:
 
 
 def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the bytes of the recurrent states of `batch` sequences. They do not depend on the sequence length."""
+    """Return the bytes of the recurrent states of `batch` sequences. The sequence length does not change them."""
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if not tensor.per_token)
 
 
 def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
-    """Yield each tensor that layers keep for one sequence, and the number of layers with such a tensor."""
+    """Yield each tensor that layers keep for one sequence, and the number of layers that have such a tensor."""
     if sees_as(model, "two_sided"):
         return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
@@ -65,7 +68,7 @@ def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]
 
 
 def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
-    """Return 16 bytes per parameter, or 12 per parameter of a matrix that Muon updates.
+    """Return the training memory: 16 bytes per parameter, or 12 for a parameter that Muon updates.
 
     An optimizer from a plug-in is counted like AdamW.
     """
@@ -75,32 +78,36 @@ def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
 
 
 def bytes_saved_by_optimizer(optimizer: Optimizer) -> int:
-    """Return the bytes per parameter of a matrix that this optimizer saves compared with AdamW."""
+    """Return the bytes per matrix parameter that an optimizer saves compared with AdamW."""
     return BYTES["float32"] if isinstance(optimizer, Muon) else 0
 
 
 # --- a training step --------------------------------------------------------------------------------------
 
 LOGITS_HELD = 4
-"""Number of float32 values kept per logit: the logit, its log-softmax, and the gradients of both."""
+"""Number of float32 values kept per logit: the logit, its log-softmax, and their two gradients."""
 
 
 class StepMemory(Base):
-    """Bytes of a micro-batch."""
+    """Memory of a training step that processes one micro-batch at a time, in bytes."""
 
     activations: int
-    """Bytes that layers keep for the backward pass, and the hidden states with their gradient."""
+    """Bytes that layers keep for the backward pass, plus the hidden states with their gradient."""
     recomputed_activations: int
-    """Same as `activations` with recomputation: layers keep only their inputs and recompute the rest one by one."""
+    """Activation bytes with recomputation: layers keep only their inputs and recompute the rest, one layer at a
+    time."""
     logits: int
-    """Logits of the tokens that the loss processes at once, plus the head's gradient if the loss works in pieces."""
+    """Bytes of the logits that the loss processes at once.
+
+    If it processes them in chunks, the gradient of the head is included.
+    """
     peak: int
-    """Peak memory, including weights and optimizer state. Python and torch themselves are not counted."""
+    """Peak memory in bytes, including weights and optimizer state, but not Python and torch themselves."""
     recomputed_peak: int
-    """Same as `peak`, with recomputation of layers."""
+    """Peak memory in bytes with recomputation of layers."""
 
     def peak_of(self, *, recompute: bool) -> int:
-        """Return the peak with or without recomputation (`train.recompute`)."""
+        """Return the peak memory in bytes, with or without recomputation (`train.recompute`)."""
         return self.recomputed_peak if recompute else self.peak
 
 
@@ -151,7 +158,7 @@ def step_memory(
 def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str) -> int:
     """Return the bytes of the logits that the loss processes at once.
 
-    If the loss works in several pieces, the accumulated gradient of the head's matrix is included.
+    If the loss works in several chunks, the accumulated gradient of the head's matrix is included.
     """
     rows = min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
     kept = LOGITS_HELD + bool(model.head.softcap)  # tanh keeps its output for its gradient
@@ -177,18 +184,18 @@ def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
 
 
 def bytes_before(model: ModelConfig, model_pass: Pass) -> float:
-    """Return the bytes kept before the layers: by the embedding and by positions that all layers share."""
+    """Return the bytes kept before the layers: by the embedding, and by positions that all layers share."""
     return sum(operation.saved for operation in before_layers(model, model_pass))
 
 
 def bytes_after(model: ModelConfig, model_pass: Pass) -> float:
-    """Return the bytes kept after the layers: by the final norm, and the hidden states with their gradient."""
+    """Return the bytes kept after the layers: by the final norm, and for the hidden states with their gradient."""
     norm = sum(operation.saved for operation in model_pass.norm(final_norm(model), model.d_model))
     return norm + 2 * model_pass.rows * model.d_model * FLOAT32_BYTES
 
 
 def saved_bytes(layers: Mapping[LayerConfig, int], model_pass: Pass, *, recompute: bool) -> SavedBytes:
-    """Return the bytes kept by `layers`, a mapping from each distinct layer to the number of its copies.
+    """Return the bytes that `layers` keep. `layers` maps each distinct layer to the number of its copies.
 
     With `recompute`, a layer keeps only its input; the rest is in memory for one layer at a time.
     """

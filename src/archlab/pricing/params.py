@@ -1,4 +1,4 @@
-"""Parameter counts by part, from resolved layers. They equal what `archlab.Decoder` allocates."""
+"""Parameter counts by part of the model, from resolved layers. They equal what `archlab.Decoder` allocates."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from archlab.config.model_schema import ModelConfig
 
 
 class Parameters(Base):
-    """Number of parameters by part: the parts named here, and those that components name.
+    """Parameter counts by part of the model: the fields below, and the parts that components name.
 
     A tied head is counted only once, as the embedding.
     """
@@ -20,31 +20,30 @@ class Parameters(Base):
     __pydantic_extra__: dict[str, int] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     embedding: int
-    """Token embedding, with the projection that widens it."""
+    """Parameters of the token embedding, including the projection that widens it."""
     positions: int
-    """Learned positions: vectors added to the embedding, or biases added to the scores of queries and keys."""
+    """Parameters of learned positions: vectors added to the embedding, or biases added to the attention scores."""
     norms: int
     """Weights and biases of all norms, including the final norm."""
     head: int
-    """Matrix of an untied head, the projection before the head, and the bias of the logits."""
+    """Parameters of an untied head, of the projection before the head, and of the bias on the logits."""
     idle: int
-    """Number of these parameters that a token does not use: experts that it is not sent to."""
+    """Parameters that one token does not use, because it is not routed to their experts."""
     matrices: int
-    """Number of these parameters in matrices of layers, which Muon updates.
+    """Parameters in the weight matrices of layers, which Muon updates.
 
-    Embedding tables, biases, norms and convolutions are not included.
+    Embedding tables, biases, norms and convolutions do not count.
     """
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the parts that add up to `total`, in the order of the model."""
+        """Return the counts that add up to `total`, in the order of the model."""
         before = {"embedding": self.embedding, "positions": self.positions}
         return {**before, **self.__pydantic_extra__, "norms": self.norms, "head": self.head}
 
     @computed_field
     @property
     def total(self) -> int:
-        """Total number of parameters."""
         return sum(self.parts.values())
 
     @computed_field

@@ -1,4 +1,4 @@
-"""Division of a training run among devices, and of layers among the stages of a pipeline."""
+"""Division of a training run among devices, and of layers among pipeline stages."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ class Parallel:
 
     @property
     def replicas(self) -> int:
-        """Number of parts that the batch is cut into."""
+        """Number of parts that the batch is divided into: replicas times shards."""
         return self.replicate * self.shard
 
     def within(self, way: str) -> int:
@@ -82,26 +82,27 @@ class Cut:
     """Division of the layers into pipeline stages."""
 
     layers: tuple[range, ...]
-    """Indices of the layers of each stage."""
+    """Layer indices of each stage."""
     work: tuple[float, ...]
-    """FLOPs of a forward pass per stage. The last stage includes the head."""
+    """FLOPs of a forward pass through each stage. The last stage includes the head."""
 
     @cached_property
     def slowest(self) -> int:
-        """Index of the stage with the most work. All other stages wait for it."""
+        """Index of the stage with the most work. All other stages wait for this one."""
         return max(range(len(self.work)), key=self.work.__getitem__)
 
     @property
     def unevenness(self) -> float:
         """Work of the slowest stage divided by the mean of all stages.
 
-        A pipeline takes this many times as long as one whose stages are even.
+        A pipeline takes this many times as long as one with even stages.
         """
         return self.work[self.slowest] * len(self.work) / sum(self.work)
 
 
 def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
-    """Return the cut into `n_stages` stages whose slowest stage has the least work, for sequences of `tokens` tokens.
+    """Return the division into `n_stages` stages whose slowest stage has the least work, for sequences of `tokens`
+    tokens.
 
     The other stages are as even as that allows. Raise UserError if there are fewer layers than stages.
     """
@@ -118,7 +119,10 @@ def _total(operations: Iterable[Operation]) -> float:
 
 
 def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
-    """Return the cut of layers with the given amounts of work, followed by a head with work `after`."""
+    """Return the division whose slowest stage has the least work.
+
+    `work` is the work of each layer, and `after` that of the head, which follows the layers.
+    """
     before = [0.0, *accumulate(work)]
     low, high = 0.0, before[-1] + after
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Time of passes on a device: the best case from its peaks (Williams 2009), or an estimate from measured operations."""
+"""Time of a pass on a device: the best case from the peaks (Williams 2009), or an estimate from measured operations."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -14,22 +14,22 @@ class RooflineEstimate(Base):
 
     seconds: float
     tokens_per_second: float
-    """Tokens per second. In a decoding step, the tokens of all sequences are counted together."""
+    """Tokens per second. In a decoding step, the tokens of all sequences count."""
     flops_per_byte: float
     """FLOPs of matrix products per byte, over the whole pass."""
     ridge: float
-    """FLOPs per byte at which computing takes as long as memory traffic. Below it, memory is the bottleneck."""
+    """FLOPs per byte at which computing takes as long as memory traffic. Below this value, memory is the bottleneck."""
     limit: Literal["compute", "memory"]
-    """Bottleneck that takes most of the time."""
+    """Resource that takes most of the time."""
     of_peak: float
-    """FLOPs of matrix products, divided by the FLOPs that the device could do in the same time."""
+    """FLOPs of matrix products, divided by the FLOPs that the device could compute in the same time at peak speed."""
     seconds_by_kind: dict[OperationKind, float]
 
 
 def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> RooflineEstimate:
     """Return the best case (roofline) for a pass.
 
-    Each kind of operation takes the longer of two times: its matrix FLOPs at peak speed, or its bytes at full memory
+    The time of each kind of operation is the longer of two: its matrix FLOPs at peak speed, or its bytes at full memory
     bandwidth. Nothing else takes time, and no two kinds overlap. A compiled model moves fewer bytes than are counted,
     because a compiler fuses operations. A real device reaches neither its peak nor its full bandwidth.
     """
@@ -59,24 +59,27 @@ def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberForma
 class MeasuredEstimate(Base):
     """Time of one pass on a machine whose operations were timed.
 
-    Each kind of operation has a price per FLOP, per byte and per call.
+    Each kind of operation has a cost per FLOP, per byte and per call.
     """
 
     seconds: float
     tokens_per_second: float
-    """Tokens per second. In a decoding step, the tokens of all sequences are counted together."""
+    """Tokens per second. In a decoding step, the tokens of all sequences count."""
     seconds_by_kind: dict[OperationKind, float]
     latency: float
-    """Seconds of fixed cost per operation, however little it computes. Depth adds to it, but width does not."""
+    """Fixed cost of all operations, in seconds, however little they compute.
+
+    It grows with depth, but not with width.
+    """
 
 
 def untimed(passed: Iterable[Work], rates: Rates) -> list[OperationKind]:
-    """Return the kinds of operations in this pass that no measured model had."""
+    """Return the kinds of operations in this pass that did not occur in any measured model."""
     return [work.kind for work in passed if work.kind not in rates.by_kind]
 
 
 def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEstimate:
-    """Return the estimated time of a pass. It must not have untimed kinds of operations."""
+    """Return the estimated time of a pass, which must not contain untimed kinds of operations."""
     passed = list(passed)
     by_kind: dict[OperationKind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
     seconds = sum(by_kind.values())
@@ -87,9 +90,9 @@ def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEsti
 
 
 def features(work: Work) -> tuple[float, float, float, float]:
-    """Return the amounts that have a price, in the order of the fields of `Rate`.
+    """Return the quantities that have a cost, in the order of the fields of `Rate`.
 
-    Only FLOPs of matrix products count. Other operations compute little per number, so moving the numbers takes the
+    Only FLOPs of matrix products count. Other operations compute little per number, so memory traffic determines their
     time.
     """
     flops = work.flops if work.kind in OF_MATRICES else 0.0

@@ -1,4 +1,5 @@
-"""Everything that can be counted about a config without building the model, and whether a device can serve it."""
+"""Everything that can be computed from a config without building the model, and whether a device can serve the
+model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,46 +46,49 @@ class Cost(Base):
     """
 
     context: int
-    """Tokens per served sequence, for the forward pass and for the cache."""
+    """Tokens per served sequence, in the forward pass and in the cache."""
     max_seq_len: int
-    """Longest sequence that the model is built for (`model.max_seq_len`). A longer `context` is still counted."""
+    """Maximum sequence length of the model (`model.max_seq_len`).
+
+    FLOPs and bytes are also computed for a longer `context`.
+    """
     batch: int
     """Number of sequences in the cache."""
     dtype: Format
-    """Format of the cache and weights in serving, and of matrix products in training.
+    """Number format of the cache and the weights in serving, and of matrix products in training.
 
-    The residual stream and the weights are float32 in training.
+    In training, the residual stream and the weights are float32.
     """
     parameters: Parameters
     forward_flops: FlopsPerToken
-    """FLOPs per token of a forward pass over `context` tokens, by part. Only visible pairs of tokens count."""
+    """FLOPs per token of a forward pass over `context` tokens, by part of the model. Only visible pairs count."""
     training_window: int
-    """Tokens per training sequence (`train.seq_len`). The served context does not change it."""
+    """Tokens per training sequence (`train.seq_len`). The served context does not change this value."""
     training_flops_per_token: float
-    """FLOPs per token of forward and backward pass in a training sequence. Only visible pairs of tokens count."""
+    """FLOPs per token of the forward and backward pass on a training sequence. Only visible pairs count."""
     computed_training_flops_per_token: float
-    """Same as `training_flops_per_token`, plus hidden pairs of tokens that the kernel multiplies anyway."""
+    """FLOPs per token of the forward and backward pass, including hidden pairs that the kernel multiplies anyway."""
     training_tokens: int | None
-    """Number of training tokens: the whole batches in `train.tokens`. null if `train.tokens` is not set."""
+    """Number of training tokens: `train.tokens`, rounded down to whole batches. null if `train.tokens` is not set."""
     training_flops: float | None
     """FLOPs of the whole training run. Only visible pairs count. null if `training_tokens` is null."""
     kv_bytes_per_token: int
-    """Cache bytes of one more token in all layers, as long as no window is full."""
+    """Bytes that one more token adds to the caches of all layers, as long as no window is full."""
     kv_cache_bytes: int
-    """Cache bytes of the whole batch at that context. A layer caches at most its window."""
+    """Cache bytes of the whole batch for this context. A layer caches at most its window."""
     recurrent_bytes: int
-    """Bytes of the recurrent states of the whole batch. They do not depend on the context."""
+    """Bytes of the recurrent states of the whole batch. The context does not change them."""
     weight_bytes: int
     """Bytes of the weights in serving."""
     read_bytes_per_decoded_token: int | None
     """Bytes read by one decoding step of one sequence: active weights, cache and recurrent states.
 
-    null if a layer attends to both sides, because such a model cannot decode from a cache.
+    null if a layer attends in both directions, because such a model cannot decode from a cache.
     """
     training_memory: TrainingMemory
-    """Memory of training without activations and logits."""
+    """Training memory without activations and logits."""
     step_memory: StepMemory
-    """Memory of a training step: activations and logits, and the peak of the step."""
+    """Memory of a training step: activations, logits, and the peak of the step."""
     work: dict[PassName, list[Work]]
     """Work of each pass by kind of operation. Only visible pairs of tokens count.
 
@@ -93,18 +97,18 @@ class Cost(Base):
     - decoding: One more token of each sequence at that context. It is missing if the model cannot decode from a cache.
     """
     products: dict[PassName, dict[str, Work]]
-    """Products with weights from `work`, by the part of the model that they belong to."""
+    """Matrix products with weights in `work`, by part of the model."""
     computed_work: dict[PassName, list[Work]]
-    """Same as `work`, plus hidden pairs of tokens that CPU kernels compute."""
+    """Work of each pass like `work`, plus hidden pairs that CPU kernels compute anyway."""
     tokens: dict[PassName, int]
-    """Number of new tokens in each of these passes."""
+    """Number of new tokens in each pass of `work`."""
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
-    """Count parameters, FLOPs and bytes of a config from its resolved layers.
+    """Compute parameters, FLOPs and bytes of a config from its resolved layers.
 
-    `context` defaults to the training sequence length (`train.seq_len`).
-    Raise UserError if it is longer than the table of learned positions.
+    `context` defaults to the training sequence length (`train.seq_len`). Raise UserError if it is longer than the table
+    of learned positions.
     """
     model, train = config.model, resolve_train(config)
     context = context or train.seq_len
@@ -145,7 +149,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
 
 
 def training_pass(config: Config, dtype: Format) -> Pass:
-    """Return the pass of a training step of `train.batch_tokens`, as its kernels compute it."""
+    """Return the pass of a training step of `train.batch_tokens` tokens, counting what its kernels compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
@@ -181,7 +185,7 @@ def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterato
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:
-    """Return the bytes of weights, cache and states; those of activations are negligible."""
+    """Return the bytes of weights, cache and states. Activations are negligible."""
     step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
 
@@ -192,14 +196,14 @@ class Room(Base):
     needed: int
     """Bytes of weights, cache and recurrent states."""
     memory: int
-    """Bytes of memory of the device."""
+    """Memory of the device in bytes."""
     fits: bool
     texts: int | None
-    """Number of sequences of that context that would fit. null: any number, because nothing is cached."""
+    """Maximum number of sequences of this context that fit. null if any number fits, because nothing is cached."""
 
 
 def room(costs: Cost, device: Hardware) -> Room:
-    """Compare the memory for serving with that of one device, as its driver prints it."""
+    """Compare the memory needed for serving with the memory of one device, as its driver prints it."""
     kept = costs.kv_cache_bytes + costs.recurrent_bytes
     left, needed = device.memory - costs.weight_bytes, costs.weight_bytes + kept
     texts = max(0, left * costs.batch // kept) if kept else None if left >= 0 else 0

@@ -1,7 +1,7 @@
 """Training divided among several devices: memory of each device, bytes sent, and time.
 
-Training is in mixed precision: bfloat16 products with float32 weights. All stages of a pipeline are counted, and the
-stage with the most memory is shown.
+Training uses mixed precision: bfloat16 products with float32 weights. All pipeline stages are computed, and the stage
+with the most memory is reported.
 """
 
 import math
@@ -35,50 +35,53 @@ from archlab.pricing.pass_time import ideal
 from archlab.pricing.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 
 OWNED = 4 * FLOAT32_BYTES
-"""Bytes per parameter: weight, gradient and AdamW's two averages."""
+"""Bytes per parameter: weight, gradient and AdamW's two running means."""
 PLAN_FORMAT: Format = "bfloat16"
 """Number format of matrix products."""
 SHORT = BYTES[PLAN_FORMAT]
-"""Bytes of a weight in a product, and of a number of the residual stream that is sent."""
+"""Bytes per weight in a matrix product, and per number of the residual stream that is sent."""
 
 TOKENS_OF_A_STEP = 2**20
 """Tokens per step if the config does not set the batch size."""
 
 
 class TrainingPlan(Base):
-    """Training of one config divided among devices of one kind."""
+    """Training of one config, divided among devices of one kind."""
 
     batch_tokens: int
-    """Tokens of a step, over all devices."""
+    """Tokens per step, over all devices."""
     recomputes: bool
-    """Whether layers keep only their inputs and run again in the backward pass."""
+    """Whether layers keep only their inputs and are recomputed in the backward pass."""
     micro_batch: int
     """Number of sequences that a replica processes at a time."""
     memory: dict[str, int]
     """Bytes by purpose, on the device that needs the most memory."""
     fits: bool
     largest_micro_batch: int
-    """Most sequences that a replica can process at a time. It divides the sequences of a step. 0: not even one fits."""
+    """Maximum number of sequences that a replica can process at a time. It divides the number of sequences per step.
+
+    0 means that not even one sequence fits.
+    """
     sent: dict[str, int]
     """Bytes that a device sends in one step, by dimension of parallelism."""
     stages: list[int]
-    """Number of layers in each pipeline stage, cut so that the slowest stage has the least work."""
+    """Number of layers in each pipeline stage. The division minimizes the work of the slowest stage."""
     bubble: float
-    """Share of the time that a device of the pipeline waits for the others."""
+    """Fraction of the time that a device of the pipeline waits for the others."""
     computing: float
     """Best-case seconds of computing in a step, including the pipeline bubble."""
     sending: float
-    """Seconds to send all of `sent` at full link speed. The overlap with computing depends on the program."""
+    """Seconds to send all of `sent` at full link speed. The program determines how much overlaps with computing."""
 
     @computed_field
     @property
     def total_memory(self) -> int:
-        """Total bytes on that device."""
+        """Bytes in total, on the device that needs the most memory."""
         return sum(self.memory.values())
 
     @property
     def step(self) -> float:
-        """Best-case seconds of a step: computing and sending overlap completely."""
+        """Best-case seconds of a step, in which computing and sending overlap completely."""
         return max(self.computing, self.sending)
 
 
@@ -88,9 +91,9 @@ class _Batch:
 
     texts: int
     tokens: int
-    """Tokens of each sequence."""
+    """Tokens per sequence."""
     micro: int
-    """Sequences in a micro-batch."""
+    """Sequences per micro-batch."""
 
     @property
     def n_micro_batches(self) -> int:
@@ -99,7 +102,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Layers of one pipeline stage. A stage is one device, or a tensor group in its place."""
+    """Layers of one pipeline stage. A stage is one device or one tensor group."""
 
     model: ModelConfig
     layers: Counter[LayerConfig]
@@ -107,21 +110,24 @@ class _Stage:
     index: int
     n_stages: int
     optimizer_saves: int
-    """Bytes per parameter of a matrix that the optimizer saves compared with AdamW."""
+    """Bytes per matrix parameter that the optimizer saves compared with AdamW."""
 
     @property
     def is_first(self) -> bool:
-        """Whether the stage has the embedding."""
+        """Whether the stage contains the embedding."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the stage has the head and the loss."""
+        """Whether the stage contains the head and the loss."""
         return self.index == self.n_stages - 1
 
     @cached_property
     def around(self) -> int:
-        """Number of parameters before or after the layers. The first and last stages both hold a tied matrix."""
+        """Number of parameters before or after the layers.
+
+        The first and the last stage each hold a copy of a tied matrix.
+        """
         counts, tied = parameters(self.model), self.model.head.tied
         before = counts.embedding + shared_positions(self.model)
         after = counts.head + outer_norms(self.model)
@@ -135,7 +141,7 @@ class _Stage:
         return sum(n * layer.held_by_one(tensor) for layer, n in self.layers.items()) + self.around / tensor
 
     def in_matrices(self, tensor: int) -> float:
-        """Return how many of these parameters are in matrices of layers. Each matrix is cut evenly."""
+        """Return the number of these parameters in weight matrices of layers. Each matrix is divided evenly."""
         return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
@@ -155,8 +161,8 @@ class _Stage:
 def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> TrainingPlan:
     """Plan training steps of `train.batch_tokens` tokens (default: 2^20).
 
-    Each replica processes `train.micro_batch_tokens` tokens at a time (default: one sequence).
-    Raise UserError if something cannot be divided.
+    Each replica processes `train.micro_batch_tokens` tokens at a time (default: one sequence). Raise UserError if
+    something cannot be divided evenly.
     """
     model = config.model
     _check(model, parallel)
@@ -208,7 +214,10 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
 
 
 def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_Stage]:
-    """Return the distinct stages. Only the first of several equal stages is kept: it starts the most micro-batches."""
+    """Return the distinct stages.
+
+    Only the first of several equal stages is kept, because it starts the most micro-batches.
+    """
     layers = layer_configs(model)
     stages: dict[object, _Stage] = {}
     for i, indices in enumerate(pipeline.layers):
@@ -241,8 +250,11 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
 
 def _gathered(stage: _Stage, tensor: int) -> int:
-    """Return the bytes of gathered weights: the layer in use with its gradient, the next layer, and the weights outside
-    the layers, which stay gathered."""
+    """Return the bytes of gathered weights.
+
+    They are those of the current layer with its gradient, of the next layer, and of all weights outside the layers,
+    which stay gathered.
+    """
     largest = max(layer.held_by_one(tensor) for layer in stage.layers)
     around = stage.around / tensor
     return math.ceil(SHORT * (2 * largest + around) + FLOAT32_BYTES * max(largest, around))

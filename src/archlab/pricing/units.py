@@ -1,4 +1,4 @@
-"""Formatting of large numbers for readers."""
+"""Formatting of large numbers for display."""
 
 _DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
 _DECIMAL_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -11,7 +11,7 @@ def si(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """Format like `si`, but with B for 10^9, as is usual for parameters: `8.03B`."""
+    """Format like `si`, but with B for 10^9, as is usual for parameter counts: `8.03B`."""
     return si(value).replace("G", "B")
 
 
@@ -26,7 +26,7 @@ def decimal(n_bytes: float) -> str:
 
 
 def length(tokens: int) -> str:
-    """Format a number of tokens exactly: 131072 -> `128Ki`, 8000 -> `8,000`. Multiples of 1,000 stay decimal."""
+    """Format a token count exactly: 131072 -> `128Ki`, 8000 -> `8,000`. Multiples of 1,000 stay decimal."""
     for size, prefix in ((2**20, "Mi"), (2**10, "Ki")):
         if tokens % size == 0 and tokens % 1000:
             return f"{tokens // size:,}{prefix}"

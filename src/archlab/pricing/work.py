@@ -32,25 +32,26 @@ _Key = TypeVar("_Key")
 PassName = Literal["training", "prefill", "decoding"]
 
 BACKWARD = 2
-"""Cost of the backward pass in forward passes: one product for the gradient of the inputs, one for the weights."""
+"""Cost of the backward pass in forward passes: one product for the gradient of the inputs, one for that of the
+weights."""
 
 LOSS_FLOPS = 6
-"""FLOPs per logit: subtract the maximum, exp, sum and divide, plus two for the gradient."""
+"""FLOPs per logit: subtract the maximum, exp, sum and divide; two more for the gradient."""
 
 LOSS_NUMBERS = 6
 """Numbers read or written per logit.
 
-Forward: the logit is read and its log-softmax written. Backward: the gradient of the log-softmax is written, both are
-read, and the gradient of the logit is written.
+Forward pass: the logit is read, and its log-softmax is written. Backward pass: the gradient of the log-softmax is
+written, both are read, and the gradient of the logit is written.
 """
 
 OPTIMIZER_FLOPS = 16
-"""FLOPs per parameter: AdamW's two averages, root, quotient and decay, and the norm for gradient clipping."""
+"""FLOPs per parameter: AdamW's two running means, root, quotient and decay, and the norm for gradient clipping."""
 
 OPTIMIZER_NUMBERS = 10
-"""float32 numbers read or written per parameter.
+"""Number of float32 values read or written per parameter.
 
-AdamW reads the weight, the gradient and two averages, and writes all but the gradient. Gradient clipping reads the
+AdamW reads the weight, the gradient and two running means, and writes all but the gradient. Gradient clipping reads the
 gradient for its norm, then reads and writes it again.
 """
 
@@ -65,11 +66,11 @@ class Work(Base):
     weight_bytes: float
     """Bytes of parameters that are read."""
     kept_bytes: float
-    """Bytes read from caches and states that earlier passes kept."""
+    """Bytes read from caches and states that earlier passes wrote."""
     moved_bytes: float
     """Bytes of activations, gradients and optimizer state that are read or written."""
     large_bytes: float
-    """Part of `moved_bytes` that belongs to operations which create tensors of at least 32 MiB on a CPU.
+    """Bytes of `moved_bytes` that belong to operations which create tensors of at least 32 MiB on a CPU.
 
     The C library requests memory from the operating system for each of these tensors. This takes longer than filling
     the tensor.
@@ -87,7 +88,10 @@ class Work(Base):
 
 
 def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Iterator[Operation]:
-    """Yield the operations of a pass. `logits`: `all` for all new tokens, or `last` for the last of each sequence."""
+    """Yield the operations of a pass.
+
+    `logits` is `all` for all new tokens, or `last` for the last token of each sequence.
+    """
     yield from before_layers(model, model_pass)
     for layer, n in distinct_layers(model).items():
         yield from (operation.repeated(n) for operation in layer.work(model_pass))
@@ -95,7 +99,7 @@ def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Ite
 
 
 def before_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
-    """Yield the operations before the layers: embedding, the positions added to it, and its norm."""
+    """Yield the operations before the layers: the embedding, the positions added to it, and its norm."""
     width, d = model.embedding.width or model.d_model, model.d_model
     # Reading the rows of a tied matrix is counted in the head, which reads all of them.
     rows = 0 if model.head.tied else model_pass.rows * width * model_pass.bytes_each
@@ -150,7 +154,6 @@ def loss(model: ModelConfig, model_pass: Pass) -> Operation:
 
 
 def update(n_parameters: float) -> Operation:
-    """Return the operation of an AdamW update."""
     moved = OPTIMIZER_NUMBERS * n_parameters * FLOAT32_BYTES
     return Operation("optimiser", "optimiser", OPTIMIZER_FLOPS * n_parameters, moved=moved)
 
@@ -169,9 +172,9 @@ def by_kind(operations: Iterable[Operation]) -> list[Work]:
 
 
 def products_by_part(operations: Iterable[Operation]) -> dict[str, Work]:
-    """Return the totals of products with weights for each part of the model, in the order of the model.
+    """Return the totals of matrix products with weights for each part of the model, in the order of the model.
 
-    Components name their parts; the head is one more.
+    Components name their parts; the head is one more part.
     """
     return _sums((o for o in operations if o.kind == "products"), lambda o: o.part)
 
@@ -195,9 +198,10 @@ def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> 
 
 
 class FlopsPerToken(Base):
-    """FLOPs per token, averaged over the positions of one sequence, for each part that components name and for `head`.
+    """FLOPs per token, averaged over the positions of a sequence, for each part of the model.
 
-    The head goes from the last hidden state to the logits. Its FLOPs are the same whether it is tied or not.
+    Components name their parts. The part `head` maps the last hidden state to the logits. Its FLOPs are the same
+    whether it is tied or not.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -219,11 +223,11 @@ def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visibl
 
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
-    """Return the FLOPs per token of forward and backward pass: 3 times the forward pass, without recomputation."""
+    """Return the FLOPs per token of the forward and backward pass: 3 times the forward pass, without recomputation."""
     return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
 
 
 def computed_training_flops(config: Config) -> float:
-    """Return the FLOPs per token that training spends, including hidden pairs that are multiplied anyway."""
+    """Return the FLOPs per token in training, including hidden pairs that the kernel multiplies anyway."""
     train = resolve_train(config)
     return training_flops(config.model, train.seq_len, "packed" if train.document_mask else "computed")
