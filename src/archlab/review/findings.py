@@ -1,4 +1,4 @@
-"""All rules of shape, and the findings of these rules for a config."""
+"""All shape rules, and the findings of these rules for a config."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -11,11 +11,11 @@ from archlab.review.shape_rule import Case, Level, PublishedResult, Reading, Sha
 from archlab.review.warning_rules import WARNING_RULES
 
 RULES: tuple[ShapeRule, ...] = (*WARNING_RULES, *NOTE_RULES)
-"""All rules of shape, warnings first."""
+"""All shape rules, warnings first."""
 
 
 class Finding(Base):
-    """One value that breaks a rule."""
+    """Value that breaks a rule."""
 
     rule: str
     level: Level
@@ -24,14 +24,17 @@ class Finding(Base):
     field: str
     value: float
     layers: list[int]
-    """Indices of the layers. Empty if the value does not differ between layers."""
+    """Layer indices. Empty if the value is the same in all layers."""
     why: str
     sources: list[str]
-    """Sources of the rule, as keys in evidence/sources.yaml."""
+    """Sources of the rule, as keys of evidence/sources.yaml."""
     claims: list[int]
-    """Numbers of the ledger's claims about the rule."""
+    """Numbers of the claims in the ledger that concern the rule."""
     published: Distribution | None
-    """Values of published models. Only for notes, and only if at least two models are known."""
+    """Distribution of the value over published models.
+
+    Set only for notes, and only if at least two models have the value.
+    """
     others: list[str]
     """Published models that break the rule in the same direction, with their values."""
     measured: PublishedResult | None
@@ -62,7 +65,7 @@ def findings(case: Case) -> list[Finding]:
 
 
 def warnings(config: Config) -> list[str]:
-    """Return one line per warning. This is fast, because it does not read the atlas."""
+    """Return one line per warning. This is fast, because the atlas is not read."""
     return _lines(config, ("warning",))
 
 
@@ -82,13 +85,12 @@ def _line(reading: Reading, usual: Usual) -> str:
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
-    """Format indices as ranges, for example `0-2, 5`."""
     runs = [[i for _, i in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return the counts in words, for example `2 warnings, 1 note`."""
+    """Return the number of warnings and notes as text, for example `2 warnings, 1 note`."""
     counts = ((sum(finding.level == level for finding in findings), level) for level in ("warning", "note"))
     return ", ".join(f"{n or 'no'} {level}{'' if n in (0, 1) else 's'}" for n, level in counts)
 

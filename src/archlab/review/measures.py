@@ -1,4 +1,4 @@
-"""Quantities that rules measure: values of a layer, and values of a whole config."""
+"""Quantities that the rules check: values of a layer, and values of a whole config."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from archlab.review.shape_rule import Case, Reading
 
 
 def head_widths(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the width of queries and keys, and the width of values if it is different."""
+    """Yield the width of queries and keys, and the width of values if it differs."""
     match layer.attention:
         case MultiHead(head_dim=width, v_dim=v_dim):
             yield Reading("head_dim", width, "models with multi-head attention")
@@ -27,7 +27,7 @@ def head_widths(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def query_heads(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the number of query heads of any attention."""
+    """Yield the number of query heads of any kind of attention."""
     if isinstance(layer.attention, AnyAttention):
         yield Reading("n_heads", layer.attention.n_heads)
 
@@ -35,7 +35,7 @@ def query_heads(layer: LayerConfig) -> Iterator[Reading]:
 def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
     """Yield the number of KV heads if it is smaller than the number of query heads.
 
-    Latent attention has none, because all its heads share one vector.
+    Latent attention yields nothing, because all its heads share one vector.
     """
     if isinstance(layer.attention, MultiHead) and layer.attention.n_kv_heads != layer.attention.n_heads:
         yield Reading("n_kv_heads", layer.attention.n_kv_heads)
@@ -58,7 +58,7 @@ def attention_width(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the width of each kind of matrix: in an MLP, an expert or a shared expert."""
+    """Yield the width of each kind of MLP: a dense MLP, an expert or a shared expert."""
     match layer.mlp:
         case Dense(d_ff=width):
             yield Reading("d_ff", width)
@@ -77,7 +77,7 @@ def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the total width of all experts that a token passes through, relative to d_model."""
+    """Yield the total width of all experts that a token uses, relative to d_model."""
     if isinstance(layer.mlp, MoE):
         width = layer.mlp.active * layer.mlp.d_ff + (layer.mlp.shared.d_ff if layer.mlp.shared else 0)
         yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
@@ -89,50 +89,48 @@ def norms(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def stream_width(case: Case) -> Iterator[Reading]:
-    """Yield the width of the residual stream."""
     yield Reading("d_model", case.config.model.d_model)
 
 
 def vocabulary(case: Case) -> Iterator[Reading]:
-    """Yield the number of rows of the embedding."""
     yield Reading("vocab_size", case.config.model.vocab_size)
 
 
 def depth(case: Case) -> Iterator[Reading]:
-    """Yield the number of layers."""
     yield Reading("n_layers", case.config.model.n_layers)
 
 
 def aspect(case: Case) -> Iterator[Reading]:
     """Yield d_model / n_layers of models with attention.
 
-    Purely recurrent models are left out, because their layers are about half as large as the ones compared here.
+    Purely recurrent models are left out, because their layers are about half as large as those of models with
+    attention.
     """
     if any(isinstance(layer.attention, AnyAttention) for layer, _ in case.layers.values()):
         yield Reading("d_model / n_layers", case.config.model.d_model / case.config.model.n_layers)
 
 
 def vocabulary_share(case: Case) -> Iterator[Reading]:
-    """Yield the share of the embedding and of an untied head in all parameters."""
+    """Yield the fraction of all parameters that are in the embedding and in an untied head."""
     counted = case.counted
     yield Reading("embedding and head / all parameters", (counted.embedding + counted.head) / counted.total)
 
 
 def head_share(case: Case) -> Iterator[Reading]:
-    """Yield the share of an untied head in all parameters; 0 if the head is tied to the embedding."""
+    """Yield the fraction of all parameters that are in an untied head; 0 if the head is tied to the embedding."""
     own = 0 if case.config.model.head.tied else case.counted.head
     yield Reading("untied head / all parameters", own / case.counted.total)
 
 
 def stages(case: Case) -> Iterator[Reading]:
-    """Yield the work of the slowest stage divided by the mean, for the best cut of the layers into pipeline stages."""
+    """Yield the work of the slowest pipeline stage divided by the mean of all stages, for the best division of the
+    layers."""
     if case.cut:
         field = f"slowest of {case.pipeline} stages / mean"
         yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))
 
 
 def dropout(case: Case) -> Iterator[Reading]:
-    """Yield the largest dropout rate of the model."""
     rates = [rate for layer, _ in case.layers.values() for rate in (layer.dropout.attention, layer.dropout.branch)]
     yield Reading("dropout", max(case.config.model.dropout.embedding, *rates))
 
@@ -143,7 +141,7 @@ def weight_decay(case: Case) -> Iterator[Reading]:
 
 
 def post_norm_warmup(case: Case) -> Iterator[Reading]:
-    """Yield the warm-up of a model that has a post-norm layer."""
+    """Yield the length of the learning-rate warm-up if the model has a post-norm layer."""
     norms = [layer.norm for layer, _ in case.layers.values()]
     if any("stream" in norm.slots for norm in norms):
         yield Reading("train.warmup of a post-norm model", resolve_train(case.config).warmup)

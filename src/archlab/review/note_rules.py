@@ -23,7 +23,7 @@ _ANDRIUSHCHENKO = ("andriushchenko2023", "values read from a plot")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
-    """Return the usual vocabulary size for a number of languages. None gives the whole range."""
+    """Return the usual range of vocabulary sizes for a number of languages. None returns the whole range."""
     match languages:
         case None:
             return Between(30_000, 270_000)

@@ -1,4 +1,4 @@
-"""Comparison of a value with those of published models."""
+"""Comparison of a value with the values of published models."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -34,15 +34,16 @@ def published() -> tuple[tuple[PublishedModel, Case], ...]:
 
 
 NEAR = 2
-"""Factor for models of about the same size: they have from half to twice as many active parameters."""
+"""Factor for models of about the same size: their number of active parameters is between half and twice that of the
+model."""
 _FEWEST = 5
-"""Minimum number of models from which a usual range is taken."""
+"""Minimum number of models that define a usual range."""
 
 
 def near(case: Case) -> list[tuple[PublishedModel, Case]]:
     """Return published models of about the same size that archlab can build.
 
-    Other models are left out, because the atlas has only a part of their settings.
+    Other models are left out, because the atlas contains only a part of their settings.
     """
     size = case.counted.active
     buildable = ((entry, other) for entry, other in published() if entry.about.buildable)
@@ -50,21 +51,21 @@ def near(case: Case) -> list[tuple[PublishedModel, Case]]:
 
 
 def near_in_words(case: Case) -> str:
-    """Return the range of sizes in words, for example `from 500M to 2B parameters`."""
+    """Return the size range as text, for example `from 500M to 2B parameters`."""
     low, high = (count(size) for size in (case.counted.active / NEAR, case.counted.active * NEAR))
     return f"from {low} to {high} active parameters" if case.counted.idle else f"from {low} to {high} parameters"
 
 
 @dataclass(frozen=True)
 class RangeNear:
-    """Usual range of a measure: the range among published models of about the same size."""
+    """Usual range of a quantity: its range among published models of about the same size."""
 
     measure: Measure
     from_zero: bool = False
     """Whether the range begins at 0 instead of the smallest value."""
 
     def __call__(self, case: Case) -> Between | None:
-        """Return the range for this case; None if there are too few models of its size."""
+        """Return the range for this case, or None if there are too few models of about the same size."""
         models = [values for _, other in near(case) if (values := [reading.value for reading in self.measure(other)])]
         if len(models) < _FEWEST:
             return None
@@ -72,7 +73,7 @@ class RangeNear:
 
 
 class Published:
-    """Published models of the atlas, except the model that is reviewed."""
+    """Published models of the atlas, except the model under review."""
 
     def __init__(self, judged: Case) -> None:
         self._judged = judged
@@ -82,7 +83,8 @@ class Published:
         return [(entry, case) for entry, case in models if entry.config.model != self._judged.config.model]
 
     def distribution(self, rule: ShapeRule, reading: Reading) -> Distribution | None:
-        """Return the distribution of the value over models of the same kind; None if fewer than two have it."""
+        """Return the distribution of the value over models of the same kind, or None if fewer than two have the
+        value."""
         per_model = ([r.value for r in readings if _alike(r, reading)] for _, readings in self._readings(rule))
         values = [values[0] for values in per_model if values]
         if len(values) < 2:
@@ -92,7 +94,7 @@ class Published:
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
-        """Return models that break the rule in the same direction, the most extreme first, each with its value."""
+        """Return models that break the rule in the same direction, each with its value, the most extreme first."""
         side = usual.side(reading.value)
         names: list[tuple[float, str]] = []
         for entry, readings in self._readings(rule):

@@ -1,4 +1,4 @@
-"""Rules of shape as data (reason, sources and a change that breaks the rule), and the config that they review."""
+"""Shape rules as data (reason, sources and a change that breaks the rule), and the config under review."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ class Reading:
     """Name of the field, or of a ratio of fields."""
     value: float
     kind: str = "models"
-    """Kind of models, as a plural noun. Values of the same field and kind can be compared."""
+    """Kind of models, as a plural noun. Values of the same field and kind are comparable."""
     layers: tuple[int, ...] = ()
-    """Indices of the layers with this value. Empty if it is the same in all layers that have the field."""
+    """Indices of the layers with this value. Empty if all layers that have the field have the same value."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A config to be reviewed."""
+    """Config under review."""
 
     config: Config
     tensor: int | None = None
-    """Number of devices that share each matrix. None: unknown."""
+    """Number of devices that share each matrix. None if unknown."""
     languages: int | None = None
-    """Number of languages in the text. None: unknown."""
+    """Number of languages in the text. None if unknown."""
     pipeline: int | None = None
-    """Number of pipeline stages. None: unknown."""
+    """Number of pipeline stages. None if unknown."""
 
     @cached_property
     def layers(self) -> dict[str, tuple[LayerConfig, tuple[int, ...]]]:
-        """Mapping from layer kind to the layer and its indices."""
+        """Layer kind -> (layer, indices of its layers)."""
         layers: dict[str, tuple[LayerConfig, list[int]]] = {}
         for index, layer in enumerate(layer_configs(self.config.model)):
             layers.setdefault(layer.kind, (layer, []))[1].append(index)
@@ -53,7 +53,10 @@ class Case:
 
     @cached_property
     def cut(self) -> Cut | None:
-        """Layers of each stage; None without a pipeline. Raise UserError if there are fewer layers than stages."""
+        """Layers of each pipeline stage, or None without a pipeline.
+
+        Raise UserError if there are fewer layers than stages.
+        """
         tokens = resolve_train(self.config).seq_len
         return cut(self.config.model, tokens, self.pipeline) if self.pipeline else None
 
@@ -62,7 +65,7 @@ Measure = Callable[[Case], Iterable[Reading]]
 
 
 def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
-    """Return a measure of all layers from a measure of one layer. Indices are given only if layers differ."""
+    """Return a measure of all layers, made from a measure of one layer. Layer indices are set only if layers differ."""
 
     def measure(case: Case) -> Iterator[Reading]:
         indices_of: dict[Reading, list[int]] = {}
@@ -92,13 +95,13 @@ class Usual(Protocol):
         ...
 
     def __str__(self) -> str:
-        """Return words that follow a value which is not accepted."""
+        """Return the words that follow a rejected value in a message."""
         ...
 
 
 @dataclass(frozen=True)
 class Between:
-    """Values from `low` to `high`, including both. None means no limit on that side."""
+    """Values from `low` to `high`, inclusive. None means no limit on that side."""
 
     low: float | None
     high: float | None
@@ -153,7 +156,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A published result at one value of the quantity that a rule measures."""
+    """Published result at one value of the quantity that a rule checks."""
 
     at: float
     found: str
@@ -165,7 +168,7 @@ class PublishedResult:
 
 @dataclass(frozen=True)
 class ShapeRule:
-    """A rule of shape. `usual` returns None for a case that the rule does not apply to."""
+    """Shape rule. `usual` returns None for a case to which the rule does not apply."""
 
     name: str
     level: Level
@@ -173,40 +176,43 @@ class ShapeRule:
     usual: Callable[[Case], Usual | None]
     why: str
     sources: tuple[str, ...]
-    """Keys in evidence/sources.yaml. Empty if the rule is based only on the models of the atlas."""
+    """Keys of sources in evidence/sources.yaml. Empty if the rule is based only on the models of the atlas."""
     broken_by: tuple[str, ...]
     """Overrides with which llama-3-8b breaks the rule."""
     kept_by: tuple[str, ...]
     """Overrides with which llama-3-8b almost breaks the rule."""
     measured: tuple[PublishedResult, ...] = ()
-    """Published measurements of what breaking the rule costs."""
+    """Published measurements of the cost of breaking the rule."""
     claims: tuple[int, ...] = ()
-    """Numbers of the ledger's claims about the rule."""
+    """Numbers of the claims in the ledger that concern the rule."""
     published: Callable[[PublishedModel], list[Reading]] | None = None
-    """Function that reads the values of a published model. None: use `measure`."""
+    """Function that reads the values of a published model. None means `measure`."""
 
     def broken(self, case: Case) -> list[tuple[Reading, Usual]]:
-        """Return all readings that are not usual."""
+        """Return each reading that the rule does not accept, together with the accepted values."""
         usual = self.usual(case)
         return (
             [] if usual is None else [(reading, usual) for reading in self.measure(case) if usual.side(reading.value)]
         )
 
     def nearest_measured(self, value: float, usual: Usual) -> PublishedResult | None:
-        """Return the measurement closest to a value. Values that break the rule in the other direction do not count."""
+        """Return the measurement closest to a value.
+
+        Measurements that break the rule in the other direction do not count.
+        """
         points = [point for point in self.measured if usual.side(point.at) in (0, usual.side(value))]
         return min(points, key=lambda point: abs(point.at - value) / (max(point.at, value) or 1), default=None)
 
 
 def always(usual: Usual) -> Callable[[Case], Usual]:
-    """Return a function that gives the same `usual` for every case."""
+    """Return a function that returns `usual` for every case."""
     return lambda case: usual
 
 
 LARGE = 512
-"""Width of the residual stream from which rules about multiples and vocabulary sizes apply.
+"""Minimum width of the residual stream for rules about multiples and vocabulary sizes.
 
-A smaller model is an experiment. Its matrix products are too small to fill a GPU in any shape, and a large vocabulary
+A narrower model is an experiment. Its matrix products are too small to fill a GPU in any shape, and a large vocabulary
 would be most of the model.
 """
 
@@ -217,10 +223,10 @@ def is_large(case: Case) -> bool:
 
 
 def for_large_models(usual: Usual) -> Callable[[Case], Usual | None]:
-    """Return a function that gives `usual` for large models, and None for experiments."""
+    """Return a function that returns `usual` for large models, and None for experiments."""
     return lambda case: usual if is_large(case) else None
 
 
 def shown(value: float) -> str:
-    """Format a whole number in full, and any other number with three significant digits."""
+    """Format an integer in full, and any other number with three significant digits."""
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"

@@ -23,7 +23,8 @@ _SIZING = ("anthony2024", "nvidia2020")
 def usual_devices(n_parameters: float) -> int | None:
     """Return the assumed number of tensor-parallel devices.
 
-    It is 8 (one server) from 10B parameters on, otherwise 2. It is None below 1B, because one device is enough.
+    It is 8 (one server) from 10B parameters on, and 2 from 1B on. It is None for smaller models, because one device is
+    enough.
     """
     if n_parameters < 1_000_000_000:
         return None
@@ -31,7 +32,7 @@ def usual_devices(n_parameters: float) -> int | None:
 
 
 def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
-    """Return a function from a case to the accepted values for its number of devices, or for the assumed number."""
+    """Return a function from a case to the accepted values for its number of devices. An unknown number is assumed."""
 
     def usual_for(case: Case) -> Usual | None:
         devices = case.tensor or usual_devices(case.counted.total)

@@ -21,7 +21,7 @@ from archlab.pricing.params import Parameters, parameters
 
 @dataclass(frozen=True)
 class FamilyMember:
-    """A model and its proportions."""
+    """Model and its proportions."""
 
     name: str
     config: Config
@@ -45,7 +45,7 @@ class FamilyMember:
 
     @property
     def d_ff(self) -> int:
-        """Width of the MLP, or in a mixture the total width of all experts of a token."""
+        """Width of the MLP. In a mixture, the total width of all experts that a token uses."""
         return words.mlp_width(self.layers) or 0
 
     @property
@@ -54,7 +54,7 @@ class FamilyMember:
 
     @property
     def multi_head(self) -> MultiHead | None:
-        """First multi-head attention; None if the model has only latent attention."""
+        """First multi-head attention of the model. None if the model has only latent attention."""
         return next((x for x in words.attentions(self.layers) if isinstance(x, MultiHead)), None)
 
     @property
@@ -64,22 +64,20 @@ class FamilyMember:
 
     @property
     def head_dim(self) -> int:
-        """Width of a query head."""
         return words.attentions(self.layers)[0].query_width
 
     @property
     def aspect(self) -> float:
-        """Aspect ratio: d_model / n_layers."""
         return self.d_model / self.n_layers
 
     @property
     def ff_ratio(self) -> float:
-        """Ratio of widths: d_ff / d_model."""
+        """Ratio d_ff / d_model."""
         return self.d_ff / self.d_model
 
     @property
     def attention_ratio(self) -> float:
-        """Ratio of widths: n_heads * head_dim / d_model."""
+        """Ratio of the total width of all query heads to d_model."""
         return self.n_heads * self.head_dim / self.d_model
 
 
@@ -99,7 +97,7 @@ class Family:
     def nearest(self, target: float, active: float | None = None) -> FamilyMember:
         """Return the member of the closest size, measured as a ratio.
 
-        If `active` is given, the share of active parameters counts, too.
+        If `active` is given, the fraction of active parameters counts, too.
         """
 
         def distance(member: FamilyMember) -> float:
@@ -110,7 +108,8 @@ class Family:
         return min(self.members, key=distance)
 
     def neighbors(self, target: float) -> list[FamilyMember]:
-        """Return the largest member below the target size and the smallest one at or above it, if they exist."""
+        """Return the largest member below the target size, and the smallest one at or above the target size, if they
+        exist."""
         below = [member for member in self.members if self._size(member) < target]
         above = [member for member in self.members if self._size(member) >= target]
         return [*below[-1:], *above[:1]]
@@ -118,7 +117,8 @@ class Family:
     def at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
         """Return a ratio at a size.
 
-        Between two members it is interpolated in logarithms. Outside their range, it is that of the outermost member.
+        Between two members, the ratio is interpolated logarithmically. Outside their range, it is that of the outermost
+        member.
         """
         first, last = (self.neighbors(target) * 2)[:2]
         low, high = self._size(first), self._size(last)
@@ -132,8 +132,8 @@ class Family:
 def family_of(like: str, by: By, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
     """Return the family, or the preset, called `like`.
 
-    If a family has both, only its dense models are used, or only its mixtures if `mixtures` is true.
-    Raise UserError if the name is unknown or none of the models can be scaled.
+    If a family has dense models and mixtures, only the dense models are used, or only the mixtures if `mixtures` is
+    true. Raise UserError if the name is unknown or no model can be scaled.
     """
     scalable = [member for member in _named(like, atlas) if can_be_scaled(member)]
     if not scalable:
@@ -167,7 +167,7 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
 
 
 def can_be_scaled(member: FamilyMember) -> bool:
-    """Return whether every layer has an MLP, attention with the same heads, and no recurrent mixer."""
+    """Return whether every layer has an MLP and attention with the same heads, and no layer has a recurrent mixer."""
     complete = all(
         isinstance(layer.mixer, Absent)
         and not isinstance(layer.attention, Absent)

@@ -1,4 +1,4 @@
-"""Proposals as YAML files, with explanations in the comments at the top."""
+"""Formatting of proposals as YAML files, with explanations in comments at the top."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,10 @@ _WIDTH = 78
 
 
 def as_yaml(request: SizeRequest, proposal: Proposal) -> str:
-    """Return the proposal as YAML. The config builds on the closest preset of the family; the rest is comments."""
+    """Return the proposal as YAML.
+
+    The config extends the closest preset of the family and contains only the differences; the rest is comments.
+    """
     comments = "".join(f"# {line}".rstrip() + "\n" for line in _comments(request, proposal))
     return comments + to_yaml({"base": proposal.base, **proposal.change})
 
@@ -48,7 +51,6 @@ def _size(model: FamilyMember) -> str:
 
 
 def _about_this_size(proposal: Proposal) -> Iterator[str]:
-    """Yield lines on the ranges among published models of about this size, if there are enough of them."""
     case = Case(proposal.model.config)
     heads, kv_heads = UNTIED_HEAD.usual(case), KV_HEADS.usual(case)
     if isinstance(heads, Between) and isinstance(kv_heads, Between):
@@ -76,7 +78,7 @@ def _serving(request: SizeRequest, model: FamilyMember) -> str:
 
 
 def _training(request: SizeRequest, model: FamilyMember) -> str:
-    """Return the cost of training, as counted and by the rule C = 6 N D.
+    """Yield lines on the training cost, as counted and by the rule C = 6 N D.
 
     The rule leaves attention out, and counts embeddings although they cost no FLOPs.
     """

@@ -34,7 +34,7 @@ class SizeRequest:
     active: int | None = None
     flops: float | None = None
     memory: int | None = None
-    """Bytes for the weights and the cache of one sequence of `context` tokens, in bfloat16."""
+    """Number of bytes available for the weights and the cache of one sequence of `context` tokens, in bfloat16."""
     context: int | None = None
     languages: int | None = None
     overrides: Sequence[str] = ()
@@ -42,18 +42,21 @@ class SizeRequest:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposed config and its origin."""
+    """Proposed config and its origin."""
 
     model: FamilyMember
     base: str
-    """Name of the preset that the config builds on."""
+    """Name of the preset that the config extends."""
     change: Raw
     """Fields that differ from the preset."""
     family: Sequence[FamilyMember]
-    """The members of the family directly below and above in size."""
+    """Members of the family directly below and above the proposal in size."""
     nearest: PublishedModel
     untied: Reading | None
-    """Share of the parameters that an untied head would have, if the proposal ties the head for this reason."""
+    """Fraction of the parameters that an untied head would have.
+
+    None unless the proposal ties the head for this reason.
+    """
 
 
 def propose(request: SizeRequest) -> Proposal:
@@ -82,21 +85,22 @@ def propose(request: SizeRequest) -> Proposal:
 
 @dataclass(frozen=True)
 class _Sized:
-    """A config of the target size."""
+    """Config of the target size."""
 
     base: str
-    """Name of the preset that the config builds on."""
+    """Name of the preset that the config extends."""
     config: Config
     change: Raw
     """Fields that differ from the preset."""
     untied: Reading | None = None
-    """Untied head that would be too large, as in `Proposal.untied`."""
+    """Fraction of the parameters that an untied head would have, as in `Proposal.untied`."""
 
 
 def _of_size(request: SizeRequest, family: Family, target: TargetSize) -> _Sized:
     """Return a config of the target size.
 
-    The head is tied if it would be larger than in published models of about this size, unless the user sets it.
+    The head is tied if an untied head would be larger than in published models of about this size, unless the user sets
+    the field.
     """
     template, change = _template(request, family.nearest(target.size, target.active))
     result = Search(family, template, target).best()
@@ -111,7 +115,6 @@ def _of_size(request: SizeRequest, family: Family, target: TargetSize) -> _Sized
 
 
 def _template(request: SizeRequest, nearest: FamilyMember) -> tuple[ScalableModel, Raw]:
-    """Return the family member to scale, with the user's changes, and these changes with dotted names."""
     raw = read_config(nearest.name)
     change, problems = parse_overrides(request.overrides)
     taken = [key for key in change if is_under([key], [f"model.{field}" for field in PROPOSED])]
@@ -130,15 +133,16 @@ def _template(request: SizeRequest, nearest: FamilyMember) -> tuple[ScalableMode
 
 
 def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
-    """Return the bytes of the weights, and of the cache of one sequence, in bfloat16."""
+    """Return the bytes of the weights and of the cache of one sequence, in bfloat16."""
     model = config.model
     return parameters(model).total * BYTES["bfloat16"], kv_cache_bytes(model, context or model.max_seq_len)
 
 
 def _within(request: SizeRequest, family: Family, memory: int) -> tuple[TargetSize, _Sized]:
-    """Return a config that fits into `memory` bytes and is almost the largest such config.
+    """Return a config that fits into `memory` bytes and is almost the largest one that does.
 
-    Weights grow with the size. The cache grows about with the square root of the size, in steps of whole heads.
+    The bytes of the weights are proportional to the size. Those of the cache grow about with the square root of the
+    size, in steps of whole heads.
     """
     size, fits, least = memory / BYTES["bfloat16"], None, math.inf
     for _ in range(7):
@@ -161,7 +165,7 @@ def _within(request: SizeRequest, family: Family, memory: int) -> tuple[TargetSi
 
 
 def refusal(family: Family, template: ScalableModel, target: TargetSize) -> str:
-    """Return the reason why no shape has the target size, and advice."""
+    """Return an error message that says why no shape has the target size, with advice."""
     name, model = template.member.name, template.model
     tables = (1 if model.head.tied else 2) * model.vocab_size * NARROWEST
     nothing = f"no shape with the proportions of {name} has {count(target.size)} parameters"

@@ -36,17 +36,17 @@ def resized(raw: Raw, name: str, size: int) -> Raw:
 
 
 _GROWS = re.compile(r"(layers\.[^.]+\.)?(attention\.n_(kv_)?heads|mlp\.(shared\.)?d_ff)")
-"""Fields of a model that grow in proportion to d_model: widths of MLPs, and the number of heads."""
+"""Model fields that grow in proportion to d_model: widths of MLPs, and the number of heads."""
 
 _FOLLOW = (MultiHead, Dense, MoE, Absent)
-"""Components whose widths depend only on these fields and on d_model."""
+"""Components whose widths depend only on d_model and on the fields in _GROWS."""
 
 
 def at_width(config: Config, name: str, width: int) -> Config:
     """Return the config with d_model = `width`. The number of heads and the widths of MLPs grow in proportion.
 
-    Nothing else changes. Raise UserError, beginning with the config's name, if the number of heads would not be whole,
-    or if a component has widths that do not depend on d_model.
+    Nothing else changes. Raise UserError, whose message begins with the name of the config, if the number of heads
+    would not be an integer, or if a component has widths that do not depend on d_model.
     """
     model, factor = config.model, Fraction(width, config.model.d_model)
     _check_all_follow(model, name)

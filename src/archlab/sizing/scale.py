@@ -22,21 +22,24 @@ PROPOSED = (
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of an attention."""
+    """Number and width of attention heads."""
 
     n: int
     """Number of query heads."""
     n_kv: int | None
-    """Number of key/value heads. None: the attention is latent, and its widths stay the same."""
+    """Number of key/value heads. None if the attention is latent; its widths then stay the same."""
     dim: int
 
     @property
     def is_grouped(self) -> bool:
-        """Whether several query heads share one key head."""
+        """Whether several query heads share one key/value head."""
         return self.n_kv is not None and self.n_kv < self.n
 
     def like(self, n: int, dim: int) -> "Heads":
-        """Return `n` heads of width `dim`. KV heads divide `n`; if grouped, their number stays about the same."""
+        """Return `n` heads of width `dim`.
+
+        KV heads divide `n`. With grouped queries, the number of KV heads stays about the same.
+        """
         if self.n_kv is None:
             return Heads(n, None, dim)
         ideal = self.n_kv if self.is_grouped else n
@@ -44,7 +47,8 @@ class Heads:
         return Heads(n, min(divisors, key=lambda kv: abs(math.log(kv / ideal))), dim)
 
     def uneven(self, devices: int) -> int:
-        """Return how many of the two numbers (query heads, KV heads) cannot be divided among devices: 0, 1 or 2."""
+        """Return how many of the two numbers (query heads, KV heads) cannot be divided evenly among devices: 0, 1 or
+        2."""
         return sum(n % devices > 0 and (devices % n > 0 or n == self.n) for n in (self.n, self.n_kv or self.n))
 
 
@@ -56,16 +60,16 @@ class Shape:
     n_layers: int
     n_heads: int
     n_kv_heads: int | None
-    """Number of key/value heads. None: the attention is latent."""
+    """Number of key/value heads. None if the attention is latent."""
     head_dim: int | None
-    """Width of a head. None: the attention is latent, and its widths stay the same."""
+    """Width of a head. None if the attention is latent; its widths then stay the same."""
     width: int
-    """Width of one matrix of the MLP, or of one expert. Other MLPs of the model are scaled by the same factor."""
+    """Width of one matrix of the MLP, or of one expert. The other MLPs of the model are scaled by the same factor."""
 
 
 @dataclass(frozen=True)
 class ScalableModel:
-    """A model to be scaled. Fields that do not depend on the shape stay the same."""
+    """Model to be scaled. Fields that do not depend on the shape stay the same."""
 
     member: FamilyMember
     raw: Raw
@@ -73,7 +77,7 @@ class ScalableModel:
 
     @cached_property
     def model(self) -> ModelConfig:
-        """Model with derived widths written out."""
+        """Model config with all derived widths filled in."""
         return resolve(self.member.config.model)
 
     @cached_property
@@ -88,14 +92,15 @@ class ScalableModel:
 
     @property
     def shallowest(self) -> int:
-        """Smallest number of layers in which all layer kinds occur."""
+        """Smallest number of layers that contains all layer kinds."""
         pattern = self.pattern(self.model.n_layers)
         return max(map(pattern.index, set(pattern))) + 1
 
     def pattern(self, n_layers: int) -> list[str]:
         """Return the kind of each layer of a model with `n_layers` layers.
 
-        The pattern repeats. If it lists every layer of the unscaled model, it is stretched in proportion instead.
+        The pattern repeats. If the pattern lists every layer of the unscaled model, it is stretched in proportion
+        instead.
         """
         layers = self.model.layers
         if layers is None:
@@ -119,7 +124,6 @@ class ScalableModel:
         return changed | self._layers(shape)
 
     def _layers(self, shape: Shape) -> Raw:
-        """Return the widths of layer kinds, and the pattern if it lists every layer, for the given shape."""
         layers = self.model.layers
         if layers is None:
             return {}
@@ -140,5 +144,5 @@ def rounded(width: float, d_model: int) -> int:
 
 
 def step_at(d_model: int) -> int:
-    """Return the step between the widths that an MLP may have at this `d_model`."""
+    """Return the step between the MLP widths that are allowed at this `d_model`."""
     return 64 if d_model >= LARGE else 8

@@ -1,4 +1,4 @@
-"""Search for the shape of a target size that is closest to the proportions of a family."""
+"""Search for the shape that has a target size and is closest to the proportions of a family."""
 
 import math
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from archlab.sizing.family import By, Family
 from archlab.sizing.scale import Heads, ScalableModel, Shape, rounded, step_at
 
 TOLERANCE = 0.01
-"""Relative tolerance for the size."""
+"""Relative tolerance of the size."""
 _ACTIVE_TOLERANCE = 0.05
 """Tolerance for the logarithm of the ratio of active parameters, if both total and active parameters are given."""
 
@@ -25,14 +25,13 @@ NARROWEST = 64
 _WIDTHS = tuple(
     chain(range(NARROWEST, 1024, 64), range(1024, 4096, 128), range(4096, 8192, 256), range(8192, 65_537, 512))
 )
-"""Candidates for d_model. Those of the family's members are tried, too."""
+"""Candidates for d_model. The widths of the family's members are tried, too."""
 _NEIGHBORS = 6
-"""Number of widths tried on each side of the most likely one."""
 _FEWEST, _DEEPEST = 8, 100
 """Limits of the shape.
 
 With fewer than 8 heads, heads become narrower. With fewer than 8 or more than 100 layers, d_model becomes smaller or
-larger. A model that is outside these limits itself may stay there.
+larger. A template that is outside these limits may stay outside.
 """
 _NARROWEST_HEADS = {True: 32, False: 64}
 """Smallest head width of experiments (d_model below 512), and of other models."""
@@ -42,16 +41,16 @@ _FARTHEST = math.log(2.5)
 
 @dataclass(frozen=True)
 class TargetSize:
-    """A target size in parameters."""
+    """Target size in parameters."""
 
     size: float
     """Number of parameters, counted like those of the family (total or active)."""
     active: int | None = None
-    """Number of active parameters. None: any."""
+    """Number of active parameters. None if any number is accepted."""
 
 
 class Search:
-    """Search over widths and depths. The width of the MLPs then follows from the size."""
+    """Search over widths and depths. The width of the MLPs follows from the target size."""
 
     def __init__(self, family: Family, template: ScalableModel, target: TargetSize) -> None:
         self._by: By = family.by
@@ -63,7 +62,10 @@ class Search:
         self._stacks: dict[int, Stack] = {}
 
     def best(self) -> tuple[Shape, Config] | None:
-        """Return the closest shape whose exact size is right; None if no such shape is close to the family."""
+        """Return the closest shape that has exactly the right size, with its config.
+
+        Return None if no such shape is close to the family.
+        """
         center = bisect_left(self._widths, 0, key=self._excess)
         widths = self._widths[max(0, center - _NEIGHBORS) : center + _NEIGHBORS + 1]
         candidates = sorted(chain.from_iterable(map(self._candidates, widths)), key=lambda pair: pair[0])
@@ -74,9 +76,10 @@ class Search:
         return abs(getattr(parameters(config.model), self._by) / self._target.size - 1) <= TOLERANCE
 
     def _excess(self, d: int) -> float:
-        """Return by how many parameters a model with d_model = `d` and the family's ratios exceeds the target size.
+        """Return the number of parameters by which a model with d_model = `d` and the family's ratios exceeds the
+        target size.
 
-        If the target has active parameters, these are compared. The width of the MLPs then follows from the size.
+        If the target has active parameters, those are compared. The width of the MLPs then follows from the size.
         """
         stack, depth = self._stack(d), round(self._depth(d))
         if self._target.active is None:
@@ -85,7 +88,6 @@ class Search:
         return stack.sizes(depth, width).active - self._target.active if width > 0 else math.inf
 
     def _candidates(self, d: int) -> Iterator[tuple[float, Shape]]:
-        """Yield shapes with d_model = `d`, each with its distance from the target."""
         stack, step = self._stack(d), step_at(d)
         for n_layers in self._depths(d):
             width = stack.width_for(self._target.size, self._by, n_layers)
@@ -122,7 +124,6 @@ class Search:
         return max(depth, min(_FEWEST, self._template.member.n_layers), self._template.shallowest)
 
     def _usual_width(self, d: int) -> float:
-        """Return the family's width of an MLP or expert at d_model = `d`."""
         member = self._template.member
         return self._template.width * (d / member.d_model) * (self._ff_ratio / member.ff_ratio)
 
@@ -169,7 +170,7 @@ class Search:
 
 
 class Sizes(NamedTuple):
-    """Numbers of parameters."""
+    """Parameter counts."""
 
     total: float
     active: float
@@ -177,7 +178,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Counted:
-    """Sizes of the parts outside the layers, and of each kind of layer."""
+    """Parameter counts outside the layers, and of each kind of layer."""
 
     width: int
     around: Sizes
@@ -187,7 +188,7 @@ class _Counted:
 class Stack:
     """Parameter counts of a model for any depth and MLP width.
 
-    They are extrapolated linearly from two widths. Rounding of the other widths is the only error.
+    The counts are extrapolated linearly from two MLP widths. The rounding of other widths is the only error.
     """
 
     def __init__(self, template: ScalableModel, shape: Shape) -> None:
@@ -195,13 +196,13 @@ class Stack:
         self._narrow, self._wide = (_count(template, replace(shape, width=n * shape.width)) for n in (1, 2))
 
     def sizes(self, n_layers: int, width: float) -> Sizes:
-        """Return the sizes of a model with `n_layers` layers and MLPs of the given width."""
+        """Return the parameter counts of a model with `n_layers` layers and MLPs of the given width."""
         low, high = self._both_sizes(n_layers)
         share = (width - self._narrow.width) / (self._wide.width - self._narrow.width)
         return Sizes(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
 
     def width_for(self, size: float, by: By, n_layers: int) -> float:
-        """Return the width of the MLPs with which a model of `n_layers` layers has the given size."""
+        """Return the MLP width with which a model of `n_layers` layers has the given size."""
         low, high = (getattr(sizes, by) for sizes in self._both_sizes(n_layers))
         return self._narrow.width + (size - low) / (high - low) * (self._wide.width - self._narrow.width)
 
