@@ -18,8 +18,8 @@ app = verb_with_subcommands("bench")
 def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = False) -> None:
     """Measure the speed of training on this machine.
 
-    Prints tokens per second of whole updates, the share of the peak speed of matrix products, and the share of each
-    kind of operation in the time.
+    Print tokens per second of whole updates, the fraction of the peak speed of matrix products, and the fraction of the
+    time that each kind of operation takes.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def decode(
 ) -> None:
     """Measure the speed of greedy decoding on this machine.
 
-    Prints tokens per second, the share of the memory bandwidth that reading weights and cache uses, and the share of
-    each kind of operation in the time.
+    Print tokens per second, the fraction of the memory bandwidth that reading weights and cache uses, and the fraction
+    of the time that each kind of operation takes.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ def decode(
     steps
         Number of steps to measure, after two for warm-up.
     dtype
-        Number format of weights and cache.
+        Dtype of the weights and the cache.
     compile
-        Compile a step into one graph. Compiling takes up to a minute.
+        Compile a decoding step into one graph. Compiling takes up to a minute.
     json
         Print JSON.
     """
@@ -100,9 +100,9 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
 
 
 def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:
-    """Show where the time of a training step goes on this machine, beside its FLOPs and bytes.
+    """Show how long each operation of a training step takes on this machine, with its FLOPs and bytes.
 
-    Every operation is timed separately, forward and backward. Nothing is compiled.
+    Every operation is timed separately in the forward and the backward pass. The model is not compiled.
 
     Parameters
     ----------

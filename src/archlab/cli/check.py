@@ -25,12 +25,12 @@ def run(
 ) -> int:
     """Review the shape of a config before anything runs.
 
-    An error means that the model cannot work (exit code 2). A warning means that it runs badly on hardware. A note
-    means that a value is outside the range of published models. Each finding names its sources, and the claims of the
-    ledger about it.
+    An error means that the model cannot work (exit code 2). A warning means that the model runs badly on hardware. A
+    note means that a value is outside the range of published models. Each finding names its sources and the claims in
+    the ledger that concern it.
 
-    Rules about hardware and vocabulary apply from a d_model of 512 on. A narrower model uses no machine fully, whatever
-    its shape.
+    Rules about hardware and vocabulary apply if d_model is at least 512. A narrower model cannot use a machine fully,
+    whatever its shape.
 
     Parameters
     ----------
@@ -42,9 +42,10 @@ def run(
     tensor
         Number of devices that share each matrix. Default: 2 from 1B parameters on, 8 from 10B.
     pipeline
-        Number of pipeline stages. Shows how evenly the layers can be divided, and what each stage holds.
+        Number of pipeline stages. The report then shows how evenly the layers can be divided, and which layers each
+        stage holds.
     languages
-        Number of languages in the text. It decides which vocabulary sizes are usual.
+        Number of languages in the text. It determines which vocabulary sizes are usual.
     strict
         End with exit code 1 if there is a warning.
     html

@@ -58,7 +58,7 @@ def schema(kind: Literal["config", "study"] = "config", /) -> None:
 
 @long_output
 def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None, json: Flag = False) -> None:
-    """Show every field in which two configs differ, defaults and derived values included.
+    """Show every field in which two configs differ, including defaults and derived values.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
     b
         The other config.
     model_only
-        Leave out the fields about training and data.
+        Leave out the training and data fields.
     html
         Write a page to this file: both block diagrams with the differences marked, and the fields.
     json

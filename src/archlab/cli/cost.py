@@ -39,8 +39,8 @@ def run(
 ) -> None:
     """Compute parameters, FLOPs, memory and best times of a config, or of several configs side by side.
 
-    All numbers come from the resolved layers; no model is built. Serving is computed for --context, training for
-    sequences of train.seq_len.
+    All numbers come from the resolved layers; no model is built. The serving cost is that of sequences of --context
+    tokens, the training cost that of train.seq_len tokens.
 
     Parameters
     ----------
@@ -49,24 +49,26 @@ def run(
     more
         More configs to compare, and fields to change in all of them, as in model.attention.n_kv_heads=1.
     batch
-        Number of sequences that are served together. Several values as in 1,64. Default: 1.
+        Number of sequences that are served together, or several numbers, as in 1,64. Default: 1.
     context
         Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Default: train.seq_len (the
         shortest of several configs).
     dtype
-        Number format of the KV cache, of the weights for serving, and of the matrix products in training. Run folders
-        store float32.
+        Dtype of the KV cache, of the weights in serving, and of the matrix products in training. Run folders store
+        float32.
     hardware
-        A device of `archlab list hardware`. Adds the shortest possible times on it, and what limits them.
+        A device of `archlab list hardware`. The output then includes the shortest possible times on this device, and
+        their bottlenecks.
     devices
-        Plan a training on this many devices: memory, communication and time of steps of train.batch_tokens (default: 1M
-        tokens). Without --parallel, every way to divide the work is planned by itself.
+        Number of devices to plan a training run for: memory, communication and time of steps of train.batch_tokens
+        (default: 1M tokens). Without --parallel, each way to divide the work is planned separately.
     parallel
         How the devices divide the work, as in shard=8,tensor=2. Allowed: data, shard, tensor and pipeline.
     price
-        Price of a device per hour, in any currency. Adds the price of a training, on one device without --devices.
+        Price of a device per hour, in any currency. The output then includes the price of a training run. Without
+        --devices, the run uses one device.
     html
-        Write a page with tables and charts to this file. The device is an H100 without --hardware.
+        Write a page with tables and charts to this file. Without --hardware, the device is an H100.
     json
         Print JSON with exact numbers: an object, or a list if there are several configs or settings.
     """

@@ -34,10 +34,10 @@ def run(
     vocab_size
         Vocabulary size of the byte-level BPE tokenizer that is learned. Default: 2048.
     tokenizer
-        Use this tokenizer.json, or the one in this folder, and learn none: byte-level or SentencePiece-style. The files
-        beside it name the token that precedes each document.
+        Use this tokenizer.json, or the one in this folder, instead of learning a tokenizer. It must be byte-level or
+        SentencePiece-style. The files in its folder name the token that precedes each document.
     held_out
-        Share of the text in one fold. data.fold selects the fold that is held out for evaluation.
+        Fraction of the text in one fold. data.fold selects the fold that is held out for evaluation.
     field
         Field with the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` of the field `meta`.
         Default: `text`.
@@ -45,9 +45,9 @@ def run(
         Combine several fields into one text, as in '{title}\\n\\n{meta.body}'. `\\n` is a newline and `\\t` a tab; `{{`
         and `}}` are braces.
     skip_invalid
-        Skip records and files that cannot be read. Their number and the first few names are printed.
+        Skip records and files that cannot be read, and print their number and the first few names.
     workers
-        Number of threads that tokenize. They are processes if the tokenizers library must do the work. Default: one per
+        Number of threads that tokenize, or of processes if the tokenizers library must do the work. Default: one per
         core.
     """
     texts = _template(field, template)

@@ -21,9 +21,10 @@ def run(
     out: Path,
     unfold: Annotated[str, Parameter(show_default=False)] = "",
 ) -> None:
-    """Draw a block diagram of a config, with norms, branches, heads and widths of its layers.
+    """Draw a block diagram of a config, with the norms, branches, heads and widths of its layers.
 
-    The diagram shows the resolved layers, from which the model is built. docs/drawing.md says how to read it.
+    The diagram shows the resolved layers, from which the model is built. docs/drawing.md explains how to read the
+    diagram.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ def evaluate(
     tokens
         Number of held-out tokens to score. Default: all.
     int8
-        Use 8-bit numbers for the matrices of layers and head, with a scale per row.
+        Quantize the matrices of the layers and the head to 8 bits, with a scale per row.
     json
         Print JSON.
     """
@@ -60,14 +60,14 @@ def lm_eval(
     tasks
         Names of tasks or groups, as in arc_easy piqa. `lm_eval ls tasks` lists them.
     shots
-        Number of solved examples before each question. Default: as the task says.
+        Number of solved examples before each question. Default: the number that the task sets.
     limit
         Number of questions of each task, from the first one on. Default: all.
     include
         A folder with your own tasks, as YAML files of lm_eval.
     tokenizer
-        A folder with a tokenizer.json that replaces the tokenizer of the model. A preset or a YAML file needs it; its
-        weights are random.
+        A folder with a tokenizer.json that replaces the tokenizer of the model. It is required for a preset or a YAML
+        file, whose weights are random.
     fresh
         Ask all questions again.
     json

@@ -36,7 +36,7 @@ def import_folder(hf_folder: str, /, *, out: Path) -> None:
 def export_run(
     folder: Path, /, *, out: Path, family: str | None = None, dtype: Format | None = None, gguf: Flag = False
 ) -> None:
-    """Write a trained model as a Hugging Face folder. transformers computes the same logits from it.
+    """Write a trained model as a Hugging Face folder, from which transformers computes the same logits.
 
     With --gguf, write one file for llama.cpp. The command refuses a model that llama.cpp cannot compute exactly, and
     names the reason.
@@ -51,9 +51,9 @@ def export_run(
         A name of `archlab list families`. Default: the family that the model was imported from, or the first one that
         can express the model.
     dtype
-        Number format of the weights. Default: as stored, which is float32 after training.
+        Dtype of the weights. Default: as stored, which is float32 after training.
     gguf
-        Write a GGUF file for llama.cpp. Needs the extra `gguf`.
+        Write a GGUF file for llama.cpp. This needs the extra `gguf`.
     """
     if gguf:
         with doing(f"writing {out}"):
@@ -71,14 +71,14 @@ def export_run(
 def convert_heads(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> None:
     """Turn multi-head into grouped-query attention. Each new key/value head is the mean of neighboring heads.
 
-    The method is that of Ainslie et al. (2023). The new model needs some training to be as good as before.
+    The method is that of Ainslie et al. (2023). The new model needs some training to reach the quality of the old one.
 
     Parameters
     ----------
     hf_folder
         A folder with config.json and weights.
     n_kv_heads
-        Number of key/value heads in the new model. It must divide the present number.
+        Number of key/value heads in the new model. It must divide the current number.
     out
         The Hugging Face folder to write.
     """
@@ -88,9 +88,9 @@ def convert_heads(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> N
 
 
 def inspect_folder(folder: str, /, *, json: Flag = False) -> int:
-    """Show what a model folder holds, and whether archlab loads it.
+    """Show what a model folder contains, and whether archlab can load it.
 
-    Exit code 0: it loads. Exit code 2: it does not load, and every reason is printed.
+    Exit code 0: archlab can load the folder. Exit code 2: archlab cannot load it; all reasons are printed.
 
     Parameters
     ----------

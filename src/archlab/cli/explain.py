@@ -40,7 +40,7 @@ def run(
     ----------
     topic
         A name, as in swiglu, GQA or 'sliding window'; a field, as in model.attention.n_kv_heads; or a value, as in
-        gelu_tanh. Without it, all topics are listed in the order of a lecture.
+        gelu_tanh. Without a topic, all topics are listed in the order of a lecture.
     plugins
         Files or modules of your own. Their kinds and fields are explained, too. Repeat the option for several.
     json

@@ -31,7 +31,7 @@ def run(
     folder
         A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     prompt
-        The text to continue. Without it, the model begins a new text.
+        The text to continue. Without a prompt, the model begins a new text.
     max_new_tokens
         Maximum number of new tokens. The text may end earlier.
     temperature
@@ -43,7 +43,7 @@ def run(
     min_p
         Sample from tokens with at least this fraction of the probability of the likeliest token.
     repetition_penalty
-        A value above 1 makes tokens less likely that have occurred before.
+        A value above 1 reduces the probability of tokens that have occurred before.
     stop
         End before this text. Repeat the option for several texts. A newline is $'\\n' in bash.
     seed
@@ -51,10 +51,10 @@ def run(
     device
         Device to compute on. auto is cuda if there is a GPU.
     dtype
-        Number format of the weights. Default: as stored.
+        Dtype of the weights. Default: as stored.
     int8
-        Use 8-bit numbers with a scale per row for the matrices of layers and head, and bfloat16 for the rest. A CPU
-        then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
+        Quantize the matrices of the layers and the head to 8 bits, with a scale per row, and use bfloat16 for the rest.
+        A CPU then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
     compile
         Compile a decoding step into one graph. Compiling takes up to a minute; then a token takes about half the time.
     """

@@ -19,9 +19,9 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
     Parameters
     ----------
     claim
-        Number or name of one claim, to show it in full. Without it, all claims and common errors are listed.
+        Number or name of one claim, to show it in full. Without a claim, all claims and common errors are listed.
     html
-        Write everything as a page to this file. It shows every prediction beside the result.
+        Write everything as a page to this file. The page shows every prediction beside the result.
     json
         Print JSON.
     """

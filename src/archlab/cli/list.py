@@ -39,7 +39,7 @@ def run(
         List only published architectures that meet all of these conditions, as in family=llama 'year>=2024'
         'd_ff_over_d>4'. An unknown value is null.
     sort
-        Sort published architectures by this field, as in d_ff_over_d. -size puts the largest first.
+        Sort published architectures by this field, as in d_ff_over_d. With -size, the largest come first.
     html
         Write the published architectures as a page with charts to this file.
     json

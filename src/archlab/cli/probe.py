@@ -24,8 +24,8 @@ def run(
 ) -> None:
     """Measure gradients, activations and attention of every layer before training, for one or more configs.
 
-    The measurement is one forward and backward pass over 512 random tokens in float32. train.seed decides the tokens
-    and the weights. For a run trained with train.probe_every, the last probe is shown, too. docs/probes.md explains
+    The measurement is one forward and backward pass over 512 random tokens in float32. train.seed determines the tokens
+    and the weights. For a run trained with train.probe_every, the last probe is shown as well. docs/probes.md explains
     each number.
 
     Parameters
@@ -35,8 +35,9 @@ def run(
     more
         More configs to compare, and fields to change in all of them, as in model.norm.placement=post.
     widths
-        Run the coordinate check at these widths (d_model), as in 64,128,256. Heads and MLPs are scaled alike. It shows
-        how far a few updates move the activations; with muP (model.mup), the distance does not depend on the width.
+        Run the coordinate check at these widths (d_model), as in 64,128,256. The number of heads and the MLP widths are
+        scaled in proportion. The check shows how far a few updates move the activations; with muP (model.mup), the
+        distance does not depend on the width.
     steps
         Number of updates in the coordinate check, at train.lr. Default: 5.
     context

@@ -25,14 +25,14 @@ def run(
 ) -> None:
     """Propose a model shape for a budget, with the proportions of a published family, as a YAML config.
 
-    The first of --params (or --active), --flops and --memory decides the size, within 1%. A comment in the YAML says
-    how much the proposal needs of the other budgets.
+    The first of --params (or --active), --flops and --memory that is set determines the size, within 1%. A comment in
+    the YAML says how much of the other budgets the proposal needs.
 
     Parameters
     ----------
     overrides
-        Fields that differ from the family, as in model.vocab_size=32000. The proposal ties the head if the head would
-        otherwise be larger than in published models of this size; model.head.tied=false unties it.
+        Fields that differ from the family, as in model.vocab_size=32000. The proposal ties the head if an untied head
+        would be larger than in published models of this size; model.head.tied=false unties the head.
     like
         A family (llama-3, qwen3, gemma-2, deepseek-v2, ...) or a preset.
     params
@@ -40,15 +40,15 @@ def run(
     active
         For a mixture of experts: number of parameters that each token uses, alone or with --params.
     flops
-        FLOPs of the training. The size is that of Chinchilla: C = 6 N D with D = 20 N.
+        FLOPs of the training run. The size follows the Chinchilla rule: C = 6 N D with D = 20 N.
     memory
-        Memory for serving in bfloat16, as in 16GiB or 80GB. It holds the weights and the KV cache of one sequence.
+        Memory for serving in bfloat16, as in 16GiB or 80GB. The weights and the KV cache of one sequence must fit.
     hardware
         Use the memory of these devices, as in h100x8.
     context
-        Tokens of that sequence, as in 8Ki (8,192). Default: the context length of the family.
+        Length in tokens of the served sequence, as in 8Ki (8,192). Default: the context length of the family.
     languages
-        Number of languages in the text; it decides the vocabulary size. Default: the vocabulary of the family.
+        Number of languages in the text, which determines the vocabulary size. Default: the vocabulary of the family.
     out
         Write the YAML to this file. Default: print it.
     """

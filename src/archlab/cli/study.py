@@ -45,8 +45,8 @@ def run(
 
     Every arm is trained with every seed. Finished runs are never repeated.
 
-    At the end it shows the claim of the ledger that the study tests. For a study of your own, it prints
-    the `archlab explain` commands about its arms.
+    At the end, the command shows the claim in the ledger that the study tests. For a study of your own, it prints the
+    `archlab explain` commands for its arms.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ def run(
         The study folder to write. Default: studies/NAME, or STUDY itself if it is a study folder.
     executor
         Where the runs are trained: on this machine, on a Ray cluster or in Slurm jobs (docs/executors.md). Each
-        executor resumes what another one has begun.
+        executor can resume runs that another one has begun.
     workers
-        Number of runs at the same time. Default on this machine: one per GPU; on a CPU one per core for small models,
-        otherwise one. Default on Ray and Slurm: as many as there is room for.
+        Number of runs that are trained at the same time. Default on this machine: one per GPU; on a CPU one per core
+        for small models, otherwise one. Default on Ray and Slurm: as many as there is room for.
     threads
         Number of cores for each run. Default: one for small models on a CPU, up to 8 with a GPU, otherwise all.
     slurm
-        Options of the Slurm jobs, as in partition=gpu time=120 (minutes). Needs --executor slurm.
+        Options of the Slurm jobs, as in partition=gpu time=120 (minutes). This needs --executor slurm.
     renew
         Train again the runs that were trained by other code of archlab or on another machine.
     """
@@ -192,7 +192,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     scale
         One of the scales of the study, such as smoke. Default: the values of the study file itself.
     yaml
-        Print the study as YAML, to save, change and run it. Studies that it extends are written out.
+        Print the study as YAML, to save, change and run it. Studies that it extends are merged into the YAML.
     """
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters

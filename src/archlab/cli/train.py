@@ -31,8 +31,8 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     Parameters
     ----------
     config
-        A preset, a YAML file, or a folder. A folder with weights must be OUT itself; its training then continues. To
-        start from random weights elsewhere, name the config.yaml or config.json in the folder.
+        A preset, a YAML file, or a folder. A folder with weights must be OUT itself; the run then continues. To start
+        from random weights elsewhere, name the config.yaml or config.json in the folder.
     overrides
         Fields to change, as in train.lr=3e-3. A larger train.tokens extends a run if its schedule is constant or wsd.
     out
