@@ -1,4 +1,4 @@
-"""The `archlab` command: its verbs, each imported on first use, and its exit codes."""
+"""The `archlab` command: its subcommands, each imported on first use, and its exit codes."""
 
 import os
 import sys
@@ -55,7 +55,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
     ),
 }
-"""Group -> its verbs: name, module in archlab.cli with a function or a cyclopts App, line in `archlab --help`."""
+"""Group -> its subcommands: name, module in archlab.cli with a function or a cyclopts App, line in `archlab --help`."""
 
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
@@ -72,9 +72,10 @@ TRUST_HELP = f"`{TRUST_OPTION}` runs plug-ins that are named in a folder from so
 
 
 def make_app(kind: type[App] = HelpApp) -> App:
-    """Return the command with all its verbs. No verb is imported yet.
+    """Return the command with all its subcommands, none of which is imported yet.
 
-    Cyclopts writes its reference only for an App whose verbs are of the same class, which is the plain App.
+    `kind` is the class of the App. Cyclopts generates a command reference only if subcommands have the same class as
+    their parent; therefore the reference is generated from plain Apps.
     """
     app = kind(
         name="archlab",
@@ -129,9 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_trust(app: App, words: list[str]) -> list[str]:
-    """Return the words without the option `--trust`. It stays if it is the value of an option, or after `--`.
+    """Return the words of the command line without the option `--trust`.
 
-    It is not an option of each command, because it must already hold when cyclopts imports the command.
+    The option stays if it is the value of another option, or after `--`. It is not an option of each command, because
+    it must already hold when cyclopts imports the command.
     """
     if TRUST_OPTION not in words:
         return words
@@ -144,7 +146,7 @@ def _without_trust(app: App, words: list[str]) -> list[str]:
 
 
 def _prepare_streams() -> None:
-    """Replace a closed stdout or stderr, and ignore a terminal that claims to have no columns."""
+    """Replace a closed stdout or stderr, and ignore the environment variable COLUMNS if it is 0 or empty."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -153,7 +155,10 @@ def _prepare_streams() -> None:
 
 
 def _message(error: BaseException) -> str | None:
-    """Return the message for the user. None: the error is a bug, and the user should see its traceback."""
+    """Return the message for the user.
+
+    None means that the error is a bug, and that the user should see its traceback.
+    """
     return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of several verbs: their types, and CONFIG with its overrides."""
+"""Arguments that several commands share: their types, and CONFIG with its overrides."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,16 +18,16 @@ from archlab.exchange.configs import read_facts, read_named_config
 from archlab.pricing.partition import MOST_DEVICES
 
 Flag = Annotated[bool, Parameter(show_default=False)]
-"""A switch, off by default."""
+"""Switch that is off by default."""
 
 MayBeginWithDash = Parameter(allow_leading_hyphen=True)
-"""For free text, which may begin with a dash like an option."""
+"""Parameter for free text, which may begin with a dash like an option."""
 
 
 def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]:
-    """Return a converter that reads a number as `read` does in a config. Cyclopts itself would turn 1.5 into 2.
+    """Return a converter that reads a number as `read` does in a config.
 
-    The converter raises ValueError if the value is not an integer.
+    Cyclopts itself would turn 1.5 into 2. The converter raises ValueError if the value is not an integer.
     """
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> int:
@@ -45,13 +45,13 @@ def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]
 _whole = _number(whole_number)
 
 WholeNumber = Annotated[int, Parameter(converter=_whole)]
-"""An integer, written as in a config: 32768, 32Ki (32,768), 32K (32,000) or 4e6."""
+"""Integer, written as in a config: 32768, 32Ki (32,768), 32K (32,000) or 4e6."""
 
 Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10**28))]
 """Number of parameters or FLOPs, written as in a config."""
 
 Bytes = Annotated[int, Parameter(converter=_number(memory_size), validator=Number(gte=1, lte=10**16))]
-"""Bytes of memory: a number, or a number and a unit as in 16GiB (2^30) or 80GB (10^9)."""
+"""Number of bytes of memory, with or without a unit, as in 16GiB (2^30) or 80GB (10^9)."""
 
 Devices = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=MOST_DEVICES))]
 """Number of devices."""
@@ -60,11 +60,10 @@ Price = Annotated[float, Parameter(validator=Number(gt=0, lte=1e9))]
 """Price of a device per hour, in any currency."""
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]
-"""A positive integer, at most the longest sequence."""
+"""Positive integer, at most the largest allowed sequence length."""
 
 
 def _several(kind: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
-    """Read integers separated by commas."""
     return tuple(_whole(kind, [tokens[0].evolve(value=part)]) for part in tokens[0].value.split(","))
 
 
@@ -74,24 +73,24 @@ SeveralAtLeastOne = Annotated[
         converter=_several, validator=Number(gte=1, lte=LONGEST), n_tokens=1, show_default=False, allow_repeating=False
     ),
 ]
-"""One `AtLeastOne` or more, separated by commas."""
+"""One or more positive integers, separated by commas."""
 
 
 def check_one_answer(json: bool, html: Path | None) -> None:
-    """Raise UserError if both JSON and a page are asked for."""
+    """Raise UserError if the user asks for both JSON and an HTML page."""
     if json and html is not None:
         raise UserError("--json and --html cannot be combined; use one of them")
 
 
 def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
-    """Return the config, as `archlab.load_config` does, and notes for the user about it."""
+    """Load a config as `archlab.load_config` does. Return the config, and notes for the user about it."""
     raw = read_named_config(config)
     loaded = build_config(raw, overrides, config)
     return loaded, notes(raw, overrides, loaded)
 
 
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
-    """Load as `archlab.load_config` does, and print notes on the config to stderr."""
+    """Load a config as `archlab.load_config` does, and print notes about it to stderr."""
     loaded, texts = load_and_notes(config, overrides)
     for text in texts:
         note(text)
@@ -99,17 +98,17 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
 
 
 def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
-    """Return name -> config. `more` holds further names, and overrides for all configs."""
+    """Load several configs and return name -> config. `more` contains further names, and overrides for all configs."""
     overrides = [text for text in more if "=" in text]
     names = [config, *(text for text in more if "=" not in text)]
     return {name: load_with_notes(name, overrides) for name in names}
 
 
 def load_shape(config: str, overrides: Sequence[str]) -> tuple[Config, str]:
-    """Return the config, as `load_with_notes` does, and an empty string.
+    """Load a config as `load_with_notes` does. Return the config and an empty string.
 
-    For a published model that archlab cannot build, return the known part of its config, and words that say which part
-    it is. The caller must show those words.
+    For a published model that archlab cannot build, return the known part of its config, and words that describe that
+    part. The caller must show those words.
     """
     known = read_facts(config)
     if known is None:

@@ -1,4 +1,4 @@
-"""`archlab bench train|decode` and `archlab profile`: measured speed."""
+"""`archlab bench train|decode` and `archlab profile`: measurements of speed."""
 
 from typing import TYPE_CHECKING
 

@@ -11,7 +11,7 @@ from archlab.config.layers import distinct_layers
 from archlab.errors import UserError
 
 _A_LINE = 44
-"""Number of characters of a title that is as wide as the narrowest diagram."""
+"""Number of characters in a title that is as wide as the narrowest diagram."""
 
 
 def run(
@@ -58,7 +58,6 @@ def run(
 
 
 def _title(config: str, overrides: tuple[str, ...]) -> str:
-    """Return the name of the config, with its changes if they fit on the line."""
     with_overrides = f"{config} with {' '.join(overrides)}"
     if len(with_overrides) <= _A_LINE:
         return with_overrides if overrides else config

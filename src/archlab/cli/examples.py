@@ -1,10 +1,10 @@
-"""Examples of use: `--help` shows them below the options, and the reference of commands has them too."""
+"""Examples of use, which `--help` and the command reference show for each command."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Example: TypeAlias = tuple[str, str]
-"""A command as it is typed, and what it does."""
+"""Command as the user types it, and a description of what it does."""
 
 _BENCH_TRAIN: Sequence[Example] = (
     ("archlab bench train mini-llama", "Training speed of a preset."),

@@ -21,13 +21,13 @@ from archlab.evidence.usage import Usage, in_words, usage, values
 
 _INDENT = " " * 9
 _MOST_VALUES = 6
-"""Number of values of a field, in published models, that are shown."""
+"""Maximum number of values of a field, taken from published models, that are shown."""
 
 _KEYS = {"with it": "with", "without": "without", "equal size": "equal_size"}
-"""Heading of a price -> its key in JSON."""
+"""Heading of a cost -> its key in JSON."""
 
 _FEW = 2
-"""Number of fields with the same name that are explained in full."""
+"""Maximum number of fields with the same name that are explained in full."""
 
 
 @long_output

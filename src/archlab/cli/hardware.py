@@ -47,7 +47,7 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
 
 
 def listed() -> dict[str, Hardware]:
-    """Return all devices by name, and this machine if this version of archlab has measured it."""
+    """Return all devices by name. This machine is included if this version of archlab has measured it."""
     devices = dict(hardware())
     with suppress(UserError):
         devices[THIS] = load_hardware(THIS)
@@ -55,7 +55,6 @@ def listed() -> dict[str, Hardware]:
 
 
 def print_list(devices: Mapping[str, Hardware]) -> None:
-    """Print a line per device."""
     print_table(HEADINGS, [_cells(name, device) for name, device in devices.items()], right=HEADINGS[1:])
     print("\n".join(LEGEND))
 

@@ -1,4 +1,4 @@
-"""`--help`: the verbs of `archlab` in groups, and examples of use below the options of each command."""
+"""Help pages: the subcommands of `archlab` in groups, and examples of use below the options of each command."""
 
 from collections.abc import Iterable
 
@@ -11,20 +11,20 @@ from archlab.cli.examples import EXAMPLES
 from archlab.console import console as plain_console
 
 NO_NEGATIVES = Parameter(negative=())
-"""No option has a `--no-` form."""
+"""Default parameter settings: no option has a `--no-` form."""
 
 OPTIONS = "Options"
 """Heading of the options in a help page."""
 
 _GROUP_WIDTH, _VERB_WIDTH = 8, 8
-"""Columns of the widest group and of the widest verb."""
+"""Widths, in columns, of the widest group name and of the widest subcommand name."""
 
 
 class HelpApp(App):
-    """An App whose `--help` shows the whole docstring of a command, and then examples of its use."""
+    """App whose `--help` shows the whole docstring of a command, followed by examples of its use."""
 
     def help_print(self, tokens: str | Iterable[str] | None = None, *, console: Console | None = None) -> None:
-        """Print the help page of the command that `tokens` name; None: sys.argv."""
+        """Print the help page of the command that `tokens` name. None means the words in sys.argv."""
         words, apps, _ = self.parse_commands(tokens)
         show_docstring(apps[-1])
         super().help_print(tokens, console=console)
@@ -33,18 +33,22 @@ class HelpApp(App):
 
 
 def verb_with_subcommands(name: str) -> App:
-    """Return the App of a verb such as `study`. It repeats settings that cyclopts does not pass on in its reference."""
+    """Return the App of a command with subcommands, such as `study`.
+
+    The settings are repeated, because cyclopts does not apply the parent's settings when it generates the command
+    reference.
+    """
     return App(name=name, console=plain_console(), default_parameter=NO_NEGATIVES, group_parameters=OPTIONS)
 
 
 def show_docstring(command: App) -> None:
-    """Let the help page of a command show its docstring, not the line that the help page of `archlab` has for it."""
+    """Let the help page of a command show its docstring instead of its summary in `archlab --help`."""
     if command.default_command is not None:
         command.help = None
 
 
 def example_lines(command: str) -> list[str]:
-    """Return the lines of the examples of a command, such as `study run`; none for `archlab` itself."""
+    """Return the lines with the examples of a command, such as `study run`. Return no lines if there are none."""
     lines = ["", "Examples:"] if command in EXAMPLES else []
     for typed, does in EXAMPLES.get(command, ()):
         lines += [f"  # {does}", f"  {typed}"]
@@ -52,7 +56,7 @@ def example_lines(command: str) -> list[str]:
 
 
 def verb_group(title: str, position: int) -> Group:
-    """A group of verbs, one line each, in the help page of `archlab`."""
+    """Return a group of subcommands, with one line each, for the help page of `archlab`."""
     return Group(title, help_formatter=_print_verbs, sort_key=position)
 
 

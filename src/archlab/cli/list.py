@@ -90,14 +90,13 @@ def run(
 
 
 def _families() -> dict[str, str]:
-    """Return family -> its class in transformers, for the families that archlab loads and saves."""
     from archlab.families.registry import FAMILIES
 
     return {name: family.architecture for name, family in FAMILIES.items()}
 
 
 def _print_evolution(models: Sequence[AtlasRow], fields: Sequence[str], *, by_year: bool) -> None:
-    """Print the table of the atlas. Only the table itself breaks lines."""
+    """Print the table of the atlas. The console must not break its lines, because the table does."""
     out = console()
     for text, style in evolution(models, out.width, fields, by_year=by_year):
         out.print(Text(text, style=style), soft_wrap=True)

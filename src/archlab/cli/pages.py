@@ -1,4 +1,4 @@
-"""`archlab report` and `archlab guide`: pages to read in a browser."""
+"""`archlab report` and `archlab guide`: HTML pages to read in a browser."""
 
 import re
 import time
@@ -74,7 +74,10 @@ def guide(*, out: Path) -> None:
 
 
 def commands() -> str:
-    """Return the help pages of all commands as Markdown, without a table of contents, which the site makes."""
+    """Return the help pages of all commands as Markdown.
+
+    There is no table of contents, because the website generates one.
+    """
     app = make_app(App)
     for verb, *_ in VERBS:
         show_docstring(app[verb])

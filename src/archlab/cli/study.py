@@ -148,7 +148,6 @@ def list_studies(*, json: Flag = False) -> None:
 
 
 def _this_machine() -> "Hardware | None":
-    """Return the measurements of this machine; None if it has not been measured."""
     from archlab.pricing.hardware import THIS, load_hardware, this_machine
 
     return load_hardware(THIS) if this_machine().exists() else None
@@ -253,7 +252,6 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
 
 
 def _predicted(study: str) -> Iterator[str]:
-    """Yield the predictions of the ledger's claims for a study that comes with archlab."""
     from archlab.config.io import studies
     from archlab.evidence.claims import claim_of
     from archlab.report.study.claims import predicted
@@ -290,9 +288,9 @@ def _resources(designed: Sequence["Arm"]) -> str:
 
 
 def present(summary: StudySummary, folder: Path) -> None:
-    """Print the table, write the page and the picture into the folder, and print the path of the page.
+    """Print the table, write the HTML page and the picture into the folder, and print the path of the page.
 
-    The picture comes last, so that an error in it does not prevent the rest.
+    The picture comes last, so that an error in drawing does not prevent the other output.
     """
     from archlab.report.study import claims as study_claims
     from archlab.report.study.page import write_page, write_picture

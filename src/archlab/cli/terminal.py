@@ -1,4 +1,4 @@
-"""Tables, JSON and long output on the terminal, readable in 80 columns, in a pipe and without colors."""
+"""Tables, JSON and long output on the terminal, readable with 80 columns, in a pipe and without colors."""
 
 import json
 import os
@@ -24,17 +24,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _UNBOUNDED = 10_000
-"""A width that no table reaches."""
+"""Width that no table reaches."""
 
 _FEW = 4
-"""Number of columns that are never split into two tables."""
+"""Number of columns up to which a table is never split in two."""
 
 _LESS_OPTIONS = "FRX"
-"""For `less`, unless the user has set LESS: end if the text fits on the screen, show colors, leave the text there."""
+"""Options for `less` if the user has not set LESS: quit if the text fits on the screen, show colors, keep the text on
+the screen."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Print rows under their headings. The columns named in `right` are aligned right.
+    """Print rows under their headings. The columns named in `right` are right-aligned.
 
     If the terminal is too narrow, print two tables: each has the first column and half of the others.
     """
@@ -54,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def show_table(out: Console, table: Table) -> None:
-    """Print a table whose cells are already wrapped. If it is still too wide, the terminal breaks its lines."""
+    """Print a table whose cells are already wrapped. If the table is too wide, the terminal breaks its lines."""
     out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
     out.print(table)
 
@@ -65,10 +66,10 @@ def print_json(value: Any) -> None:
 
 
 def long_output(verb: Callable[P, T]) -> Callable[P, T]:
-    """Show what a verb prints in a pager, if stdin and stdout are a terminal and the text is longer than it.
+    """Return a command that shows its output in a pager if the output does not fit on the terminal.
 
-    JSON is never shown in a pager. The pager is ARCHLAB_PAGER, otherwise PAGER, otherwise `less`. If it is empty, `cat`
-    or not installed, the text is printed as usual.
+    JSON is never shown in a pager, nor is any output if stdin or stdout is not a terminal. The pager is ARCHLAB_PAGER,
+    otherwise PAGER, otherwise `less`. If the pager is empty, `cat` or not installed, the output is printed as usual.
     """
 
     @wraps(verb)
@@ -99,7 +100,6 @@ def _paged() -> Iterator[None]:
 
 
 def _pager() -> list[str]:
-    """Return the command of the pager; empty if there is none."""
     command = os.environ.get("ARCHLAB_PAGER", os.environ.get("PAGER", "less"))
     try:
         words = shlex.split(command)

@@ -16,17 +16,17 @@ from archlab.review.findings import in_one_line, warnings
 _PATIENCE = 5.0
 """Seconds that the other processes wait before they raise an error.
 
-Usually the first process has the same error, or the others fail because one has ended. In both cases torchrun ends them
-in the meantime.
+Usually the first process has the same error, or the others fail because one has ended. In both cases, torchrun ends the
+others while they wait.
 """
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
     """Train a model. Repeat the command to resume. Exit code 1: the training diverged.
 
-    Before the first step it prints where the weights come from.
+    Before the first step, the command prints the origin of the weights.
 
-    Under torchrun all processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
+    Under torchrun, all processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
 
 @contextmanager
 def _first_process_prints() -> Iterator[None]:
-    """Let only the first process print. The others print only an error that the first one does not have."""
+    """Let only the first process print. The other processes print only errors that the first one does not have."""
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
         try:
@@ -96,7 +96,7 @@ def _first_process_prints() -> Iterator[None]:
 
 
 def _tell_torchrun(error: UserError) -> None:
-    """Write the message into the file from which torchrun takes the message of its own traceback."""
+    """Write the message to the file from which torchrun reads it for its own traceback."""
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         message = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Messages for wrong command lines: the argument, the value found, the allowed values and the nearest name."""
+"""Messages about wrong command lines: the argument, the value found, the allowed values and the nearest name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 def usage(error: CycloptsError) -> str:
-    """Return the message for a command line that cyclopts refuses."""
+    """Return the message about a command line that cyclopts rejects."""
     match error:
         case UnknownCommandError(unused_tokens=[word, *_]):
             return _unknown_command(error, word)
@@ -53,10 +53,10 @@ def usage(error: CycloptsError) -> str:
 
 
 def _unknown_command(error: CycloptsError, unknown: str) -> str:
-    """Return the commands for a word of WORDS. For any other word, return the nearest command.
+    """Return the commands to suggest for an unknown word: those in WORDS, otherwise the command with the nearest name.
 
-    A word of WORDS that is nearer than every command counts, too. The message of cyclopts itself would import every
-    verb, and torch, to list the names.
+    A word in WORDS that is nearer than every command counts, too. cyclopts' own message would import every subcommand,
+    and torch, to list the names.
     """
     names = [name for name in error.app or () if not name.startswith("-")]
     group = "".join(f"{name}-" for name in error.command_chain or ())
@@ -79,7 +79,10 @@ def _unknown_option(error: CycloptsError, token: str) -> str:
 
 
 def _missing(error: MissingArgumentError, argument: Argument) -> str:
-    """Return the message for a missing argument. If an option is misspelled, return the message about that."""
+    """Return the message about a missing argument.
+
+    If an option is misspelled, return the message about the option instead.
+    """
     if error.keyword:
         return f"{error.keyword} has no value; allowed: {_allowed(argument)}"
     arguments = _arguments(error)
@@ -114,14 +117,12 @@ def _bounds(number: Number) -> tuple[tuple[str, object], ...]:
 
 
 def _choices(hint: Any) -> tuple[object, ...]:
-    """Return the values of a Literal or of an optional Literal; none for any other type."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return next((get_args(part) for part in get_args(hint) if get_origin(part) is Literal), ())
 
 
 def _arguments(error: CycloptsError) -> list[Argument]:
-    """Return the arguments of the command in the command line."""
     plain = Parameter(negative=())
     return list(
         error.app.assemble_argument_collection(default_parameter=plain, parse_docstring=True) if error.app else ()
@@ -143,7 +144,7 @@ def _short(word: str) -> str:
 # --- words that people try as commands ---------------------------------------------------------------------
 
 Way: TypeAlias = tuple[str, str]
-"""A command without `archlab`, and a description."""
+"""Command without `archlab`, and its description."""
 
 _GENERATE = ("generate RUN --prompt TEXT", "continue a text (not a chat)")
 _EXPORT = ("export RUN --out FOLDER", "a folder for transformers or vLLM")
@@ -207,7 +208,10 @@ _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
 )  # fmt: skip
 
 WORDS: Mapping[str, Sequence[Way]] = {word: ways for words, ways in _ROWS for word in words.split()}
-"""Word -> the commands that do it. A word of a group begins with the group and a dash (`study-resume`)."""
+"""Word that a user might type -> the commands to use instead.
+
+A word in a group begins with the group and a dash (`study-resume`).
+"""
 
 
 def meant(word: str, ways: Sequence[Way]) -> str:

@@ -1,4 +1,4 @@
-"""Refusing a CONFIG with weights if a training would start from random weights."""
+"""Refusal of a CONFIG with weights if the training run would start from random weights instead."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,12 @@ from archlab.training.schedule import warmup_steps
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:
-    """Raise UserError if a training in `out` would ignore the weights of CONFIG or of the folder in a `base`.
+    """Raise UserError if a training run in `out` would ignore the weights of CONFIG or of the folder that a `base`
+    names.
 
-    A run in `out` with a checkpoint resumes from it. A file (config.yaml, config.json) is only a config. The message
-    has the command that trains those weights, and the one that starts from random weights.
+    A run in `out` with a checkpoint resumes from the checkpoint. A file (config.yaml, config.json) counts as a config
+    without weights. The message contains the command that trains those weights, and the command that starts from random
+    weights.
     """
     if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return
@@ -67,7 +69,6 @@ def _holds_weights(source: str | Path) -> bool:
 
 
 def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[str]:
-    """Return lines with the commands that train the weights of `source` further."""
     heading = "To train these weights further:"
     if kind_of(source) != "run folder":
         return [heading, _command("import", source, "--out", out), _command("train", out, *overrides, "--out", out)]
@@ -92,7 +93,6 @@ def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[st
 
 
 def _to_train_random(source: str, overrides: Sequence[str], out: Path) -> list[str]:
-    """Return lines with the commands that train the model of `source` from random weights."""
     if kind_of(source) != "hub id":
         return [_command("train", config_file(source), *overrides, "--out", out)]
     file = f"{Path(source).name}.yaml"
