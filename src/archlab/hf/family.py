@@ -41,8 +41,10 @@ NO_EFFECT = {
     "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
-"""Keys that do not change the forward pass of a loaded model. Most config.json files contain some of them; archlab
-ignores them without a message."""
+"""Keys that do not change the forward pass of a loaded model.
+
+Most config.json files contain some of them; archlab ignores them without a message.
+"""
 
 OTHER_TOOLS = {
     # which program reads the file, and how it does so
@@ -56,8 +58,10 @@ OTHER_TOOLS = {
     # settings of the tokenizer, and its maximum text length
     "padding_side", "tokenizer_padding_side", "tokenizer_model_max_length", "model_max_length", "max_sequence_length",
 }  # fmt: skip
-"""Keys that other tools write or read. No transformers class uses them in a forward pass. archlab prints a note that
-names the ones it finds."""
+"""Keys that other tools write or read.
+
+No transformers class uses them in a forward pass. archlab prints a note that names the ones it finds.
+"""
 
 
 EVERYWHERE: Sequence[Field] = (
@@ -238,8 +242,9 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the fields that change the forward pass and differ, as field -> (value in `a`, value in `b`). Layers are
-    compared after their kinds are resolved.
+    """Return the fields that change the forward pass and differ, as field -> (value in `a`, value in `b`).
+
+    Layers are compared after their kinds are resolved.
     """
     left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}

@@ -31,8 +31,10 @@ class ConfigReader:
         return default if value is None else value
 
     def or_null(self, key: str, default: Any = None, kind: type | None = None) -> Any:
-        """Return the value of a key, or the default if the key is absent. Unlike `get`, return None if the value is
-        null."""
+        """Return the value of a key, or the default if the key is absent.
+
+        Unlike `get`, return None if the value is null.
+        """
         self.read.add(key)
         value = self._values.get(key, default)
         kind = kind or type(default)
@@ -71,8 +73,10 @@ def _is_a(kind: type, value: Any) -> bool:
 
 
 class Field(Protocol):
-    """One step of the translation. The steps run in order, so a step may use the values that earlier steps set in
-    `ours`."""
+    """One step of the translation.
+
+    The steps run in order, so a step may use the values that earlier steps set in `ours`.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set dotted archlab fields in `ours` from keys of the config.json."""
@@ -166,8 +170,10 @@ class Only:
     value: Any
     allowed: str = ""
     written: bool = True
-    """Whether to write the key. False for keys that the published code does not know and that only some files
-    contain."""
+    """Whether to write the key.
+
+    False for keys that the published code does not know and that only some files contain.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Raise UserError if the key has another value."""
@@ -182,8 +188,10 @@ class Only:
 
 @dataclass(frozen=True)
 class Switch:
-    """Boolean key that turns a component on or off: true sets the field to `on`, false to "none". The fields in `more`
-    are read only if the key is true."""
+    """Boolean key that turns a component on or off: true sets the field to `on`, false to "none".
+
+    The fields in `more` are read only if the key is true.
+    """
 
     hf_key: str
     field: str

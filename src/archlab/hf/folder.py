@@ -27,8 +27,10 @@ COMPANIONS = (
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Return whether the folder is a Hugging Face folder. It is one if it contains a config.json; a run folder does
-    not."""
+    """Return whether the folder is a Hugging Face folder.
+
+    It is one if it contains a config.json; a run folder does not.
+    """
     return (folder / CONFIG).is_file()
 
 

@@ -47,8 +47,10 @@ LATENT_WEIGHTS: list[Row] = [
 
 @dataclass(frozen=True)
 class LatentHeads:
-    """Keys for the number and the width of key/value heads. In latent attention, other fields already determine both
-    values."""
+    """Keys for the number and the width of key/value heads.
+
+    In latent attention, other fields already determine both values.
+    """
 
     kv_heads: int | None = None
     """Default of `num_key_value_heads`. None means as many as query heads."""

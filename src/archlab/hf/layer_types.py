@@ -91,8 +91,10 @@ class MixerLayers:
         return _types(hf, self.implied(hf, n_layers), {self.mixer_type, FULL}, n_layers)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the mixer, or a pattern of two layer kinds if the layers differ. All attention fields must already have
-        been read."""
+        """Set the mixer, or a pattern of two layer kinds if the layers differ.
+
+        All attention fields must already have been read.
+        """
         types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
         for part in self.mixer:

@@ -141,8 +141,10 @@ class SharedExperts:
     hf_key: str
     default: int
     bias_key: str | None = None
-    """Key for the biases of the shared experts, in a family whose routed experts have no biases. None if there is no
-    such key."""
+    """Key for the biases of the shared experts, in a family whose routed experts have no biases.
+
+    None if there is no such key.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the width of the shared expert. The width of a routed expert must already have been read."""
@@ -152,8 +154,10 @@ class SharedExperts:
             ours["mlp.shared.bias"] = hf.get(self.bias_key, False) if self.bias_key else False
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the number of shared experts. Reading it back shows whether the total width is a multiple of an
-        expert's width."""
+        """Write the number of shared experts.
+
+        Reading it back shows whether the total width is a multiple of an expert's width.
+        """
         mlp = resolve(model).mlp
         if isinstance(mlp, MoE):
             hf[self.hf_key] = mlp.shared.d_ff // mlp.d_ff if mlp.shared else 0

@@ -15,8 +15,10 @@ from archlab.hf.fields import ConfigReader
 
 
 class MXFP4(Base):
-    """Four bits (E2M1) per number. Each block of 32 numbers in a row is scaled by a power of two (OCP Microscaling
-    formats, 2023)."""
+    """Four bits (E2M1) per number.
+
+    Each block of 32 numbers in a row is scaled by a power of two (OCP Microscaling formats, 2023).
+    """
 
     quant_method: Literal["mxfp4"] = "mxfp4"
     modules_to_not_convert: Any = None
@@ -52,8 +54,10 @@ _METHODS: Mapping[str, type[MXFP4] | type[BlockFP8]] = {"mxfp4": MXFP4, "fp8": B
 
 
 def method(quantization_config: object, where: str) -> Method | None:
-    """Return the quantization method in the `quantization_config` of a config.json. Raise UserError for an unsupported
-    method."""
+    """Return the quantization method in the `quantization_config` of a config.json.
+
+    Raise UserError for an unsupported method.
+    """
     if quantization_config is None:
         return None
     values: Raw = quantization_config if isinstance(quantization_config, dict) else {}

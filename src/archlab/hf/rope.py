@@ -23,8 +23,10 @@ class RopeKeys:
     names: Mapping[str, str] = field(default_factory=dict)
     """Scaling name in the file -> scaling name that this family's code means."""
     original: int | None = None
-    """Default of `original_max_position_embeddings`, in a family that reads it only outside the scaling (Phi 3). None
-    for other families."""
+    """Default of `original_max_position_embeddings`, in a family that reads it only outside the scaling (Phi 3).
+
+    None for other families.
+    """
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     field: str = "position"
@@ -67,8 +69,10 @@ class ScaledRopeKeys(RopeKeys):
     """Scaling to use if the file contains none."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the position. Raise UserError if the file sets theta without a scaling, because the published code would
-        ignore theta."""
+        """Set the position.
+
+        Raise UserError if the file sets theta without a scaling, because the published code would ignore theta.
+        """
         if hf.get("rope_parameters") or hf.get("rope_scaling"):
             super().read(hf, ours)
             return
@@ -82,8 +86,10 @@ class ScaledRopeKeys(RopeKeys):
 def position(
     hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
-    """Return the values of archlab's `position` for the RoPE values of a file. `longest` is the file's maximum sequence
-    length."""
+    """Return the values of archlab's `position` for the RoPE values of a file.
+
+    `longest` is the file's maximum sequence length.
+    """
     refuse_flags(hf, scaling)
     return {
         "kind": "rope", "theta": float(theta), "fraction": float(fraction), "pairing": pairing,

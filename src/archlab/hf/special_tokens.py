@@ -42,8 +42,10 @@ class SpecialTokens:
     pad: int | None = None
     """Padding token of the tokenizer, otherwise of the model."""
     ends: tuple[int, ...] = ()
-    """EOS tokens of the model, at which `generate` stops. If the model's files name none, the tokenizer's
-    `eos_token`."""
+    """EOS tokens of the model, at which `generate` stops.
+
+    If the model's files name none, the tokenizer's `eos_token`.
+    """
 
     @property
     def document(self) -> tuple[int, ...]:
@@ -57,6 +59,7 @@ class SpecialTokens:
     @property
     def first(self) -> int | None:
         """Token that precedes a text without context, as in lm_eval's `hf` model, which considers only the tokenizer.
+
         If the tokenizer has no such token, the first token that precedes a document.
         """
         return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)

@@ -108,8 +108,9 @@ def _is_plain(value: object) -> bool:
 
 
 _FORMS = ((WEIGHTS, INDEX, _Safetensors), (PICKLED, PICKLED_INDEX, _Pickled))
-"""Layouts of a folder: (name of a single weights file, name of an index of several files, reader). As in transformers,
-the first layout that the folder contains is read.
+"""Layouts of a folder: (name of a single weights file, name of an index of several files, reader).
+
+As in transformers, the first layout that the folder contains is read.
 """
 
 

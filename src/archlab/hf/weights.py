@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Conversion between a published tensor and parameters, in both directions. Both functions receive the layer, or
-    None for a tensor outside the layers."""
+    """Conversion between a published tensor and parameters, in both directions.
+
+    Both functions receive the layer, or None for a tensor outside the layers.
+    """
 
     split: "Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]"
     join: "Callable[[Sequence[Tensor], LayerConfig | None], Tensor]"
@@ -33,8 +35,10 @@ TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
 
 
 def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Return the conversion for several parameters stacked along the rows. `sizes` returns the row count of each
-    parameter."""
+    """Return the conversion for several parameters stacked along the rows.
+
+    `sizes` returns the row count of each parameter.
+    """
     return Conversion(
         lambda theirs, layer: theirs.split(list(sizes(_required(layer)))),
         lambda ours, _: concatenate(ours),
@@ -109,8 +113,10 @@ class Row:
     when: Callable[[LayerConfig], bool] | None = None
     """Function that returns whether a layer has the tensor. None means all layers that have the parameters."""
     n_stacked: Callable[[LayerConfig], int] | None = None
-    """Function that returns the number of published tensors, numbered {h}, that are stacked into the parameter. None:
-    there is a single tensor."""
+    """Function that returns the number of published tensors, numbered {h}, that are stacked into the parameter.
+
+    None: there is a single tensor.
+    """
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -49,8 +49,10 @@ ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].fl
 
 
 def separate(rotated: Conversion = COPY) -> list[Row]:
-    """Return the rows for separate queries, keys and values. `rotated` is the conversion for the rows that RoPE
-    rotates."""
+    """Return the rows for separate queries, keys and values.
+
+    `rotated` is the conversion for the rows that RoPE rotates.
+    """
     return [
         *linear(f"{LAYER}.attn_q", "layers.{i}.attention.q", rotated),
         *linear(f"{LAYER}.attn_k", "layers.{i}.attention.k", rotated),
@@ -122,7 +124,10 @@ def only(field: str, *allowed: Any) -> Limit:
 SILU = only("mlp.activation", "silu")
 GELU = only("mlp.activation", "gelu_tanh", "gelu")
 """Check for GELU. llama.cpp computes it from a float16 table of the tanh form, whose error is about the same for the
-exact form. Both forms are therefore allowed."""
+exact form.
+
+Both forms are therefore allowed.
+"""
 UNCAPPED = only("head.softcap", None)
 TIED = only("head.tied", True)
 NO_OUT_BIAS = only("attention.out_bias", False)
@@ -238,8 +243,10 @@ class Architecture:
     """Whether llama.cpp reads the factors on the embedding, the scores, the branches and the logits."""
 
     def check(self, model: ModelConfig) -> list[str]:
-        """Return notes on small differences to llama.cpp. Raise UserError that lists everything llama.cpp cannot
-        run."""
+        """Return notes on small differences to llama.cpp.
+
+        Raise UserError that lists everything llama.cpp cannot run.
+        """
         problems = [line for limit in self.limits for line in limit(model)]
         if problems:
             listed = [f"  {line}" for line in dict.fromkeys(problems)]
