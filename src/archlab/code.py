@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HOME = Path(__file__).parent
-"""Folder of the package archlab."""
 
 _DECIDING = ("config", "data", "model", "pricing", "training")
 

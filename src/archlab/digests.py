@@ -72,7 +72,6 @@ def _is_one_of(file: Path, allowed: list[str]) -> bool:
 
 
 def sha256(file: Path) -> str:
-    """Return the SHA-256 digest of a file's content, in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

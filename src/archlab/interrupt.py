@@ -80,7 +80,6 @@ def exit_on_interrupt() -> None:
 
 
 def was_interrupted() -> bool:
-    """Return whether Ctrl-C was pressed since the call of `install_handler`."""
     return _interrupted
 
 

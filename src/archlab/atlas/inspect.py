@@ -41,7 +41,6 @@ class Inspection(Base):
 
     @property
     def loads(self) -> bool:
-        """Whether archlab can load the model."""
         return not self.problems
 
 

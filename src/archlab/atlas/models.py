@@ -125,12 +125,10 @@ class AtlasRow(Base):
     @computed_field
     @property
     def d_over_layers(self) -> float:
-        """Aspect ratio: d_model divided by n_layers."""
         return self.d_model / self.n_layers
 
 
 def rows() -> list[AtlasRow]:
-    """Return the rows of the whole atlas, sorted by year."""
     return [row(entry) for entry in entries()]
 
 

@@ -24,12 +24,10 @@ _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
 
 
 def joined(values: Iterable[str]) -> str:
-    """Join the distinct values of all layers, in order of appearance."""
     return "+".join(dict.fromkeys(values))
 
 
 def norm(layers: Layers) -> str:
-    """Return the kind of norm: LayerNorm or RMSNorm."""
     return joined(layer.norm.display_name for layer in layers)
 
 
@@ -50,12 +48,10 @@ def activation(layers: Layers) -> str:
 
 
 def mlps(layers: Layers) -> list[Dense | MoE]:
-    """Return the MLPs of all layers that have one."""
     return [layer.mlp for layer in layers if isinstance(layer.mlp, Dense | MoE)]
 
 
 def mixtures(layers: Layers) -> list[MoE]:
-    """Return the MLPs that are mixtures of experts."""
     return [layer.mlp for layer in layers if isinstance(layer.mlp, MoE)]
 
 
@@ -117,12 +113,10 @@ def with_attention(layers: Layers) -> list[LayerConfig]:
 
 
 def attentions(layers: Layers) -> list[MultiHead | Latent]:
-    """Return the attention configs of the layers that have multi-head or latent attention."""
     return [x.attention for x in layers if isinstance(x.attention, MultiHead | Latent)]
 
 
 def mixers(layers: Layers) -> str:
-    """Return the names of the components that mix tokens: attention, recurrent mixers, or both."""
     branches = (branch for layer in layers for branch in layer.branches if branch.name != "mlp")
     named = ("attention" if branch.name == "attention" else branch.component.display_name for branch in branches)
     return joined(named) or NOTHING

@@ -47,7 +47,6 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
 
 
 def listed() -> dict[str, Hardware]:
-    """Return all devices by name. This machine is included if this version of archlab has measured it."""
     devices = dict(hardware())
     with suppress(UserError):
         devices[THIS] = load_hardware(THIS)

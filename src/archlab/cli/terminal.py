@@ -61,7 +61,6 @@ def show_table(out: Console, table: Table) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print indented JSON to stdout, for scripts."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _MOST_BASES = 100
 
 RUN_CONFIG = "config.yaml"
-"""Name of the config in a run folder."""
 
 ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub id"]
 

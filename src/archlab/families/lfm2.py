@@ -48,7 +48,6 @@ class Redundant:
     """Function that returns the value of the other key, which must already have been read."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the two keys disagree."""
         expected = self.expected(ours)
         if (found := hf.get(self.hf_key, expected)) != expected:
             raise hf.refuse(self.hf_key, found, f"{expected}, the same as {self.other}")

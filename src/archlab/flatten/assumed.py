@@ -84,7 +84,6 @@ class Assumed(Specializer):
                 return None
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
-        """Return the torch module that the call creates, or None for any other call."""
         if name == "nn.Identity" or (name == "nn.Dropout" and plain(arguments[0]) == 0):
             return Record("nn.Identity")
         return Record(name, making=ast.Call(parsed(name), [lift(arguments[0])], [])) if name == "nn.Dropout" else None

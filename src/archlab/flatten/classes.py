@@ -37,7 +37,6 @@ class Writer(Assumed):
         return result
 
     def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
-        """Return the name that a number of the config has in the file."""
         constant_in_file = constant_name(owner, name)
         if constant_in_file == "D_FF" and id(owner) in self._widths:
             constant_in_file = self._widths[id(owner)][1]
@@ -57,11 +56,9 @@ class Writer(Assumed):
         return put("width", lift(width), parsed(text)) if text else None
 
     def folded(self, name: str, value: float) -> ast.expr:
-        """Return the name that a computed number has in the file. `name` is its variable in the source."""
         return constant(FOLDED.get(name, name.upper()), value)
 
     def name(self, node: ast.Name) -> str:
-        """Return the name that a variable or constant has in the file."""
         if not hasattr(node, "constant"):
             return node.id
         value: Any = node.constant  # pyright: ignore[reportAttributeAccessIssue]
@@ -73,7 +70,6 @@ class Writer(Assumed):
     def define_function(
         self, function: Function, parameters: list[str], body: list[Step], leaves: list[ast.expr]
     ) -> str:
-        """Write a function to the file and return its name."""
         node = function.node
         assert isinstance(node, ast.FunctionDef)
         typed = [f"{name}: {annotation(node, name)}" for name in parameters]
@@ -96,13 +92,11 @@ class Writer(Assumed):
         return name_variables(steps, self.wanted)
 
     def lines(self, body: list[Step], returned: Value, indent: str) -> list[str]:
-        """Return the final body of a function as lines of text."""
         return list(written(self.finished(body, codes(returned)), self.name, indent))
 
     # --- classes ------------------------------------------------------------------------------------------------------
 
     def run_module(self, record: Record, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """Evaluate a call of a module that holds tensors."""
         assert record.path is not None
         if isinstance(record.made_by, str):
             return Code(ast.Call(record.path, [lift(argument) for argument in arguments], []))
@@ -205,7 +199,6 @@ class Writer(Assumed):
         return made, kept
 
     def init_lines(self, record: Record) -> list[str]:
-        """Return the lines of `__init__` that create a module's attributes."""
         return self._init(record)[0]
 
     def _made(self, name: str, record: Record) -> ast.expr:
@@ -217,7 +210,6 @@ class Writer(Assumed):
 
 
 def is_parameter(value: Code) -> bool:
-    """Return whether a tensor of a module is a parameter. If not, it is a buffer."""
     return isinstance(value.expr, ast.Call) and ast.unparse(value.expr.func) == "nn.Parameter"
 
 
@@ -244,7 +236,6 @@ def annotation(node: ast.FunctionDef, name: str) -> str:
 
 
 def signature(indent: str, name: str, parameters: list[str], result: str) -> list[str]:
-    """Return the lines of a function's signature, from `def` to the colon."""
     whole = f"{indent}def {name}({', '.join(parameters)}) -> {result}:"
     if len(whole) <= WIDTH:
         return [whole]
@@ -301,7 +292,6 @@ def started(expr: ast.expr, initial: Value | None) -> ast.expr:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return the code of a tuple of numbers, with several numbers per line."""
     rows, row = list[str](), ""
     for value in values:
         text = f"{value!r}, "

@@ -137,7 +137,6 @@ class _Layer:
 
 
 def written_tuple(end: Step) -> str:
-    """Return the names in a tuple expression, separated by commas."""
     assert isinstance(end.node, ast.Expr)
     assert isinstance(end.node.value, ast.Tuple)
     return ", ".join(ast.unparse(name) for name in end.node.value.elts)

@@ -60,11 +60,9 @@ class Evaluator:
     """Evaluator of expressions. Its subclasses add statements and calls."""
 
     def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
-        """Return the name that a number of the config has in the file."""
         raise NotImplementedError
 
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """Evaluate a call of a function, class or module of the source."""
         raise NotImplementedError
 
     def read(self, name: str, names: dict[str, Value], home: Module) -> Value:
@@ -96,7 +94,6 @@ class Evaluator:
                 raise NotWritableError(f"{name} in {home.name}")
 
     def evaluate(self, node: ast.expr, names: dict[str, Value], home: Module) -> Value:
-        """Return the value of an expression. `names`: local names and their values."""
 
         def of(inner: ast.expr) -> Value:
             return self.evaluate(inner, names, home)
@@ -152,7 +149,6 @@ class Evaluator:
                 raise NotWritableError(ast.unparse(node))
 
     def attribute(self, value: Value, name: str) -> Value:
-        """Evaluate `value.name`."""
         match value:
             case Known(value=Base() as config):
                 return self._config_attribute(config, name)
@@ -197,7 +193,6 @@ class Evaluator:
         raise NotWritableError(f"{made_by.node.name}.{name}")
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
-        """Return the torch module that the call creates, or None for any other call."""
         raise NotImplementedError
 
     def _spread(self, elts: Iterable[ast.expr], of: Callable[[ast.expr], Value]) -> list[Value]:

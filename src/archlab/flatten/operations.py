@@ -38,7 +38,6 @@ DEFAULTS: dict[str, Any] = {
 
 
 def is_default(name: str, value: Value) -> bool:
-    """Return whether a keyword argument equals the default of torch's function."""
     return name in DEFAULTS and isinstance(value, Known) and value.value == DEFAULTS[name]
 
 
@@ -107,7 +106,6 @@ def unrolled(value: Value) -> list[Value]:
 
 
 def bound(target: ast.expr, value: Value) -> dict[str, Value]:
-    """Return name -> value for the names that an assignment sets."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List):
@@ -152,7 +150,6 @@ def is_true(value: Value) -> bool | None:
 
 
 def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Value]) -> Value:
-    """Evaluate `and` or `or`, up to the operand that decides the result."""
     left: list[ast.expr] = []
     for i, node in enumerate(nodes):
         value = of(node)
@@ -213,5 +210,4 @@ def is_instance(value: Value, of: Value) -> bool:
 
 
 def names_in(expr: ast.expr) -> list[ast.Name]:
-    """Return the names in an expression, except `math`."""
     return [n for n in ast.walk(expr) if isinstance(n, ast.Name) and n.id != "math"]

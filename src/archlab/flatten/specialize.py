@@ -30,11 +30,9 @@ class Specializer(Statements):
     def define_function(
         self, function: Function, parameters: list[str], body: list[Step], leaves: list[ast.expr]
     ) -> str:
-        """Write a function to the file and return its name."""
         raise NotImplementedError
 
     def run_module(self, record: Record, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """Evaluate a call of a module that holds tensors."""
         raise NotImplementedError
 
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:

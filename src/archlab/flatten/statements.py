@@ -45,11 +45,9 @@ class Statements(Evaluator):
         self._counter = count()
 
     def folded(self, name: str, value: float) -> ast.expr:
-        """Return the name that a computed number has in the file. `name` is its variable in the source."""
         raise NotImplementedError
 
     def variable(self, name: str) -> str:
-        """Return a new variable in the file."""
         return f"{name}@{next(self._counter)}"
 
     def run(self, nodes: list[ast.stmt]) -> Value | None:

@@ -42,13 +42,11 @@ class Step:
 
 
 def assign(names: list[str], value: ast.expr, **more: Any) -> Step:
-    """Return a step that assigns an expression to variables."""
     targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
     return Step(ast.Assign([targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())], value), **more)
 
 
 def all_steps(steps: list[Step]) -> Iterator[Step]:
-    """Yield all steps, including those in loops."""
     for step in steps:
         yield step
         yield from all_steps(step.body)
@@ -77,12 +75,10 @@ def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
 
 
 def put(variable: str, expr: ast.expr, node: Any) -> Any:
-    """Return a syntax tree in which an expression replaces each read of a variable."""
     return rewritten(node, lambda n: expr if n.id == variable and isinstance(n.ctx, ast.Load) else n)
 
 
 def rename(steps: list[Step], names: dict[str, str]) -> None:
-    """Rename variables, including those in loops."""
     for step in all_steps(steps):
         step.node = rewritten(step.node, lambda n: ast.Name(names[n.id], n.ctx) if n.id in names else n)
 

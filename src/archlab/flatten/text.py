@@ -68,12 +68,10 @@ class Page:
 
 
 def camel(name: str) -> str:
-    """Convert snake case to camel case: `long_local` -> `LongLocal`."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def number(value: int | float) -> str:
-    """Return the text of a number, such as 128_256 or 1e-5."""
     grouped = "_" if value >= 10_000 else ""
     text = f"{value:{grouped}}" if isinstance(value, int) else repr(value)
     if isinstance(value, float) and value.is_integer() and value < 1e16:
@@ -82,7 +80,6 @@ def number(value: int | float) -> str:
 
 
 def lines(*parts: str | Sequence[str] | None) -> str:
-    """Join lines, leaving out None."""
     flat: list[str] = []
     for part in parts:
         flat += [] if part is None else [part] if isinstance(part, str) else part
@@ -151,14 +148,12 @@ Names = Callable[[ast.Name], str]
 
 
 def code(expr: ast.expr, names: Names) -> str:
-    """Return the text of an expression on one line."""
     text = ast.unparse(rewritten(expr, lambda name: ast.Name(names(name), name.ctx)))
     text = re.sub(r"'([^'\"\\]*)'", r'"\1"', text)
     return re.sub(r"(?<![\w.)\]])((?:\w|\.)+) \*\* (-?(?:\w|\.)+)(?![\w.(\[])", r"\1**\2", text)
 
 
 def written(steps: list[Step], names: Names, indent: str = "    ") -> Iterator[str]:
-    """Yield the lines of statements."""
     for step in steps:
         lines = _statement(step.node, names, indent, f"  {step.behind}" if step.behind else "")
         above = step.above

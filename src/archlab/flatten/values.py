@@ -50,7 +50,6 @@ class Module:
         }
 
     def above(self, node: ast.stmt) -> list[str]:
-        """Return the comments directly above a statement."""
         first = node.lineno
         while self._comments.get(first - 1, ("", False))[1]:
             first -= 1
@@ -64,12 +63,10 @@ class Module:
 
 @cache
 def module(name: str) -> Module:
-    """Return a module by its dotted name, without importing it."""
     return Module(name, _HOME.joinpath(*name.split(".")[1:]).with_suffix(".py").read_text())
 
 
 def modules(package: str) -> list[Module]:
-    """Return all modules of a package, without importing it."""
     folder = _HOME.joinpath(*package.split(".")[1:])
     return [module(f"{package}.{file.stem}") for file in sorted(folder.glob("*.py")) if file.stem != "__init__"]
 
@@ -148,7 +145,6 @@ class Class:
 
     @cached_property
     def is_module(self) -> bool:
-        """Whether the class is a torch module."""
         return any("Module" in ast.unparse(base) for base in self.node.bases)
 
 
@@ -190,7 +186,6 @@ Value = Known | Code | Sequence | Table | Function | Native | Class | Record
 
 
 def named(name: str) -> ast.Name:
-    """Return the expression that reads a name."""
     return ast.Name(name, ast.Load())
 
 
@@ -200,7 +195,6 @@ def loads(node: ast.AST) -> tuple[str, ...]:
 
 
 def stores(node: ast.AST) -> tuple[str, ...]:
-    """Return the names that a syntax tree assigns."""
     return _names(node)[1]
 
 

@@ -87,7 +87,6 @@ def download(hub_id: str) -> Path:
 
 
 def download_config(hub_id: str) -> Path:
-    """Download the config of a published model, and return the folder in the hub's cache."""
     return _download(hub_id, (CONFIG,))
 
 

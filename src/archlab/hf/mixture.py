@@ -17,7 +17,6 @@ def is_mixture(layer: LayerConfig) -> bool:
 
 
 def n_experts(layer: LayerConfig) -> int:
-    """Return the number of experts of a layer whose MLP is a mixture."""
     assert isinstance(layer.mlp, MoE)
     return layer.mlp.experts
 

@@ -238,5 +238,4 @@ def _possible(value: Any) -> list[int]:
 
 
 def several(value: Any) -> list[Any]:
-    """Return a single value or a list as a list without nulls."""
     return [i for i in (value if isinstance(value, list) else [value]) if i is not None]

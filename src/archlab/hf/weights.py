@@ -120,7 +120,6 @@ class Row:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters' names, always as a tuple."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
@@ -137,7 +136,6 @@ class Placed:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the published tensors, always as a tuple."""
         return self.stack or (self.theirs,)
 
 
@@ -217,7 +215,6 @@ def concatenate(parts: "Iterable[Tensor]", dim: int = 0) -> "Tensor":
 
 
 def stack(parts: "Iterable[Tensor]", dim: int = 0) -> "Tensor":
-    """Stack tensors along a new dimension `dim`."""
     import torch
 
     return torch.stack(list(parts), dim)

@@ -172,7 +172,6 @@ class Hardware(Base):
 
     @property
     def linked(self) -> int:
-        """Number of devices that `link` connects."""
         return self.link_joins or self.devices_per_server
 
     @property

@@ -179,7 +179,6 @@ class SavedBytes(NamedTuple):
 
 
 def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
-    """Return the bytes that one layer keeps for the backward pass."""
     return sum(operation.saved for operation in layer.work(model_pass))
 
 

@@ -60,7 +60,6 @@ class Parameters(Base):
 
 
 def parameters(model: ModelConfig) -> Parameters:
-    """Count the parameters of a whole model."""
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
@@ -80,12 +79,10 @@ def parameters(model: ModelConfig) -> Parameters:
 
 
 def shared_positions(model: ModelConfig) -> int:
-    """Count the parameters of positions that all layers share."""
     n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
     return model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
 
 
 def outer_norms(model: ModelConfig) -> int:
-    """Count the parameters of the final norm and of the norm after the embedding."""
     embedding_norm = model.norm if model.embedding.norm else NoNorm()
     return sum(norm.n_parameters(model.d_model) for norm in (final_norm(model), embedding_norm))

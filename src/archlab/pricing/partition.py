@@ -56,7 +56,6 @@ class Parallel:
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
         return self.replicate * self.shard * self.tensor * self.pipeline
 
     @property

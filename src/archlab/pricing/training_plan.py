@@ -91,9 +91,7 @@ class _Batch:
 
     texts: int
     tokens: int
-    """Tokens per sequence."""
     micro: int
-    """Sequences per micro-batch."""
 
     @property
     def n_micro_batches(self) -> int:
@@ -114,12 +112,10 @@ class _Stage:
 
     @property
     def is_first(self) -> bool:
-        """Whether the stage contains the embedding."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the stage contains the head and the loss."""
         return self.index == self.n_stages - 1
 
     @cached_property

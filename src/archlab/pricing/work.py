@@ -78,12 +78,10 @@ class Work(Base):
 
     @classmethod
     def none(cls, kind: OperationKind) -> "Work":
-        """Return the totals of an empty set of operations."""
         return cls(kind=kind, count=0, flops=0, weight_bytes=0, kept_bytes=0, moved_bytes=0, large_bytes=0)
 
     @property
     def n_bytes(self) -> float:
-        """Total number of bytes that are read or written."""
         return self.weight_bytes + self.kept_bytes + self.moved_bytes
 
 
@@ -210,7 +208,6 @@ class FlopsPerToken(Base):
     @computed_field
     @property
     def total(self) -> float:
-        """Total FLOPs per token."""
         return sum(dict(self).values())
 
 

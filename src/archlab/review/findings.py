@@ -11,7 +11,6 @@ from archlab.review.shape_rule import Case, Level, PublishedResult, Reading, Sha
 from archlab.review.warning_rules import WARNING_RULES
 
 RULES: tuple[ShapeRule, ...] = (*WARNING_RULES, *NOTE_RULES)
-"""All shape rules, warnings first."""
 
 
 class Finding(Base):

@@ -27,7 +27,6 @@ def head_widths(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def query_heads(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the number of query heads of any kind of attention."""
     if isinstance(layer.attention, AnyAttention):
         yield Reading("n_heads", layer.attention.n_heads)
 
@@ -71,7 +70,6 @@ def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield d_ff / d_model of a dense MLP."""
     if isinstance(layer.mlp, Dense):
         yield Reading("d_ff / d_model", layer.mlp.d_ff / layer.d_model, f"{layer.mlp.kind} MLPs")
 
@@ -84,7 +82,6 @@ def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def norms(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield 1 if the layer has norms, otherwise 0."""
     yield Reading("layers with a norm", int(not isinstance(layer.norm, NoNorm)))
 
 

@@ -29,7 +29,6 @@ class Distribution(Base):
 
 @cache
 def published() -> tuple[tuple[PublishedModel, Case], ...]:
-    """Return all models of the atlas."""
     return tuple((entry, Case(entry.config)) for entry in entries())
 
 

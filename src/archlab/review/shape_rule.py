@@ -48,7 +48,6 @@ class Case:
 
     @cached_property
     def counted(self) -> Parameters:
-        """Parameter counts of the whole model."""
         return parameters(self.config.model)
 
     @cached_property

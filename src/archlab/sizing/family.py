@@ -32,7 +32,6 @@ class FamilyMember:
 
     @cached_property
     def counted(self) -> Parameters:
-        """Parameter counts of the model."""
         return parameters(self.config.model)
 
     @property
@@ -59,7 +58,6 @@ class FamilyMember:
 
     @property
     def n_heads(self) -> int:
-        """Number of query heads in the first layer."""
         return words.attentions(self.layers)[0].n_heads
 
     @property
@@ -72,7 +70,6 @@ class FamilyMember:
 
     @property
     def ff_ratio(self) -> float:
-        """Ratio d_ff / d_model."""
         return self.d_ff / self.d_model
 
     @property

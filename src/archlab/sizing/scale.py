@@ -110,7 +110,6 @@ class ScalableModel:
         return [layers.pattern[i * known // n_layers if names_every_layer else i % known] for i in range(n_layers)]
 
     def config(self, shape: Shape) -> Config:
-        """Return the config of the model in the given shape."""
         return validate(Config, overlay(self.raw, self.change(shape), Config), self.member.name)
 
     def change(self, shape: Shape) -> Raw:
@@ -138,7 +137,6 @@ class ScalableModel:
 
 
 def rounded(width: float, d_model: int) -> int:
-    """Round a width to one that an MLP may have at this `d_model`."""
     step = step_at(d_model)
     return max(step, round(width / step) * step)
 

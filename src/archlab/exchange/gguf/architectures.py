@@ -134,7 +134,6 @@ NO_OUT_BIAS = only("attention.out_bias", False)
 
 
 def all_biases(model: ModelConfig) -> Iterator[str]:
-    """Require a bias in every projection."""
     for field in ("attention.qkv_bias", "attention.out_bias", "mlp.bias"):
         yield from only(field, True)(model)
 
@@ -151,7 +150,6 @@ def scalings(*kinds: str) -> Limit:
 
 
 def square(model: ModelConfig) -> Iterator[str]:
-    """Require that the total width of all heads is d_model."""
     heads = model.multi_head.resolve(model.d_model)
     width = heads.n_heads * heads.head_dim
     if width != model.d_model:
@@ -159,7 +157,6 @@ def square(model: ModelConfig) -> Iterator[str]:
 
 
 def no_window(model: ModelConfig) -> Iterator[str]:
-    """Require that every layer attends to all earlier tokens."""
     for layer in layer_configs(model):
         if not is_plain_causal(layer.multi_head, model.max_seq_len):
             allowed = f"null, or at least max_seq_len, {model.max_seq_len}"
@@ -186,14 +183,12 @@ def scale(special_depth: int | None = None) -> Limit:
 
 
 def capped(model: ModelConfig) -> Iterator[str]:
-    """Require soft caps on scores and logits."""
     for field, cap in (("attention.softcap", model.multi_head.softcap), ("head.softcap", model.head.softcap)):
         if cap is None:
             yield f"model.{field} is null; allowed: a number"
 
 
 def local_unscaled(model: ModelConfig) -> Iterator[str]:
-    """Require that layers with a window do not scale RoPE."""
     for layer in layer_configs(model):
         kind = lookup(layer, "position.scaling.kind")
         if layer.multi_head.window is not None and kind != "none":
