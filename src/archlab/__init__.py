@@ -1,6 +1,6 @@
 """archlab: a laboratory for the architecture of decoder-only language models.
 
-Every name is imported on first use, so that `import archlab` is fast and does not load torch.
+Every public name is imported on first use, so that `import archlab` is fast and does not load torch.
 """
 
 from importlib import import_module

@@ -15,9 +15,9 @@ _DECIDING = ("config", "data", "model", "pricing", "training")
 
 @cache
 def code_digest() -> str:
-    """Return 12 hex digits that change with the code that decides the result of a run.
+    """Return 12 hex digits that identify the code which determines the result of a run.
 
-    Comments, docstrings and layout do not change them.
+    Changes of comments, docstrings and layout do not change the digits.
     """
     digest = hashlib.sha256()
     for package in _DECIDING:
@@ -50,7 +50,7 @@ def meaning(source: str) -> str:
 
 
 def imported_from_beside(file: Path) -> list[str]:
-    """Return the modules that a Python file imports from its own folder, by the names in the file."""
+    """Return the modules that a Python file imports from its own folder, as they are named in the file."""
     imports = (_imported(node) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     names = {name for imported in imports for name in imported}
     return sorted(name for name in names if name.startswith(".") or _is_beside(name, file.parent))

@@ -1,4 +1,5 @@
-"""Streams and consoles that show control characters as text, so that names from files cannot control the terminal."""
+"""Streams and consoles that display control characters as text, so that names from files cannot control the
+terminal."""
 
 import io
 import sys
@@ -13,14 +14,14 @@ from archlab.config.core.text import visible
 
 
 class _VisibleStream:
-    """Stream that shows control characters as text."""
+    """Stream that displays control characters as text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.exact = stream
         """Wrapped stream, which writes text unchanged."""
 
     def write(self, text: str) -> int:
-        """Write the text as `visible` returns it."""
+        """Write the text after replacing control characters (see `visible`)."""
         return self.exact.write(visible(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +36,7 @@ def visible_stdout() -> Iterator[None]:
 
 
 class _TerminalText(io.StringIO):
-    """A buffer that says it is a terminal, so that Rich writes its styles into it."""
+    """Buffer that pretends to be a terminal, so that Rich writes its styles into it."""
 
     def isatty(self) -> bool:
         return True
@@ -77,7 +78,7 @@ class _Console(Console):
         return _exact(super().file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Render as Rich does, and pass the text through `visible`."""
+        """Render as Rich does, then replace control characters (see `visible`)."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 

@@ -7,7 +7,10 @@ OWN_CODE: set[str] = set()
 
 
 class UserError(Exception):
-    """Error in the input. The message names the field or file, the value found and the allowed values. Exit code 2."""
+    """Error in the input, which ends a command with exit code 2.
+
+    The message names the field or file, the value found and the allowed values.
+    """
 
 
 def user_message(error: BaseException) -> str | None:

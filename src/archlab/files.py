@@ -306,7 +306,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or folder to the disk. Unreadable folders and file systems without folder sync are skipped."""
+    """Sync a file or folder to the disk. Skip unreadable folders, and file systems that cannot sync folders."""
     try:
         with _opened(path) as descriptor:
             os.fsync(descriptor)

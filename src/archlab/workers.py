@@ -1,4 +1,4 @@
-"""Starting worker processes from any script or command."""
+"""Start of worker processes from any script or command."""
 
 import sys
 import threading

@@ -21,7 +21,7 @@ _SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """One model of the atlas."""
+    """Model of the atlas."""
 
     preset: str
     """Name of the preset, as used in `archlab show`."""

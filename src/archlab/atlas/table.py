@@ -128,7 +128,7 @@ class _Form(NamedTuple):
     remarks: Callable[[AtlasRow], list[str]]
     legend: tuple[str, ...]
     fields: Set[str]
-    """Fields of a row that have a column."""
+    """Row fields that have a column."""
 
 
 _NARROW = _Form(

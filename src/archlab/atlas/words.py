@@ -37,7 +37,7 @@ def placement(layers: Layers) -> str:
 
 
 def block(layers: Layers) -> str:
-    """Return `serial` or `parallel` for the layers that have more than one branch."""
+    """Return whether branches are `serial` or `parallel`, for the layers that have more than one branch."""
     several = [layer for layer in layers if len(layer.branches) > 1]
     return joined("serial" if layer.block.parallel == "none" else "parallel" for layer in several) or NOTHING
 
@@ -103,7 +103,7 @@ def experts(mixture: MoE) -> str:
 
 
 def feed_forward(layers: Layers) -> str:
-    """Return `dense`, `mixture`, or both."""
+    """Return the kinds of MLPs in the model: `dense`, `mixture`, or both."""
     kinds = sorted({"mixture" if isinstance(mlp, MoE) else "dense" for mlp in mlps(layers)})
     return "+".join(kinds) or NOTHING
 

@@ -33,10 +33,9 @@ FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral"
 def save_pretrained(model: Decoder, folder: str | Path, family: str | None = None) -> str:
     """Save a model as config.json, safetensors and tokenizer, so that transformers computes the same logits.
 
-    `family`: the `model_type` to save as. None: the family that the model was loaded from, or for a model that was not
-    loaded, the first family that can express it.
-
-    Return the family's name. Raise UserError naming the fields that the family cannot express.
+    `family` is the `model_type` to save as. None means the family that the model was loaded from. For a model that was
+    not loaded, it means the first family that can express the model. Return the name of the family. Raise UserError
+    that names the fields the family cannot express.
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)

@@ -17,7 +17,8 @@ class RotaryDim:
     """RoPE on the first `rotary_dim` dimensions of each head, with adjacent dimensions as pairs."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the rotated fraction of the head, rounded up if necessary so that int() gives `rotary_dim` again."""
+        """Set the rotated fraction of the head, rounded up if necessary, so that int() of the rotated width gives
+        `rotary_dim` again."""
         head_dim = ours["d_model"] // ours["attention.n_heads"]
         rotary_dim = hf.get("rotary_dim", 64)
         if rotary_dim > head_dim:

@@ -96,7 +96,7 @@ def _written(writer: Writer, root: Record, text: str) -> list[str]:
 
 
 class _Layer:
-    """One kind of layer: its class, and the arguments that the forward pass gives to it."""
+    """Kind of layer: its class, and the arguments that the forward pass gives to the class."""
 
     def __init__(self, page: Page, kind: LayerKind, root: Record, masked: bool) -> None:
         self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
@@ -125,9 +125,9 @@ class _Layer:
         self.steps = name_variables(needed([*self.writer.body.steps, *steps, last]), self.writer.wanted)
 
     def lines(self, prefix: str = "") -> list[str]:
-        """Return the lines that compute the layer's arguments, and a last line that lists the arguments.
+        """Return the lines that compute the arguments of the layer, and a last line that lists them.
 
-        `prefix`: prepended to the names of variables.
+        `prefix` is prepended to the names of variables.
         """
         if prefix:
             own = {name for step in self.steps for name in stores(step.node)}

@@ -71,14 +71,15 @@ EVERYWHERE: Sequence[Field] = (
     Only("pruned_heads", {}, written=False),
     Quantization(),
 )
-"""Keys that a config.json of any family may have."""
+"""Keys that a config.json of any family may contain."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of published models: how its config.json translates, and which tensors hold its weights.
+    """Family of published models: how its config.json is translated, and which tensors hold its weights.
 
-    Here and in the families, `hf` is the published config.json and `ours` holds archlab's dotted config fields.
+    In this class and in the families, `hf` holds the values of the published config.json, and `ours` holds archlab's
+    dotted config fields.
     """
 
     model_type: str
@@ -101,7 +102,7 @@ class Family:
     prefix: str = ""
     """Prefix of all tensor names except those of the output head. archlab also reads files without the prefix."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
-    """Keys of this family that do not change the forward pass."""
+    """Keys of this family that do not affect the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Alternative key name -> key, for keys that some files spell differently."""
 
@@ -173,12 +174,16 @@ class Family:
 
 
 def _is_off(value: Any) -> bool:
-    """Whether a value switches off the option of its key: false or empty. 0 does not: it may be a meaningful number."""
+    """Return whether a value turns off the option of its key: false or empty.
+
+    0 may be a meaningful number, so it does not count.
+    """
     return value is False or value in ("", [], {})
 
 
 def _with_rope_as_base(model: ModelConfig) -> ModelConfig:
-    """Return the same model with RoPE in the base config and "no position" in layer kinds, as config.json has it."""
+    """Return the same model with RoPE in the base config and "no position" in the layer kinds, like the layout of
+    config.json."""
     ropes = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
     if model.layers is None or not isinstance(model.position, NoPosition) or not ropes:
         return model

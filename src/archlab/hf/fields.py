@@ -16,7 +16,7 @@ from archlab.errors import UserError
 
 
 class ConfigReader:
-    """The values of a config.json, with a record of the keys that were read."""
+    """Values of a config.json, with a record of the keys that were read."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values, self.where = values, where
@@ -65,7 +65,7 @@ _TYPES: Mapping[type, str] = {
 
 
 def _is_a(kind: type, value: Any) -> bool:
-    """Whether a JSON value has this type. true is not a number; 2.0 is a whole number."""
+    """Return whether a JSON value has this type. true is not a number; 2.0 counts as an integer."""
     if kind in (int, float):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and (kind is float or value == int(value))
@@ -116,9 +116,9 @@ class Key:
     field: str
     default: Any = REQUIRED
     from_hf: Callable[[Any], Any] = _same
-    """Converts the key's value to the field's value."""
+    """Function that converts the key's value to the field's value."""
     to_hf: Callable[[Any], Any] = _same
-    """Converts the field's value to the key's value."""
+    """Function that converts the field's value to the key's value."""
     nullable: bool = False
     """Whether null in the file means "none" (for example, no soft cap) instead of the default."""
 
@@ -176,7 +176,7 @@ class Only:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the key has another value."""
+        """Raise UserError if the key has any other value."""
         found = hf.get(self.hf_key, self.value)
         if found != self.value:
             raise hf.refuse(self.hf_key, found, self.allowed or repr(self.value))

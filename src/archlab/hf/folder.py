@@ -23,7 +23,7 @@ COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
     "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
-"""Files that are copied unchanged when a model is saved."""
+"""Names of files that are copied unchanged when a model is saved."""
 
 
 def is_hf_folder(folder: Path) -> bool:

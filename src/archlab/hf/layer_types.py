@@ -79,7 +79,7 @@ class MixerLayers:
     mixer_type: str
     """Published name of the type of layer that has a mixer."""
     mixer: Sequence[Field]
-    """Keys that set fields of `mixer`."""
+    """Keys that set the fields of the recurrent mixer."""
     implied: Callable[[ConfigReader, int], list[str]] = all_full
     """Function that returns the layer types of a file without `layer_types`."""
 

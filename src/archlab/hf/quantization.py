@@ -34,7 +34,8 @@ class BlockFP8(Base):
     quant_method: Literal["fp8"] = "fp8"
     fmt: Literal["e4m3", "float8_e4m3fn"] = "e4m3"
     weight_block_size: Annotated[tuple[Width, Width], Field(strict=False)] = (128, 128)
-    """Number of rows and columns of a block. Blocks at the edges may be smaller."""
+    """Number format of the scales, such as powers of two. archlab ignores this key, because each tensor has its own
+    dtype."""
     scale_fmt: Literal["float", "ue8m0"] = "float"
     """Name of the format of the scales, such as powers of two. archlab ignores it, because each tensor has its own
     dtype."""

@@ -1,4 +1,4 @@
-"""Keys of RoPE: `rope_parameters` in files of transformers 5, `rope_theta` and `rope_scaling` in older files."""
+"""Keys of RoPE: `rope_parameters` in files from transformers 5, `rope_theta` and `rope_scaling` in older files."""
 
 import math
 from collections.abc import Mapping

@@ -87,7 +87,10 @@ def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
-    """Call `complete` with the files of a folder. The tokenizer's own file may have any name."""
+    """Call `complete` with the files of a folder, and return the special tokens.
+
+    The tokenizer file may have any name.
+    """
     names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
     return complete(tokenizer, companions(folder, names), model_ids(folder), folder)
 
@@ -199,7 +202,7 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> Non
 
 
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""Roles in the order in which transformers adds their tokens. Tokens of other roles follow in the file's order."""
+"""Roles in the order in which transformers adds their tokens. Tokens of other roles follow in the order of the file."""
 
 
 def _special(described: Raw, folder: Path) -> Iterator[tuple[str, AddedToken]]:

@@ -115,7 +115,7 @@ As in transformers, the first layout that the folder contains is read.
 
 
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of a folder by name."""
+    """Tensors of a folder by name."""
 
     def __init__(self, folder: Path, shapes_only: bool = False) -> None:
         """Open the weights files of a folder. With `shapes_only`, the tensors are on the meta device."""

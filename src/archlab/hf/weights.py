@@ -105,7 +105,7 @@ def then(first: Conversion, second: Conversion) -> Conversion:
 
 @dataclass(frozen=True)
 class Row:
-    """A published tensor and the parameters that it holds."""
+    """Published tensor, and the parameters that it contains."""
 
     theirs: str
     ours: str | tuple[str, ...]

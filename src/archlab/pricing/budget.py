@@ -21,7 +21,7 @@ For a mixture of experts, only the parameters that a token uses count.
 """
 
 FLOPS_PER_PARAMETER = 6
-"""FLOPs per parameter and training token, by the rule that counts weights only (Kaplan 2020)."""
+"""FLOPs per parameter and training token, by the rule that counts only products with weights (Kaplan 2020)."""
 
 
 class TokenBudget(Base):
@@ -87,7 +87,7 @@ def budgets(config: Config) -> list[TokenBudget]:
 def spent(
     budget: TokenBudget, plan: TrainingPlan, devices: int, device: Hardware, price_per_hour: float | None
 ) -> Spent:
-    """Return the best case: each step takes as long as computing or sending, whichever is longer."""
+    """Return the best-case time and price: each step takes as long as computing or sending, whichever is longer."""
     seconds = budget.tokens / plan.batch_tokens * plan.step
     price = None if price_per_hour is None else seconds / 3600 * devices * price_per_hour
     return Spent(seconds=seconds, price=price, mfu=budget.flops / (devices * device.speed(PLAN_FORMAT) * seconds))

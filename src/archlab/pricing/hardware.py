@@ -66,7 +66,7 @@ class Derivation(Base):
     per_cycle: dict[NumberFormat, Positive]
     """Number of operations per unit and cycle. A multiplication and an addition count as two operations."""
     reason: Line
-    """Origin of these figures."""
+    """Explanation of these figures."""
 
 
 class Rate(Base):

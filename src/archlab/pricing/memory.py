@@ -173,9 +173,9 @@ class SavedBytes(NamedTuple):
     """Bytes of activations kept for the backward pass, as the modules keep them without a compiler."""
 
     waiting: float
-    """Bytes of each micro-batch whose backward pass has not started."""
+    """Bytes kept by each micro-batch whose backward pass has not started."""
     in_use: float
-    """Additional bytes of the micro-batch whose backward pass is running."""
+    """Additional bytes kept by the micro-batch whose backward pass is running."""
 
 
 def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:

@@ -55,7 +55,7 @@ class Cost(Base):
     batch: int
     """Number of sequences in the cache."""
     dtype: Format
-    """Number format of the cache and the weights in serving, and of matrix products in training.
+    """Dtype of the cache and the weights in serving, and of matrix products in training.
 
     In training, the residual stream and the weights are float32.
     """
@@ -194,7 +194,7 @@ class Room(Base):
     """Memory needed for serving, and the number of sequences that fit on a device."""
 
     needed: int
-    """Bytes of weights, cache and recurrent states."""
+    """Bytes needed for weights, cache and recurrent states."""
     memory: int
     """Memory of the device in bytes."""
     fits: bool

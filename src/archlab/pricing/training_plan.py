@@ -224,7 +224,7 @@ def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_St
 
 
 def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
-    """Return the memory of one device of a stage.
+    """Return the memory of one device of a stage, in bytes by purpose.
 
     Early stages hold more micro-batches, because they start new ones while late stages still process earlier ones.
     """
@@ -310,8 +310,9 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
 def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     """Return the bytes per second that one device sends.
 
-    The members of a group in one server can use the network adapters of all of them: one ring leaves the server through
-    each adapter. A device then sends at the speed of these adapters together, but not faster than its own link.
+    The members of a group in one server can use the network adapters of all of them: one ring of devices leaves the
+    server through each adapter. A device then sends at the combined speed of these adapters, but not faster than its
+    own link.
     """
     reach = parallel.reach(way)
     if reach <= device.linked and device.link:

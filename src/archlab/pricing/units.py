@@ -34,9 +34,9 @@ def length(tokens: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format with three significant digits and a unit: 0.0042 -> `4.2 ms`.
+    """Format a duration with three significant digits and a unit: 0.0042 -> `4.2 ms`.
 
-    Minutes are used from two minutes on; hours, days and years in the same way.
+    Minutes are used from two minutes on; hours, days and years likewise.
     """
     for unit, size in (("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):
         if value >= 2 * size:

@@ -41,7 +41,7 @@ class Finding(Base):
 
 
 def findings(case: Case) -> list[Finding]:
-    """Return all findings, warnings first, with a comparison to the published models of the atlas."""
+    """Return all findings, warnings first, and compare each value with the published models of the atlas."""
     published = Published(case)
     return [
         Finding(
@@ -95,6 +95,6 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def in_one_line(warnings: Sequence[str]) -> str:
-    """Return all warnings in one line, for commands that use a config."""
+    """Return all warnings in one line, for commands that load a config."""
     n = len(warnings)
     return f"{n} shape warning{'' if n == 1 else 's'}: {'; '.join(warnings)} (`archlab check` explains them)"

@@ -133,7 +133,7 @@ def dropout(case: Case) -> Iterator[Reading]:
 
 
 def weight_decay(case: Case) -> Iterator[Reading]:
-    """Yield the weight decay of matrices."""
+    """Yield the weight decay that applies to matrices."""
     yield Reading("train.weight_decay", case.config.train.weight_decay)
 
 

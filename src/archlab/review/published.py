@@ -14,14 +14,14 @@ class Distribution(Base):
     """Distribution of a value over the published models that have it."""
 
     n: int
-    """Number of models."""
+    """Number of models in the distribution."""
     kind: str
     """Kind of models, as a plural noun."""
     median: float
     low: float
-    """10% quantile."""
+    """10% quantile of the value."""
     high: float
-    """90% quantile."""
+    """90% quantile of the value."""
 
     def __str__(self) -> str:
         return f"{self.n} {self.kind}, median {shown(self.median)}, 10-90% {shown(self.low)} to {shown(self.high)}"

@@ -15,7 +15,7 @@ from archlab.pricing.partition import Cut, cut
 
 @dataclass(frozen=True)
 class Reading:
-    """One measured value of a config."""
+    """Measured value of a config."""
 
     field: str
     """Name of the field, or of a ratio of fields."""
@@ -82,7 +82,7 @@ def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
 Level = Literal["warning", "note"]
 """Level of a rule.
 
-warning: the shape runs badly on hardware. note: the value is outside the range of published models; it may be right.
+warning: the shape runs badly on hardware. note: the value is outside the range of published models, but may be right.
 """
 
 
@@ -90,7 +90,8 @@ class Usual(Protocol):
     """Values that a rule accepts."""
 
     def side(self, value: float) -> int:
-        """Return 0 if the value is accepted, -1 if it is too small, 1 if it is too large or wrong in another way."""
+        """Return 0 if the value is accepted, -1 if it is too small, and 1 if it is too large or wrong in another
+        way."""
         ...
 
     def __str__(self) -> str:
@@ -177,9 +178,9 @@ class ShapeRule:
     sources: tuple[str, ...]
     """Keys of sources in evidence/sources.yaml. Empty if the rule is based only on the models of the atlas."""
     broken_by: tuple[str, ...]
-    """Overrides with which llama-3-8b breaks the rule."""
+    """Overrides that make llama-3-8b break the rule."""
     kept_by: tuple[str, ...]
-    """Overrides with which llama-3-8b almost breaks the rule."""
+    """Overrides with which llama-3-8b still meets the rule, but only just."""
     measured: tuple[PublishedResult, ...] = ()
     """Published measurements of the cost of breaking the rule."""
     claims: tuple[int, ...] = ()
@@ -217,7 +218,7 @@ would be most of the model.
 
 
 def is_large(case: Case) -> bool:
-    """Return whether the model is at least LARGE wide, and so more than an experiment."""
+    """Return whether the model's width is at least LARGE, so that it is more than an experiment."""
     return case.config.model.d_model >= LARGE
 
 

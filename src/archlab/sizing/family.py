@@ -177,7 +177,7 @@ def can_be_scaled(member: FamilyMember) -> bool:
 def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -> PublishedModel:
     """Return the model of the atlas with the closest shape.
 
-    Widths and depth count fully, and the vocabulary counts a little.
+    Width and depth have full weight, the vocabulary size little.
     """
     models = [(entry, FamilyMember(entry.preset, entry.config)) for entry in atlas]
     distances = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]

@@ -22,12 +22,12 @@ from archlab.sizing.scale import PROPOSED, ScalableModel
 from archlab.sizing.search import NARROWEST, Search, TargetSize
 
 _VOCABULARIES = ((10, 151_936), (2, 100_352), (1, 49_152))
-"""Pairs of a minimum number of languages and a vocabulary size, taken from Qwen 3, OLMo 2 and SmolLM2."""
+"""Pairs of a minimum number of languages and a vocabulary size. The sizes are those of Qwen 3, OLMo 2 and SmolLM2."""
 
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """Request of a user. The first of params (or active), flops and memory that is set determines the size."""
+    """User's request. The first of params (or active), flops and memory that is set determines the size."""
 
     like: str
     params: int | None = None

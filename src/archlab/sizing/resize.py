@@ -1,4 +1,4 @@
-"""Scaling of a config to another size or width, in its own proportions."""
+"""Scaling of a config to another size or width, keeping its own proportions."""
 
 import re
 from fractions import Fraction

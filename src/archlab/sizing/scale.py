@@ -73,7 +73,7 @@ class ScalableModel:
 
     member: FamilyMember
     raw: Raw
-    """Config as in its file, with the user's changes."""
+    """Config as in its file, with the user's changes applied."""
 
     @cached_property
     def model(self) -> ModelConfig:

@@ -34,7 +34,7 @@ With fewer than 8 heads, heads become narrower. With fewer than 8 or more than 1
 larger. A template that is outside these limits may stay outside.
 """
 _NARROWEST_HEADS = {True: 32, False: 64}
-"""Smallest head width of experiments (d_model below 512), and of other models."""
+"""Smallest head width of experiments (d_model below 512), and that of other models."""
 _FARTHEST = math.log(2.5)
 """Maximum deviation of d_model / n_layers and d_ff / d_model from the family, as the logarithm of a factor."""
 
@@ -96,14 +96,15 @@ class Search:
                     yield distance, self._shape(d, n_layers, chosen)
 
     def _depths(self, d: int) -> set[int]:
-        """Return depths close to the family's ratio, and depths that give the target size with the family's MLPs."""
+        """Return depths close to the family's ratio, and depths with which MLPs of the family's width give the target
+        size."""
         stack, usual, first = self._stack(d), self._usual_width(d), self._template.shallowest
         small, large = (getattr(stack.sizes(n, usual), self._by) for n in (first, 2 * first))
         filled = first + (self._target.size - small) / (large - small) * first
         return {max(first, math.floor(depth) + i) for depth in (self._depth(d), filled) for i in (-1, 0, 1, 2)}
 
     def _distance(self, d: int, n_layers: int, width: int) -> float | None:
-        """Return the distance of a shape from the family; None if it is too far away.
+        """Return the distance of a shape from the family, or None if it is too far away.
 
         The distance is a sum of squared logarithms of ratios, plus small penalties for uneven numbers.
         """
@@ -142,8 +143,8 @@ class Search:
     def _heads(self, d: int) -> Heads:
         """Return the heads at d_model = `d`.
 
-        Their number is that of the family, or the closest number that can be divided among devices and that has as many
-        KV heads as the template.
+        The number of heads is that of the family, or the closest number that can be divided among devices and that
+        allows as many KV heads as the template has.
         """
         own, width = self._template.heads, self._attention_ratio * d
         dim = own.dim
@@ -154,10 +155,10 @@ class Search:
         return min((own.like(n, dim) for n in sorted(counts)), key=lambda heads: self._off(heads, d))
 
     def _off(self, heads: Heads, d: int) -> float:
-        """Return the distance of heads from those of the family.
+        """Return the distance of the heads from those of the family.
 
-        If heads cannot be divided among devices but those of the template can, the penalty is larger than for a ratio
-        that is 30% off.
+        If these heads cannot be divided among devices but those of the template can, the penalty is larger than for a
+        ratio that is 30% off.
         """
         own = self._template.heads
         uneven = heads.uneven(self._devices) > own.uneven(self._devices)

@@ -196,7 +196,8 @@ def local_unscaled(model: ModelConfig) -> Iterator[str]:
 
 
 def every_other(model: ModelConfig) -> Iterator[str]:
-    """Require windows in the first, third, fifth layer and so on. llama.cpp does not read the pattern from the file."""
+    """Require windows in the first, third, fifth layer and so on, because llama.cpp does not read the pattern from the
+    file."""
     has_window = [layer.multi_head.window is not None for layer in layer_configs(model)]
     if has_window != [i % 2 == 0 for i in range(len(has_window))]:
         windows = ", ".join("window" if has else "full" for has in has_window)
@@ -204,7 +205,7 @@ def every_other(model: ModelConfig) -> Iterator[str]:
 
 
 def some_window(model: ModelConfig) -> Iterator[str]:
-    """Require a window in some layer. llama.cpp assumes the published pattern if a file has no window."""
+    """Require a window in some layer, because llama.cpp assumes the published pattern if a file has no window."""
     if all(layer.multi_head.window is None for layer in layer_configs(model)):
         yield "model.attention.window is null in every layer; allowed: a window in some layer"
 
@@ -227,7 +228,7 @@ class Architecture:
     """Architecture of llama.cpp, computed in its `src/models/` and written by its `convert_hf_to_gguf.py`."""
 
     name: str
-    """Value of `general.architecture`."""
+    """Value of the GGUF key `general.architecture`."""
     rows: Sequence[Row]
     """Tensors of the GGUF file and the parameters that they hold."""
     limits: Sequence[Limit]

@@ -33,7 +33,7 @@ _WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}
 
 
 def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> list[str]:
-    """Write the tokenizer, or "none" if llama.cpp cannot represent it. Return notes for the user.
+    """Write the tokenizer, or "none" if llama.cpp cannot represent the tokenizer. Return notes for the user.
 
     Raise UserError if the tokenizer has more tokens than the model.
     """
@@ -103,7 +103,7 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
 
 
 _MOST_ENDS = 3
-"""Number of tokens in a GGUF file at which llama.cpp stops: end of text, end of turn, end of message."""
+"""Maximum number of stop tokens in a GGUF file: end of text, end of turn and end of message."""
 
 
 def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
