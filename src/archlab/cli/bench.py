@@ -1,4 +1,4 @@
-"""`archlab bench train|decode` and `archlab profile`: measurements of speed."""
+"""The commands `archlab bench train`, `archlab bench decode` and `archlab profile`, which measure speed."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`archlab check`."""
+"""The command `archlab check`."""
 
 from pathlib import Path
 

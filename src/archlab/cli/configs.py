@@ -1,4 +1,4 @@
-"""`archlab show`, `schema`, `diff` and `flatten`: configs as text."""
+"""The commands `archlab show`, `schema`, `diff` and `flatten`, which print configs as text."""
 
 from pathlib import Path
 from typing import Literal

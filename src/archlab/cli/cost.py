@@ -1,4 +1,4 @@
-"""`archlab cost`."""
+"""The command `archlab cost`."""
 
 from collections.abc import Mapping
 from itertools import product

@@ -1,4 +1,4 @@
-"""`archlab data`."""
+"""The command `archlab data`."""
 
 import re
 from pathlib import Path

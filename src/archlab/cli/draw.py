@@ -1,4 +1,4 @@
-"""`archlab draw`."""
+"""The command `archlab draw`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`archlab eval` and `archlab lm-eval`: the quality of a model."""
+"""The commands `archlab eval` and `archlab lm-eval`, which measure the quality of a model."""
 
 from pathlib import Path
 

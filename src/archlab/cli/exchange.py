@@ -1,4 +1,4 @@
-"""`archlab import`, `export`, `convert` and `inspect`: published models and folders with weights."""
+"""The commands `archlab import`, `export`, `convert` and `inspect`, for published models and folders with weights."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`archlab explain`."""
+"""The command `archlab explain`."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`archlab generate`."""
+"""The command `archlab generate`."""
 
 from typing import Annotated, Literal
 

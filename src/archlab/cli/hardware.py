@@ -1,4 +1,4 @@
-"""`archlab hardware`."""
+"""The command `archlab hardware`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""`archlab ledger`."""
+"""The command `archlab ledger`."""
 
 from pathlib import Path
 

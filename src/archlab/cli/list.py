@@ -1,4 +1,4 @@
-"""`archlab list`."""
+"""The command `archlab list`."""
 
 from collections.abc import Sequence
 from pathlib import Path

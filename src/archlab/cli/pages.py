@@ -1,4 +1,4 @@
-"""`archlab report` and `archlab guide`: HTML pages to read in a browser."""
+"""The commands `archlab report` and `archlab guide`, which write HTML pages."""
 
 import re
 import time

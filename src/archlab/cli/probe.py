@@ -1,4 +1,4 @@
-"""`archlab probe`."""
+"""The command `archlab probe`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

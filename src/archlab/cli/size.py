@@ -1,4 +1,4 @@
-"""`archlab size`."""
+"""The command `archlab size`."""
 
 import sys
 from pathlib import Path

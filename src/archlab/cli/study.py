@@ -1,4 +1,4 @@
-"""`archlab study run|report|list|new|show`, and `archlab demo`."""
+"""The commands `archlab study run|report|list|new|show` and `archlab demo`."""
 
 import sys
 from collections.abc import Iterator, Sequence

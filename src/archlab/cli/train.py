@@ -1,4 +1,4 @@
-"""`archlab train`."""
+"""The command `archlab train`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Apertus. (transformers: ApertusForCausalLM)"""
+"""Configs and weights of Apertus (ApertusForCausalLM in transformers)."""
 
 from archlab.config.layers import LayerConfig
 from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, rms_norm

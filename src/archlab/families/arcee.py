@@ -1,4 +1,4 @@
-"""Arcee's AFM. (transformers: ArceeForCausalLM)"""
+"""Configs and weights of Arcee's AFM (ArceeForCausalLM in transformers)."""
 
 from archlab.families.llama import SIZES, WEIGHTS, rms_norm
 from archlab.families.olmo import BIASES

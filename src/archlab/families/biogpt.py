@@ -1,4 +1,4 @@
-"""BioGPT. (transformers: BioGptForCausalLM)"""
+"""Configs and weights of BioGPT (BioGptForCausalLM in transformers)."""
 
 from archlab.families.llama import WIDTHS
 from archlab.families.xglm import SCALED_EMBEDDING

@@ -1,4 +1,4 @@
-"""BLOOM. (transformers: BloomForCausalLM)"""
+"""Configs and weights of BLOOM (BloomForCausalLM in transformers)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""CodeGen. (transformers: CodeGenForCausalLM)"""
+"""Configs and weights of CodeGen (CodeGenForCausalLM in transformers)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

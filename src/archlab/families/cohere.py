@@ -1,4 +1,4 @@
-"""Command R. (transformers: CohereForCausalLM)"""
+"""Configs and weights of Command R (CohereForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
 from archlab.hf.family import Family

@@ -1,5 +1,6 @@
-"""Command R7B and Command A, which have RoPE in sliding layers and no position in full layers. (transformers:
-Cohere2ForCausalLM)"""
+"""Configs and weights of Command R7B and Command A (Cohere2ForCausalLM in transformers): RoPE in sliding layers, no
+position in full layers.
+"""
 
 from archlab.families.cohere import FIELDS, WEIGHTS
 from archlab.hf.family import Family

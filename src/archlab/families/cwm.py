@@ -1,4 +1,4 @@
-"""Code World Model. (transformers: CwmForCausalLM)"""
+"""Configs and weights of Code World Model (CwmForCausalLM in transformers)."""
 
 from archlab.families.apertus import DEFAULT_SCALING
 from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm

@@ -1,4 +1,6 @@
-"""DeepSeek V2: latent attention and a mixture of experts. (transformers: DeepseekV2ForCausalLM)"""
+"""Configs and weights of DeepSeek V2 (DeepseekV2ForCausalLM in transformers): latent attention and a mixture of
+experts.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

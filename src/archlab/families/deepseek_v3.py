@@ -1,6 +1,5 @@
-"""DeepSeek V3 and R1, Moonlight, Kimi K2: latent attention and a mixture of experts without a balance loss.
-
-(transformers: DeepseekV3ForCausalLM)
+"""Configs and weights of DeepSeek V3 and R1, Moonlight, Kimi K2 (DeepseekV3ForCausalLM in transformers): latent
+attention and a mixture of experts without a balance loss.
 """
 
 from archlab.families.glm4_moe import EXPERTS, SIGMOID

@@ -1,4 +1,4 @@
-"""ERNIE 4.5, dense. (transformers: Ernie4_5ForCausalLM)"""
+"""Configs and weights of the dense ERNIE 4.5 models (Ernie4_5ForCausalLM in transformers)."""
 
 from archlab.families.llama import GATED, SIZES, WEIGHTS, kv_heads, rms_norm
 from archlab.hf.family import Family

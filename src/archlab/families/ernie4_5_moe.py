@@ -1,4 +1,4 @@
-"""ERNIE 4.5, mixtures of experts. (transformers: Ernie4_5_MoeForCausalLM)"""
+"""Configs and weights of the ERNIE 4.5 mixture-of-experts models (Ernie4_5_MoeForCausalLM in transformers)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

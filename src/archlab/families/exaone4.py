@@ -1,4 +1,4 @@
-"""EXAONE 4. (transformers: Exaone4ForCausalLM)"""
+"""Configs and weights of EXAONE 4 (Exaone4ForCausalLM in transformers)."""
 
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw

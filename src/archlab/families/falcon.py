@@ -1,4 +1,4 @@
-"""Falcon: 7B, 40B, 11B and RW. (transformers: FalconForCausalLM)"""
+"""Configs and weights of Falcon (FalconForCausalLM in transformers): 7B, 40B, 11B and RW."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

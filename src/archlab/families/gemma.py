@@ -1,4 +1,4 @@
-"""Gemma 1. (transformers: GemmaForCausalLM)"""
+"""Configs and weights of Gemma 1 (GemmaForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES
 from archlab.hf.family import Family

@@ -1,4 +1,4 @@
-"""Gemma 2. (transformers: Gemma2ForCausalLM)"""
+"""Configs and weights of Gemma 2 (Gemma2ForCausalLM in transformers)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Gemma 3, the language model. (transformers: Gemma3ForCausalLM)"""
+"""Configs and weights of the language model of Gemma 3 (Gemma3ForCausalLM in transformers)."""
 
 from dataclasses import dataclass
 

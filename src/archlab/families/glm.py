@@ -1,4 +1,4 @@
-"""GLM-4-9B of 2024. (transformers: GlmForCausalLM)"""
+"""Configs and weights of GLM-4-9B of 2024 (GlmForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, GATED, PRE_NORMS, SIZES, rms_norm
 from archlab.hf.family import Family

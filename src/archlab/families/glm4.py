@@ -1,4 +1,4 @@
-"""GLM-4-0414: norms before and after each branch. (transformers: Glm4ForCausalLM)"""
+"""Configs and weights of GLM-4-0414 (Glm4ForCausalLM in transformers): norms before and after each branch."""
 
 from archlab.families.glm import FIELDS, MLP
 from archlab.families.llama import AROUND, ATTENTION

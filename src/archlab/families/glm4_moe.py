@@ -1,4 +1,4 @@
-"""GLM 4.5 and similar mixtures of experts. (transformers: Glm4MoeForCausalLM)"""
+"""Configs and weights of GLM 4.5 and similar mixtures of experts (Glm4MoeForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY

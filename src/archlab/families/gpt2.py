@@ -1,4 +1,4 @@
-"""GPT-2. (transformers: GPT2LMHeadModel)"""
+"""Configs and weights of GPT-2 (GPT2LMHeadModel in transformers)."""
 
 import math
 from dataclasses import dataclass

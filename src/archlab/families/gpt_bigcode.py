@@ -1,4 +1,4 @@
-"""StarCoder and SantaCoder. (transformers: GPTBigCodeForCausalLM)"""
+"""Configs and weights of StarCoder and SantaCoder (GPTBigCodeForCausalLM in transformers)."""
 
 import math
 

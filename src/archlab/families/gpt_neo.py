@@ -1,4 +1,4 @@
-"""GPT-Neo. (transformers: GPTNeoForCausalLM)"""
+"""Configs and weights of GPT-Neo (GPTNeoForCausalLM in transformers)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX, Pythia. (transformers: GPTNeoXForCausalLM)"""
+"""Configs and weights of GPT-NeoX and Pythia (GPTNeoXForCausalLM in transformers)."""
 
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key

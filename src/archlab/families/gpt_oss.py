@@ -1,4 +1,6 @@
-"""gpt-oss: attention sinks, and a mixture with clamped experts. (transformers: GptOssForCausalLM)"""
+"""Configs and weights of gpt-oss (GptOssForCausalLM in transformers): attention sinks, and a mixture with clamped
+experts.
+"""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
 from archlab.families.mixtral import ROUTER, TRAINING_ONLY

@@ -1,4 +1,4 @@
-"""GPT-J. (transformers: GPTJForCausalLM)"""
+"""Configs and weights of GPT-J (GPTJForCausalLM in transformers)."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense. (transformers: GraniteForCausalLM)"""
+"""Configs and weights of the dense Granite 3 and 4 models (GraniteForCausalLM in transformers)."""
 
 import math
 

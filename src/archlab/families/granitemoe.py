@@ -1,4 +1,4 @@
-"""Granite 3, mixtures of experts. (transformers: GraniteMoeForCausalLM)"""
+"""Configs and weights of the Granite 3 mixture-of-experts models (GraniteMoeForCausalLM in transformers)."""
 
 from archlab.families.granite import MULTIPLIERS
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES

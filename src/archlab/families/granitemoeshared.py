@@ -1,4 +1,6 @@
-"""Granite 4 (tiny preview) and others: a mixture with a shared expert. (transformers: GraniteMoeSharedForCausalLM)"""
+"""Configs and weights of Granite 4 (tiny preview) and others (GraniteMoeSharedForCausalLM in transformers): a mixture
+with a shared expert.
+"""
 
 from archlab.families.granitemoe import FIELDS, FUSED_EXPERTS, WEIGHTS
 from archlab.families.mixtral import TRAINING_ONLY

@@ -1,4 +1,4 @@
-"""Helium. (transformers: HeliumForCausalLM)"""
+"""Configs and weights of Helium (HeliumForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig

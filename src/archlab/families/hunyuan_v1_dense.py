@@ -1,4 +1,4 @@
-"""Hunyuan, dense. (transformers: HunYuanDenseV1ForCausalLM)"""
+"""Configs and weights of the dense Hunyuan models (HunYuanDenseV1ForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm

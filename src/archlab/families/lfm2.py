@@ -1,4 +1,4 @@
-"""LFM2. (transformers: Lfm2ForCausalLM)"""
+"""Configs and weights of LFM2 (Lfm2ForCausalLM in transformers)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

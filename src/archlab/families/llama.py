@@ -1,4 +1,4 @@
-"""Llama 2, 3 and 3.1; also DeepSeek-LLM and Yi. (transformers: LlamaForCausalLM)"""
+"""Configs and weights of Llama 2, 3 and 3.1, DeepSeek-LLM and Yi (LlamaForCausalLM in transformers)."""
 
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Field, Key

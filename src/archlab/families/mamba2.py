@@ -1,4 +1,4 @@
-"""Mamba 2. (transformers: Mamba2ForCausalLM)"""
+"""Configs and weights of Mamba 2 (Mamba2ForCausalLM in transformers)."""
 
 import math
 from collections.abc import Sequence

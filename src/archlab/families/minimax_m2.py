@@ -1,4 +1,4 @@
-"""MiniMax M2. (transformers: MiniMaxM2ForCausalLM)"""
+"""Configs and weights of MiniMax M2 (MiniMaxM2ForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.families.glm4_moe import SIGMOID

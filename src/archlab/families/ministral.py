@@ -1,4 +1,4 @@
-"""Ministral: Mistral with windows per layer. (transformers: MinistralForCausalLM)"""
+"""Configs and weights of Ministral (MinistralForCausalLM in transformers): Mistral with windows per layer."""
 
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.mistral import all_sliding

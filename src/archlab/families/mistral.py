@@ -1,4 +1,4 @@
-"""Mistral. (transformers: MistralForCausalLM)"""
+"""Configs and weights of Mistral (MistralForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig

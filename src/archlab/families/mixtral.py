@@ -1,4 +1,4 @@
-"""Mixtral. (transformers: MixtralForCausalLM)"""
+"""Configs and weights of Mixtral (MixtralForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.hf.family import Family

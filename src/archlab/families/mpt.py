@@ -1,4 +1,4 @@
-"""MPT. (transformers: MptForCausalLM)"""
+"""Configs and weights of MPT (MptForCausalLM in transformers)."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""nanochat. (transformers: NanoChatForCausalLM)"""
+"""Configs and weights of nanochat (NanoChatForCausalLM in transformers)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

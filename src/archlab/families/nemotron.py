@@ -1,4 +1,4 @@
-"""Nemotron 4 and Minitron. (transformers: NemotronForCausalLM)"""
+"""Configs and weights of Nemotron 4 and Minitron (NemotronForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
 from archlab.hf.family import Family

@@ -1,4 +1,4 @@
-"""OLMo 1. (transformers: OlmoForCausalLM)"""
+"""Configs and weights of OLMo 1 (OlmoForCausalLM in transformers)."""
 
 from archlab.families.llama import GATED, SIZES, WEIGHTS
 from archlab.hf.family import Family

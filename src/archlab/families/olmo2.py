@@ -1,4 +1,4 @@
-"""OLMo 2. (transformers: Olmo2ForCausalLM)"""
+"""Configs and weights of OLMo 2 (Olmo2ForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
 from archlab.families.olmo import BIASES

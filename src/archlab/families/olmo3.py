@@ -1,4 +1,4 @@
-"""OLMo 3. (transformers: Olmo3ForCausalLM)"""
+"""Configs and weights of OLMo 3 (Olmo3ForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.families.gemma3_text import RopePerType

@@ -1,4 +1,4 @@
-"""OLMoE. (transformers: OlmoeForCausalLM)"""
+"""Configs and weights of OLMoE (OlmoeForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, WIDTHS, rms_norm
 from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY

@@ -1,4 +1,4 @@
-"""The first GPT. (transformers: OpenAIGPTLMHeadModel)"""
+"""Configs and weights of the first GPT (OpenAIGPTLMHeadModel in transformers)."""
 
 from archlab.families.gpt2 import ALIASES, BIASES, BRANCHES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
 from archlab.hf.family import Family

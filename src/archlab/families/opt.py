@@ -1,4 +1,4 @@
-"""OPT; also Galactica. (transformers: OPTForCausalLM)"""
+"""Configs and weights of OPT and Galactica (OPTForCausalLM in transformers)."""
 
 from dataclasses import dataclass
 

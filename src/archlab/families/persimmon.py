@@ -1,4 +1,4 @@
-"""Persimmon. (transformers: PersimmonForCausalLM)"""
+"""Configs and weights of Persimmon (PersimmonForCausalLM in transformers)."""
 
 from archlab.families.llama import PRE_NORMS, WIDTHS
 from archlab.hf.family import Family

@@ -1,4 +1,4 @@
-"""Phi 1 and 2. (transformers: PhiForCausalLM)"""
+"""Configs and weights of Phi 1 and 2 (PhiForCausalLM in transformers)."""
 
 from archlab.families.llama import SIZES
 from archlab.hf.family import Family

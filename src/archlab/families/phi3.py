@@ -1,4 +1,4 @@
-"""Phi 3, 3.5 and 4 (mini and medium). (transformers: Phi3ForCausalLM)"""
+"""Configs and weights of Phi 3, 3.5 and 4 mini and medium (Phi3ForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, GATED, PRE_NORMS, SIZES, rms_norm
 from archlab.hf.family import Family

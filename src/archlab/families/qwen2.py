@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5. (transformers: Qwen2ForCausalLM)"""
+"""Configs and weights of Qwen 2 and 2.5 (Qwen2ForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig

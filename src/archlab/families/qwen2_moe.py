@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2, mixtures of experts. (transformers: Qwen2MoeForCausalLM)"""
+"""Configs and weights of the Qwen 1.5 and 2 mixture-of-experts models (Qwen2MoeForCausalLM in transformers)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Qwen 3, dense. (transformers: Qwen3ForCausalLM)"""
+"""Configs and weights of the dense Qwen 3 models (Qwen3ForCausalLM in transformers)."""
 
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.qwen2 import Windows, upper_layers

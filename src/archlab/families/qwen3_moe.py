@@ -1,4 +1,4 @@
-"""Qwen 3, mixtures of experts. (transformers: Qwen3MoeForCausalLM)"""
+"""Configs and weights of the Qwen 3 mixture-of-experts models (Qwen3MoeForCausalLM in transformers)."""
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig

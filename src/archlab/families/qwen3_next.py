@@ -1,4 +1,6 @@
-"""Qwen3-Next: attention in every fourth layer, the gated delta rule elsewhere. (transformers: Qwen3NextForCausalLM)"""
+"""Configs and weights of Qwen3-Next (Qwen3NextForCausalLM in transformers): attention in every fourth layer, the gated
+delta rule elsewhere.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Seed-OSS. (transformers: SeedOssForCausalLM)"""
+"""Configs and weights of Seed-OSS (SeedOssForCausalLM in transformers)."""
 
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.hf.family import Family

@@ -1,4 +1,4 @@
-"""SmolLM 3. (transformers: SmolLM3ForCausalLM)"""
+"""Configs and weights of SmolLM 3 (SmolLM3ForCausalLM in transformers)."""
 
 from archlab.config.components.position import Rope
 from archlab.config.core.merge import Raw

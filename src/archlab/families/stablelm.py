@@ -1,4 +1,4 @@
-"""StableLM 3B and StableLM 2. (transformers: StableLmForCausalLM)"""
+"""Configs and weights of StableLM 3B and StableLM 2 (StableLmForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, PRE_NORMS, WIDTHS
 from archlab.hf.family import Family

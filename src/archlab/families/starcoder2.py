@@ -1,4 +1,4 @@
-"""StarCoder 2. (transformers: Starcoder2ForCausalLM)"""
+"""Configs and weights of StarCoder 2 (Starcoder2ForCausalLM in transformers)."""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
 from archlab.hf.family import Family

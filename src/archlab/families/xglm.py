@@ -1,4 +1,4 @@
-"""XGLM. (transformers: XGLMForCausalLM)"""
+"""Configs and weights of XGLM (XGLMForCausalLM in transformers)."""
 
 from dataclasses import dataclass
 
