@@ -34,11 +34,12 @@ class BlockFP8(Base):
     quant_method: Literal["fp8"] = "fp8"
     fmt: Literal["e4m3", "float8_e4m3fn"] = "e4m3"
     weight_block_size: Annotated[tuple[Width, Width], Field(strict=False)] = (128, 128)
-    """Number format of the scales, such as powers of two. archlab ignores this key, because each tensor has its own
-    dtype."""
+    """Number of rows and columns of a block. Blocks at the edges may be smaller."""
     scale_fmt: Literal["float", "ue8m0"] = "float"
-    """Name of the format of the scales, such as powers of two. archlab ignores it, because each tensor has its own
-    dtype."""
+    """Number format of the scales, for example ue8m0 for powers of two.
+
+    archlab ignores this key, because each tensor has its own dtype.
+    """
     expert_dtype: Literal["fp8"] = "fp8"
     activation_scheme: Literal["dynamic"] = "dynamic"
     """How other inference code quantizes activations. archlab does not quantize activations."""
