@@ -74,7 +74,6 @@ class _Console(Console):
 
     @Console.file.getter
     def file(self) -> IO[str]:
-        """Wrapped stream, which writes text unchanged."""
         return _exact(super().file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:

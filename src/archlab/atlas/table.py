@@ -85,7 +85,6 @@ def _known(number: float | None) -> str:
 
 
 def norm(row: AtlasRow) -> str:
-    """Return the placement and the kind of the norm, for example `pre RMS`."""
     return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
 
 

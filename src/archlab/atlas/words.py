@@ -236,5 +236,4 @@ def ratio(layers: Layers) -> str:
 
 
 def thetas(layers: Layers) -> list[float]:
-    """Return the distinct RoPE bases in order of appearance."""
     return list(dict.fromkeys(x.position.theta for x in with_attention(layers) if isinstance(x.position, Rope)))

@@ -90,7 +90,6 @@ def commands() -> str:
 
 
 def _examples(section: str) -> str:
-    """Return the examples of the command in the heading of a section, as Markdown."""
     command = section.partition("\n")[0].partition("archlab ")[2].strip()
     lines = [line.removeprefix("  ") for line in example_lines(command)[2:]]
     return "\n".join(["**Examples**:", "", "```sh", *lines, "```", "", ""]) if lines else ""

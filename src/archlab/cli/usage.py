@@ -32,7 +32,6 @@ _KINDS = {
 
 
 def usage(error: CycloptsError) -> str:
-    """Return the message about a command line that cyclopts rejects."""
     match error:
         case UnknownCommandError(unused_tokens=[word, *_]):
             return _unknown_command(error, word)

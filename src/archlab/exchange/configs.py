@@ -169,6 +169,5 @@ def _check_architectures(architectures: object, family: "Family", where: str) ->
 
 
 def read_raw_config(folder: Path) -> Raw:
-    """Return the raw values of a config that contains the model of a Hugging Face folder."""
     _, model = read_model_config(folder)
     return {"model": model.model_dump(mode="json")}

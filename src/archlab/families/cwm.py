@@ -9,7 +9,7 @@ from archlab.hf.rope import ScaledRopeKeys
 
 
 def first_of_four(_hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make the first of every four layers full and the others sliding."""
+    """Return layer types in which the first of every four layers is full and the others are sliding."""
     return [SLIDING if i % 4 else FULL for i in range(n_layers)]
 
 

@@ -14,7 +14,10 @@ from archlab.hf.rope import RopeKeys
 
 
 def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make every n-th layer full and the others sliding. Without a window, all layers are full."""
+    """Return layer types in which every n-th layer is full and the others are sliding.
+
+    Without a window, all layers are full.
+    """
     pattern = hf.get("sliding_window_pattern", 4, kind=object)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
         return [FULL] * n_layers

@@ -31,7 +31,6 @@ def kv_heads(default: int) -> Key:
 
 
 def rms_norm(eps: float) -> tuple[Field, ...]:
-    """Return the fields of Llama's RMSNorm with a family's default epsilon."""
     return (
         Always("norm.kind", "rmsnorm"),
         Always("norm.cast", "before_weight"),

@@ -10,7 +10,7 @@ from archlab.hf.rope import RopeKeys
 
 
 def upper_layers(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make all layers from `max_window_layers` on sliding if `use_sliding_window` is true."""
+    """Return layer types: from `max_window_layers` on, all layers are sliding if `use_sliding_window` is true."""
     window, first = hf.or_null("sliding_window", 4096), hf.get("max_window_layers", 28)
     slides = hf.get("use_sliding_window", False) and window is not None
     return [SLIDING if slides and i >= first else FULL for i in range(n_layers)]

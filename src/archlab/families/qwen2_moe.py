@@ -17,7 +17,7 @@ from archlab.hf.weights import Row, linear
 
 
 def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Make even layers below `max_window_layers` sliding if `use_sliding_window` is true."""
+    """Return layer types: even layers below `max_window_layers` are sliding if `use_sliding_window` is true."""
     slides = hf.get("use_sliding_window", False)
     first_full = hf.get("max_window_layers", 28)
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
@@ -39,7 +39,6 @@ def _listed(dense: list[bool]) -> Raw:
 
 
 def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
-    """Return the keys of Qwen's mixtures, with a family's defaults."""
     return (
         *MIXTURE,
         Key("num_experts", "mlp.experts", number),

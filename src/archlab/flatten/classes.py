@@ -224,7 +224,6 @@ FUNCTIONS = {"rotation": "rope", "reference": "attend"}
 
 
 def result_type(several: int) -> str:
-    """Return the annotation of a function that returns `several` tensors."""
     return "Tensor" if several == 1 else f"tuple[{', '.join(['Tensor'] * several)}]"
 
 

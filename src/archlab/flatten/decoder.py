@@ -41,7 +41,6 @@ def kinds_of(model: ModelConfig) -> tuple[list[LayerKind], list[str]]:
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
-    """Write the class `Decoder` and everything that it uses."""
     kinds, order = kinds_of(model)
     page.constant("", "N_LAYERS", model.n_layers)
     writer = Writer(page, "outer", kinds[0].layer)

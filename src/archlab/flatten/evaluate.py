@@ -66,11 +66,9 @@ class Evaluator:
         raise NotImplementedError
 
     def read(self, name: str, names: dict[str, Value], home: Module) -> Value:
-        """Return the value of a name in a function of the module `home`."""
         return names[name] if name in names else self.top(name, home)
 
     def top(self, name: str, home: Module) -> Value:
-        """Return the value of a name at the top level of the module `home`."""
         match home.names.get(name):
             case ast.FunctionDef() as node:
                 return Function(node, home)

@@ -26,7 +26,6 @@ class NotWritableError(Exception):
 
 
 def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
-    """Return the error for a component whose source cannot be written to a flattened file."""
     kind = getattr(getattr(layer, name), "kind", name)
     return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file, because its source has `{why}`")
 
@@ -92,7 +91,6 @@ def lift(value: Value) -> ast.expr:
 
 
 def unrolled(value: Value) -> list[Value]:
-    """Return the items of a sequence of known length."""
     match value:
         case Sequence(items=items):
             return list(items)

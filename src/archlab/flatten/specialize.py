@@ -36,7 +36,6 @@ class Specializer(Statements):
         raise NotImplementedError
 
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """Evaluate a call of a function, class or instance of the source."""
         match function:
             case Function() | Class() if replacement := self.replaced(function, arguments, keywords):
                 return replacement
@@ -56,7 +55,6 @@ class Specializer(Statements):
                 raise NotWritableError(f"a call of a {type(function).__name__}")
 
     def instance(self, name: str, home: str, *arguments: Value) -> Record:
-        """Return a new instance of a class that the module `home` defines."""
         made_by = self.top(name, module(home))
         assert isinstance(made_by, Class)
         return self.make(made_by, list(arguments), {})
@@ -89,7 +87,6 @@ class Specializer(Statements):
         return record
 
     def bind(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
-        """Return parameter -> value, including defaults."""
         signature = function.node.args
         parameters = [p.arg for p in (*signature.posonlyargs, *signature.args)][function.owner is not None :]
         values = {**dict(zip(parameters, arguments, strict=False)), **keywords}

@@ -37,7 +37,6 @@ class Step:
 
     @property
     def target(self) -> ast.expr | None:
-        """Target of an assignment, or None for another statement."""
         return self.node.targets[0] if isinstance(self.node, ast.Assign) else None
 
 
@@ -53,7 +52,6 @@ def all_steps(steps: list[Step]) -> Iterator[Step]:
 
 
 def read_in(steps: list[Step]) -> Counter[str]:
-    """Return name -> number of times that it is read."""
     return Counter(name for step in all_steps(steps) for name in loads(step.node))
 
 

@@ -123,7 +123,6 @@ SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
 
 
 def constant_name(owner: Base, field: str) -> str:
-    """Return the name of the constant for a field."""
     same = SAME.get(field, "")
     field = same if getattr(owner, same, None) == getattr(owner, field) else field
     return NAMES.get(f"{type(owner).__name__}.{field}") or NAMES.get(field) or field.upper()

@@ -56,7 +56,6 @@ class Module:
         return [self._comments[line][0] for line in range(first, node.lineno)]
 
     def behind(self, node: ast.stmt) -> str:
-        """Return the comment at the end of a statement's last line, or an empty string."""
         text, alone = self._comments.get(node.end_lineno or node.lineno, ("", False))
         return "" if alone else text
 
@@ -73,7 +72,6 @@ def modules(package: str) -> list[Module]:
 
 @cache
 def definition(function: FunctionType) -> tuple[Module, ast.FunctionDef]:
-    """Return the module and the definition of a function, or of the getter of a property."""
     home, line = module(function.__module__), inspect.getsourcelines(function)[1]
     for node in (inner for top in home.names.values() for inner in ast.walk(top)):
         if isinstance(node, ast.FunctionDef) and line in (node.lineno, *(d.lineno for d in node.decorator_list)):

@@ -107,7 +107,6 @@ class Family:
     """Alternative key name -> key, for keys that some files spell differently."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
-        """Return the archlab config for the values of a config.json. See `read` for the errors."""
         return self.read(values, where)[0]
 
     def read(self, values: Mapping[str, Any], where: str) -> tuple[ModelConfig, list[str]]:

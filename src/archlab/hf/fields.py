@@ -54,7 +54,6 @@ class ConfigReader:
         return UserError(f"{self.where}: {key} is {value!r}, which archlab cannot build; allowed: {allowed}")
 
     def unread(self) -> dict[str, Any]:
-        """Return the keys that no field has read, with their values."""
         return {key: value for key, value in self._values.items() if key not in self.read}
 
 
@@ -78,11 +77,9 @@ class Field(Protocol):
     The steps run in order, so a step may use the values that earlier steps set in `ours`.
     """
 
-    def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set dotted archlab fields in `ours` from keys of the config.json."""
+    def read(self, hf: ConfigReader, ours: Raw) -> None: ...
 
-    def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Set keys of the config.json in `hf` from a resolved model config."""
+    def write(self, model: ModelConfig, hf: Raw) -> None: ...
 
 
 @runtime_checkable
@@ -96,7 +93,6 @@ class HasHfKeys(Protocol):
 
 
 def all_hf_keys(parts: Iterable[Field]) -> dict[str, str]:
-    """Return archlab field -> config.json key for all of `parts`."""
     return {field: key for part in parts if isinstance(part, HasHfKeys) for field, key in part.hf_keys.items()}
 
 

@@ -89,7 +89,6 @@ class LatentRope(RopeKeys):
             ours["attention.scale"] = _scale(width, scaling["factor"], mscale)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write RoPE, with the value of `mscale_all_dim` that gives the model's scale."""
         super().write(model, hf)
         if self.interleave_key and isinstance(model.position, Rope):
             hf[self.interleave_key] = model.position.pairing == "interleaved"

@@ -165,7 +165,6 @@ class SharedExperts:
 
 
 def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
-    """Return the field for models whose first `first_k_dense_replace` layers are dense."""
 
     def are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
         first = hf.get("first_k_dense_replace", default)

@@ -145,14 +145,12 @@ def _adds_prefix_space(tokenizer: Tokenizer) -> bool | None:
 
 
 def before_text(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of the tokens that the post-processor prepends to a text."""
     encoded = tokenizer.encode("a")
     n_before = next((n for n, special in enumerate(encoded.special_tokens_mask) if not special), 0)
     return tuple(encoded.ids[:n_before])
 
 
 def put_before_text(tokenizer: Tokenizer, token: int) -> None:
-    """Replace the post-processor with one that prepends this token to every text."""
     name = tokenizer.id_to_token(token)
     special: Raw = {"SpecialToken": {"id": name, "type_id": 0}}
     text, second = ({"Sequence": {"id": which, "type_id": n}} for n, which in enumerate("AB"))

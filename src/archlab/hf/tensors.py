@@ -53,7 +53,6 @@ class _Safetensors:
             return self._opened.get_tensor(name)
 
     def header(self, name: str) -> Tensor:
-        """Return a tensor of the same shape and dtype on the meta device."""
         with damage_named(self.file):
             header = self._opened.get_slice(name)
             dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
@@ -75,7 +74,6 @@ class _Pickled:
         return self._tensors[name]
 
     def header(self, name: str) -> Tensor:
-        """Return a tensor of the same shape and dtype on the meta device."""
         return torch.empty_like(self._tensors[name], device="meta")
 
 
@@ -204,7 +202,6 @@ class Dequantized(Mapping[str, Tensor]):
         return self._converted(name, self._stored.__getitem__)
 
     def content(self, name: str) -> Tensor:
-        """Return the dequantized tensor."""
         return self._converted(name, self._stored.content)
 
     def _converted(self, name: str, read: Callable[[str], Tensor]) -> Tensor:

@@ -189,7 +189,6 @@ class Constant:
 
 
 def constant_values(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
-    """Return tensor name -> number for all constants of a model."""
     layers = list(enumerate(layer_configs(model)))
     return {row.theirs.format(i=i): row.value for row in constants for i, layer in layers if row.when(layer)}
 

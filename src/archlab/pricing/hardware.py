@@ -176,12 +176,10 @@ class Hardware(Base):
 
     @property
     def servers(self) -> int:
-        """Number of servers that hold `count` devices."""
         return -(-self.count // self.devices_per_server)
 
 
 def hardware() -> Iterator[tuple[str, Hardware]]:
-    """Yield the name and the description of each device that comes with archlab."""
     for name, file in devices().items():
         yield name, _read(file)
 
@@ -236,6 +234,5 @@ def this_machine() -> Path:
 
 
 def keep_measured(device: Hardware) -> None:
-    """Save the measured device under the name `this`."""
     make_folder(this_machine().parent)
     write_atomic(this_machine(), to_yaml(device.model_dump(mode="json", exclude_none=True, exclude_defaults=True)))

@@ -37,7 +37,6 @@ class Parameters(Base):
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the counts that add up to `total`, in the order of the model."""
         before = {"embedding": self.embedding, "positions": self.positions}
         return {**before, **self.__pydantic_extra__, "norms": self.norms, "head": self.head}
 
@@ -55,7 +54,6 @@ class Parameters(Base):
     @computed_field
     @property
     def active(self) -> int:
-        """Parameters that one token uses: all except those of idle experts."""
         return self.total - self.idle
 
 

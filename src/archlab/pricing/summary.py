@@ -156,7 +156,6 @@ def training_pass(config: Config, dtype: Format) -> Pass:
 
 
 def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> StepMemory:
-    """Return the memory of a training step with the micro-batches of the config."""
     train = resolve_train(config)
     micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
     n_micro_batches = train.batch_tokens // train.micro_batch_tokens

@@ -141,7 +141,6 @@ class _Stage:
         return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
-        """Yield the operations of a micro-batch, without the update."""
         passes = 1 + BACKWARD
         for layer, n in self.layers.items():
             yield from (operation.repeated(n * (passes + recompute)) for operation in layer.work(model_pass))

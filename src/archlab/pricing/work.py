@@ -145,7 +145,6 @@ def training_step(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
 
 
 def loss(model: ModelConfig, model_pass: Pass) -> Operation:
-    """Return the operation that computes the loss of all tokens and its gradient."""
     logits = model_pass.rows * model.vocab_size
     pieces, n_bytes = ceil(model_pass.rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
     return Operation("loss", "loss", LOSS_FLOPS * logits, moved=LOSS_NUMBERS * n_bytes, made=n_bytes, times=pieces)
@@ -212,7 +211,6 @@ class FlopsPerToken(Base):
 
 
 def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> FlopsPerToken:
-    """Return the FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
     parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting)))
     head = parts.pop("head")
     per_token = {part: n / seq_len for part, n in parts.items()}

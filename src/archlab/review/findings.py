@@ -69,7 +69,6 @@ def warnings(config: Config) -> list[str]:
 
 
 def notes_and_warnings(config: Config) -> list[str]:
-    """Return one line per warning and note."""
     return _lines(config, ("warning", "note"))
 
 

@@ -41,7 +41,6 @@ def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def all_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the number of KV heads of multi-head attention, grouped or not."""
     if isinstance(layer.attention, MultiHead):
         yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
 
@@ -133,7 +132,6 @@ def dropout(case: Case) -> Iterator[Reading]:
 
 
 def weight_decay(case: Case) -> Iterator[Reading]:
-    """Yield the weight decay that applies to matrices."""
     yield Reading("train.weight_decay", case.config.train.weight_decay)
 
 

@@ -205,7 +205,6 @@ class ShapeRule:
 
 
 def always(usual: Usual) -> Callable[[Case], Usual]:
-    """Return a function that returns `usual` for every case."""
     return lambda case: usual
 
 

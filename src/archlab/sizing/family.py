@@ -74,7 +74,6 @@ class FamilyMember:
 
     @property
     def attention_ratio(self) -> float:
-        """Ratio of the total width of all query heads to d_model."""
         return self.n_heads * self.head_dim / self.d_model
 
 

@@ -32,7 +32,6 @@ class Heads:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether several query heads share one key/value head."""
         return self.n_kv is not None and self.n_kv < self.n
 
     def like(self, n: int, dim: int) -> "Heads":
@@ -113,7 +112,6 @@ class ScalableModel:
         return validate(Config, overlay(self.raw, self.change(shape), Config), self.member.name)
 
     def change(self, shape: Shape) -> Raw:
-        """Return all differences from the unscaled model, as dotted field -> value."""
         attention = {"n_heads": shape.n_heads, "n_kv_heads": shape.n_kv_heads, "head_dim": shape.head_dim}
         changed: Raw = {"model.d_model": shape.d_model, "model.n_layers": shape.n_layers}
         changed |= {f"model.attention.{name}": value for name, value in attention.items() if value is not None}

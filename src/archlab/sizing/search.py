@@ -197,7 +197,6 @@ class Stack:
         self._narrow, self._wide = (_count(template, replace(shape, width=n * shape.width)) for n in (1, 2))
 
     def sizes(self, n_layers: int, width: float) -> Sizes:
-        """Return the parameter counts of a model with `n_layers` layers and MLPs of the given width."""
         low, high = self._both_sizes(n_layers)
         share = (width - self._narrow.width) / (self._wide.width - self._narrow.width)
         return Sizes(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
