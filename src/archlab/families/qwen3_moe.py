@@ -15,7 +15,10 @@ from archlab.hf.rope import RopeKeys
 
 
 def all_or_none(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return layer types: all layers are sliding if `use_sliding_window` is true. The key `max_window_layers` is not read."""
+    """Return layer types: all layers are sliding if `use_sliding_window` is true.
+
+    The key `max_window_layers` is not read.
+    """
     slides = hf.get("use_sliding_window", False) and hf.or_null("sliding_window", 4096) is not None
     return [SLIDING if slides else FULL] * n_layers
 

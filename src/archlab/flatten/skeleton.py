@@ -29,7 +29,7 @@ class Decoder(nn.Module):
         self.head = Head(config)
 
     def embedded(self, tokens_BT: Tensor, positions_BT: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]."""
+        """Return the embedded tokens with their positions: [B, T] -> [B, T, D]."""
         x_BTD = self.embedding(tokens_BT)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(positions_BT, x_BTD.dtype)
@@ -44,15 +44,15 @@ class Decoder(nn.Module):
         return forward_pass.context(layer, NO_STATES, self.position_bias, None)
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, V]."""
+        """Return the logits of the next token: [B, T, D] -> [B, T, V]."""
         x_BTD = self.norm(x_BTD)
         return self.head(x_BTD, self.embedding.weight)
 
 
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
-    """Multiply every row with the matrix of its expert: [N, D] -> [N, O].
+    """Multiply each row by the matrix of its expert: [N, D] -> [N, O].
 
-    `ends_E`: for each expert, the index after its last row.
+    `ends_E` holds for each expert the index after its last row.
     """
     rows_E = ends_E.diff(prepend=ends_E.new_zeros(1)).tolist()
     pairs = zip(x_ND.split(rows_E), weight_EOD, strict=True)

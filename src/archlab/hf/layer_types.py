@@ -17,9 +17,10 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def full_every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
-    """Return a function whose layer types make every n-th layer full and the others sliding. Older files have a key for n.
+    """Return a function whose layer types make every n-th layer full and the others sliding.
 
-    `fixed` says that the published code ignores the key, so a value other than the default is an error.
+    Older files have a key for n. `fixed` says that the published code ignores the key, so a value other than the
+    default is an error.
     """
 
     def types(hf: ConfigReader, n_layers: int) -> list[str]:
