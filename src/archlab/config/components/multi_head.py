@@ -134,6 +134,7 @@ class MultiHead(AnyAttention, _Shape):
         return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
 
     def describe(self) -> dict[str, str]:
+        """Return the numbers and widths of heads, and the window."""
         width = f"{self.head_dim}" if self.v_dim == self.head_dim else f"{self.head_dim}:{self.v_dim}"
         return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": self.describe_visibility()}
 
@@ -168,6 +169,8 @@ class MultiHead(AnyAttention, _Shape):
         return sum(norm.n_parameters(n * self.head_dim) for n in (self.n_heads, self.n_kv_heads))
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the operations: projections, norms and rotations of queries and keys, scores, gate, output
+        projection."""
         d, queries_keys = site.d_model, (self.n_heads + self.n_kv_heads) * self.head_dim
         yield model_pass.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
         if self.clip_qkv is not None:
@@ -199,6 +202,7 @@ class MultiHead(AnyAttention, _Shape):
         return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """Return the keys and values of the tokens that may still be seen."""
         slots = keys_kept(self, capacity)
         return tuple(
             StateTensor(name, (self.n_kv_heads, slots, width), per_token=True)
