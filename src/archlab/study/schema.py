@@ -201,7 +201,9 @@ class StudyConfig(Settings):
     @classmethod
     def _check_ascending(cls, value: list[int]) -> list[int]:
         if len(value) == 1 or any(after < 1.1 * before for before, after in pairwise(value)):
-            raise ValueError(f"{value}; allowed: a list of 2 to 6 parameter counts, each at least 10% above the one before")
+            raise ValueError(
+                f"{value}; allowed: a list of 2 to 6 parameter counts, each at least 10% above the one before"
+            )
         return value
 
     @field_validator("tune", "tune_seeds", "seeds")

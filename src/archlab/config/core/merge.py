@@ -96,7 +96,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
                 old_value = _of_variant(old_value, field, section)
             value = merge_overrides(old_value, value, section, f"{at}{key}.")
         elif isinstance(value, dict) and field and old_value is not None:
-            raise UserError(f"{at}{key} is {old_value!r}, a single value here; set {at}{key} as a whole")
+            raise UserError(f"{at}{key} is a single value ({old_value!r}) without fields; write {at}{key}=VALUE")
         out[key] = value
     return out
 

@@ -82,8 +82,8 @@ def basis(pace: Pace | None) -> str:
         times = "for this machine, as `archlab hardware --measure` measured it."
     return (
         f"The scale cpu is the study's own. Times at smoke and cpu are {times} Times at gpu assume the limits of one "
-        "H100, which no training reaches. All times are of training alone, without starting runs, evaluation and timed "
-        "outcomes. A budget in bytes is counted as 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
+        "H100, which no training reaches. All times cover training only, not start-up, evaluation or timed outcomes. "
+        "A budget in bytes is converted at 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
         "each doubling of the vocabulary. For results, see `archlab ledger`."
     )
 
