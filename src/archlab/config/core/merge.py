@@ -60,7 +60,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             out[key] = value
             continue
         if below is not None and not isinstance(below, dict):
-            raise UserError(f"{at}{key} is {below!r}, a single value here; set {at}{key} as a whole")
+            raise UserError(f"{at}{key} is a single value ({below!r}) without fields; write {at}{key}=VALUE")
         below = below or {}
         section = section_schema(field, {**below, **value}) if field else None
         if field is None:  # a layer kind
