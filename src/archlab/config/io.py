@@ -33,7 +33,6 @@ def facts() -> dict[str, Traversable]:
 
 
 def studies() -> dict[str, Traversable]:
-    """Return name -> file of the studies that come with archlab, sorted by name."""
     return _yaml_files("studies")
 
 

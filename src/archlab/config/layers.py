@@ -87,7 +87,6 @@ class LayerConfig(Base):
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """Branches of all stages in order."""
         return tuple(branch for stage in self.stages for branch in stage)
 
     @property
@@ -109,7 +108,6 @@ class LayerConfig(Base):
         return counts
 
     def in_matrices(self) -> int:
-        """Return the number of parameters in weight matrices."""
         return sum(component.in_matrices(self.site) for component in self.components)
 
     def held_by_one(self, tensor: int) -> int:
@@ -119,7 +117,6 @@ class LayerConfig(Base):
         return self._norms_around() + sum(sum(share.parameters(self.site).values()) for share in shares)
 
     def active_parameters(self) -> int:
-        """Return the number of parameters that one token uses."""
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
 
     def work(self, model_pass: Pass) -> Iterator[Operation]:

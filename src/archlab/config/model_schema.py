@@ -38,11 +38,11 @@ class Block(Settings):
     `shared`: all branches read it through one norm (GPT-J, PaLM). `separate`: all branches read it, the MLP through
     its own norm (NeoX)."""
     attention_multiplier: Positive = 1.0
-    """Factor on the output of attention before it is added to the stream (Granite's residual multiplier)."""
+    """Factor on the output of attention before the output is added to the stream (Granite's residual multiplier)."""
     mixer_multiplier: Positive = 1.0
-    """Factor on the output of the recurrent mixer before it is added to the stream."""
+    """Factor on the output of the recurrent mixer before the output is added to the stream."""
     mlp_multiplier: Positive = 1.0
-    """Factor on the output of the MLP before it is added to the stream."""
+    """Factor on the output of the MLP before the output is added to the stream."""
 
 
 class Embedding(Settings):
@@ -70,7 +70,7 @@ class Head(Settings):
     """Output head, from the last hidden state to the logits."""
 
     tied: bool = False
-    """Whether the head uses the embedding matrix as its own."""
+    """Whether the head uses the embedding matrix as its weight matrix."""
     bias: bool = False
     """Whether a learned bias is added to the logits."""
     scale: Derived[Positive] = DERIVED
@@ -126,7 +126,7 @@ class Layers(Settings):
 
 
 class ModelConfig(Settings):
-    """One decoder-only language model."""
+    """Architecture of one decoder-only language model."""
 
     vocab_size: Width
     """Number of tokens in the vocabulary, which is the number of rows of the embedding and of the head."""
@@ -142,17 +142,17 @@ class ModelConfig(Settings):
     block: Block = Block()
     """Arrangement of the branches of a layer: one after the other, or in parallel."""
     attention: Attention
-    """Attention: heads, widths, window, biases."""
+    """Attention: its kind, heads, widths, window and biases."""
     mixer: Mixer = NoMixer()
     """Recurrent mixer next to attention, or instead of attention."""
     position: Position = Rope()
-    """Encoding of the position of tokens."""
+    """Position encoding, which tells the model the position of each token."""
     mlp: MLP = GatedMLP()
-    """MLP: plain, gated or a mixture of experts; activation and width."""
+    """MLP: plain, gated or a mixture of experts, with its activation and width."""
     embedding: Embedding = Embedding()
     """Token embedding: its width and scale."""
     head: Head = Head()
-    """Output head: tied or not, bias, scale."""
+    """Output head: its weights, bias and scale."""
     dropout: DropoutPlaces = Dropout()
     """Dropout probability at each place. A single number sets all places."""
     init: Init = Init()

@@ -9,14 +9,14 @@ from archlab.config.core.registry import KindName, Named, Registered, Section
 
 
 class Optimizer(Registered):
-    """Base class of the optimizers."""
+    """Base class of optimizers."""
 
     section: ClassVar[Section] = "optimizer"
     default_kind: ClassVar[str | None] = "adamw"
 
 
 class AdamW(Optimizer):
-    """AdamW (Loshchilov 2019). Its settings are train.betas, train.eps and train.weight_decay."""
+    """AdamW (Loshchilov 2019), with the settings train.betas, train.eps and train.weight_decay."""
 
     kind: Literal["adamw"] = "adamw"
 

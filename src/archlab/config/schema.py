@@ -73,7 +73,7 @@ class TrainConfig(Settings):
     batch_tokens steps. null: one million, or one batch if a batch is larger.
     """
     batch_tokens: Derived[Length] = DERIVED
-    """Number of tokens per step. null: the smallest number of whole sequences that have at least 8192 tokens."""
+    """Number of tokens per step. null: at least 8192 tokens, in as few whole sequences as possible."""
     micro_batch_tokens: Derived[Length] = DERIVED
     """Number of tokens per forward and backward pass. Gradients accumulate until batch_tokens are reached. null: the
     whole batch at once.
@@ -120,8 +120,8 @@ class TrainConfig(Settings):
     objective: Objective = NextToken()
     """Objective that training minimizes. The reported loss is always the cross-entropy of the next token."""
     z_loss: NonNegative = 0.0
-    """Coefficient of log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported loss excludes
-    it."""
+    """Coefficient of the z-loss log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported
+    loss excludes the z-loss."""
     seed: Seed = 0
     """Random seed of initial weights, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -137,7 +137,7 @@ class TrainConfig(Settings):
     eval_tokens: Length = 65536
     """Number of held-out tokens per evaluation. Every evaluation uses the same tokens."""
     eval_seq_len: Derived[Length] = DERIVED
-    """Number of tokens per evaluation window. null: as in training."""
+    """Number of tokens per evaluation window. null: the same as seq_len."""
     checkpoint_every: Derived[Count] = DERIVED
     """Number of steps between checkpoints. null: the same as eval_every."""
     keep: Keep = Keep()
@@ -210,7 +210,7 @@ class DataConfig(Settings):
 
 
 class Config(Settings):
-    """Everything that determines a run."""
+    """Config of a run: everything that determines the run."""
 
     plugins: PlugIns = ()
     """Your own modules, or files that end in .py, which register your own kinds."""

@@ -6,7 +6,7 @@ from archlab.config.core.registry import KindName, Named, Section, kinds
 
 
 class Activation(Named):
-    """Base class of the activations."""
+    """Base class of activations."""
 
     section: ClassVar[Section] = "activation"
 
@@ -126,7 +126,7 @@ class Softplus(Activation):
 
 
 class Identity(Activation):
-    """x itself, which makes a gated MLP bilinear."""
+    """Identity function, which makes a gated MLP bilinear."""
 
     kind: Literal["identity"] = "identity"
     display_name: ClassVar[str] = "identity"

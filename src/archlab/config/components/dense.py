@@ -41,7 +41,6 @@ class Dense(MLP):
         return {"mlp": projections + self.vectors(site), "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases and of the activation's parameters."""
         biases = self.bias * ((self.matrices - 1) * self.d_ff + site.d_model)
         return biases + activation_named(self.activation).n_parameters
 

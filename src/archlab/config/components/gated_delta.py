@@ -67,8 +67,6 @@ class GatedDelta(Mixer):
         return {"mixer": f"{self.kind} {keys} keys, {values} values"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the parameter counts: projections, the convolution, and one decay rate and one step bias per value
-        head."""
         return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:

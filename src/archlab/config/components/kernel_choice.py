@@ -58,8 +58,8 @@ def _products_lack(needs: KernelNeeds) -> str | None:
 
 
 def _products_suit(needs: KernelNeeds) -> bool:
-    """Allow `products` in training only, so that a trained model's scores differ between machines by float32
-    rounding at most."""
+    """Return whether `auto` may choose `products`: in training only, so that the scores of a trained model differ
+    between machines by float32 rounding at most."""
     return needs.gradients and needs.queries <= needs.products_up_to
 
 

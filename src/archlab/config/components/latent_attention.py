@@ -68,8 +68,6 @@ class Latent(AnyAttention):
         }
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the parameter counts: projections, norms of the narrow vectors, and the table of distances for the
-        scores."""
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
         return {"attention": self._matrices(site) + self.vectors(site), "norms": norms, "positions": positions}
@@ -82,7 +80,7 @@ class Latent(AnyAttention):
         return self.qkv_bias * narrow + self.out_bias * site.d_model
 
     def share(self, tensor: int) -> Self:
-        """Return the attention with a fraction of its heads. Every device computes the whole narrow vectors."""
+        """Return the attention with a fraction of its heads. Every device computes the narrow vectors in full."""
         return self.model_copy(update={"n_heads": divide_evenly(self.n_heads, tensor, "query heads")})
 
     def _matrices(self, site: Site) -> int:

@@ -72,8 +72,6 @@ class Mamba2(Mixer):
         return {"mixer": f"{self.kind} {self.n_heads}x{self.head_dim}, state {self.d_state}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the parameter counts: projections, the convolution, and per head a decay rate, a skip factor and
-        the bias of its step."""
         projections = (self._inputs + self.inner_width) * site.d_model
         return {"mixer": projections + self.vectors(site), "norms": self.inner_width * (self.norm.kind != "none")}
 
@@ -81,7 +79,6 @@ class Mamba2(Mixer):
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return the number of all parameters except the weight matrices of the projections."""
         biases = self._inputs * self.in_bias + site.d_model * self.out_bias
         return biases + self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
 

@@ -87,8 +87,8 @@ class Balance(Settings):
     Each layer may then prefer some experts. false: they average over the tokens of each layer, and the loss is the
     mean over layers."""
     router_z_loss: NonNegative = 0.0
-    """Coefficient of the mean of log^2 Z, where Z is the softmax denominator of the router's logits (Zoph 2022:
-    1e-3)."""
+    """Coefficient of the router's z-loss, the mean of log^2 Z, where Z is the softmax denominator of the router's
+    logits (Zoph 2022: 1e-3)."""
 
 
 class MoE(MLP):
@@ -157,7 +157,6 @@ class MoE(MLP):
         return ("input", "narrow", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases of the router and of all experts, and of parameters of their activations."""
         per_activation = activation_named(self.activation).n_parameters
         routed = self.experts * (self.expert_mlp.vectors(site) - per_activation) + per_activation
         shared = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
@@ -167,7 +166,6 @@ class MoE(MLP):
         return self._learned(site, self.active)
 
     def share(self, tensor: int) -> Self:
-        """Return the mixture with a fraction of the hidden width of every expert, and the whole router."""
         d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
         shared = self.shared and self.shared.model_copy(
             update={"d_ff": divide_evenly(self.shared.d_ff, tensor, "d_ff of the shared expert")}

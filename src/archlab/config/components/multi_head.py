@@ -138,7 +138,6 @@ class MultiHead(AnyAttention, _Shape):
         return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": self.describe_visibility()}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the parameter counts: projections, gate and sinks; norms; the table of distances for the scores."""
         d, sinks = site.d_model, self.n_heads * self.sinks
         projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
@@ -147,7 +146,6 @@ class MultiHead(AnyAttention, _Shape):
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases and sinks."""
         gate_biases = self.gate_width * (self.gate is not None and self.gate.bias)
         return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + gate_biases + self.n_heads * self.sinks
 

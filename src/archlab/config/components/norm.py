@@ -61,7 +61,7 @@ class AnyLayerNorm(WeightedNorm):
     kind: Literal["layernorm"] = "layernorm"
     display_name: ClassVar[str] = "LayerNorm"
     bias: bool = True
-    """Whether a learned bias per feature is added after the weight."""
+    """Whether a learned bias per feature is added after the multiplication by the weight."""
 
     flops_per_number: ClassVar[int] = 7
 
@@ -104,7 +104,7 @@ class BlockNorm(AnyNorm, Registered):
 
 
 class NoNorm(BlockNorm):
-    """No normalization."""
+    """No normalization, in a block or of queries and keys."""
 
     kind: Literal["none"] = "none"
 
@@ -131,11 +131,11 @@ class Norm(BlockNorm):
 
 
 class LayerNorm(Norm, AnyLayerNorm):
-    """Layer norm of a block."""
+    """Layer norm around the branches of a block."""
 
 
 class RMSNorm(Norm, AnyRMSNorm):
-    """RMS norm of a block."""
+    """RMS norm around the branches of a block."""
 
 
 class ScaleNorm(Norm):
@@ -166,7 +166,7 @@ class PartialRMSNorm(Norm):
     eps: Positive = 1e-5
     """Small number added to the mean square before the square root."""
     share: Share = 0.0625
-    """Fraction of the features used for the mean square, rounded up; at least one feature."""
+    """Fraction of the features over which the mean square is taken, rounded up to at least one feature."""
 
     flops_per_number: ClassVar[int] = 3
 
@@ -186,7 +186,7 @@ class DynamicTanh(Norm):
     kind: Literal["dyt"] = "dyt"
     display_name: ClassVar[str] = "Dynamic tanh"
     alpha: Positive = 0.5
-    """Initial value of alpha."""
+    """Initial value of the learned number alpha."""
 
     flops_per_number: ClassVar[int] = 4
 

@@ -264,7 +264,6 @@ class Proportional(Settings):
     """Fraction of the pairs of dimensions that rotate."""
 
     def rotated_pairs(self, n: int) -> int:
-        """Return how many of the pairs in `n` dimensions rotate."""
         return int(self.turning * n // 2)
 
 

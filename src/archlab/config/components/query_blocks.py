@@ -121,7 +121,6 @@ def _whole(first: int, count: int, size: int) -> QueryBlocks:
 
 
 def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> list[QueryBlocks]:
-    """Return the blocks that the rule itself defines. All of them share the summaries."""
     count, rest = divmod(length, size)
     stretches = [(0, count, size), (count * size, 1, rest)]
     if is_one_sided and not summary:

@@ -40,20 +40,15 @@ class RGLRU(Mixer):
         return {"mixer": f"{self.kind} {self.n_heads}x{self.lru_width // self.n_heads}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the parameter counts: projections and gates with their biases, the convolution, and a decay rate
-        for each channel."""
         return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases of projections, gates and convolution, of kernel elements of the convolution,
-        and of decay rates."""
         return self.lru_width * (self.taps + 6) + site.d_model
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with a fraction of its groups of channels."""
         n_heads = divide_evenly(self.n_heads, tensor, "groups of the mixer's channels")
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 

@@ -23,8 +23,6 @@ class ShortConv(Mixer):
         return {"mixer": f"{self.kind} of {self.taps}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the parameter counts: the projections to x and both gates, the convolution, and the output
-        projection."""
         width = self.channels(site.d_model)
         return {"mixer": 4 * site.d_model * width + self.vectors(site)}
 
@@ -36,11 +34,9 @@ class ShortConv(Mixer):
         return width * (4 * self.bias + self.taps) + site.d_model * self.bias
 
     def channels(self, d_model: int) -> int:
-        """Return the number of channels of the convolution."""
         return d_model
 
     def share(self, tensor: int) -> "ShortConv":
-        """Return the mixer with a fraction of its channels."""
         return ShortConvShare.model_construct(**dict(self), n_devices=tensor)
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:

@@ -70,7 +70,6 @@ def visible(rule: Visibility, query: "Positions", key: "Positions", prefix: "Pos
 
 
 def _in_reach(rule: Visibility, query: "Positions", key: "Positions") -> "Positions":
-    """Return whether the key is near enough to be seen, in either direction."""
     if rule.blocks is not None:
         size, summary = rule.blocks.size, rule.blocks.summary
         return (key // size == query // size) | (key % size >= size - summary)  # pyright: ignore[reportReturnType]
@@ -127,7 +126,6 @@ def visible_pairs(rule: Visibility, seq_len: int) -> int:
 
 
 def _pairs_before(rule: Visibility, seq_len: int) -> int:
-    """Return the number of visible pairs whose key is not after the query."""
     if rule.blocks is not None:
         size, summary = rule.blocks.size, min(rule.blocks.summary, rule.blocks.size)
         earlier = _blocks_before(seq_len, size)

@@ -54,7 +54,7 @@ class Operation(NamedTuple):
     """Number of operations that this one stands for."""
 
     def repeated(self, n: int) -> "Operation":
-        """Return an operation that stands for `n` operations like this one."""
+        """Return one operation with the costs of `n` operations like this one."""
         *numbers, times = self[2:]
         return Operation(self.kind, self.part, *(n * number for number in numbers), times=n * times)
 

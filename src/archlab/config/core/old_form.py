@@ -38,7 +38,6 @@ def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
 
 
 def from_old_path(path: str) -> str:
-    """Return `model.mlp.rate` for `model.mlp.options.rate`."""
     return path.replace(".options.", ".")
 
 

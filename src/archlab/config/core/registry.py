@@ -174,7 +174,7 @@ class Registered(Settings):
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that all of its kinds are registered."""
+    """Import every module of a package, which registers the kinds that they define."""
     for module in iter_modules(path):
         import_module(f"{package}.{module.name}")
 

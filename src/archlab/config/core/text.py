@@ -25,7 +25,7 @@ _NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r
 
 
 def visible(text: str) -> str:
-    r"""Return the text with each character that cannot be shown written as its number, `\u001b`."""
+    r"""Return the text with each character that cannot be displayed replaced by its code point, such as `\u001b`."""
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

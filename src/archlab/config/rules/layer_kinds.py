@@ -82,8 +82,6 @@ def _at_default(model: ModelConfig, path: str) -> ModelConfig:
 
 
 def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
-    """Return the problems of a layer kind, and the model with the overrides of that kind. The model is None if there
-    are problems."""
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
     if unknown:
