@@ -18,8 +18,8 @@ _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
 def find_text(values: Any, home: Path) -> None:
     """Replace the paths in `data.path` and in the sources of `data.mixture` by full paths.
 
-    A path is a file, folder or pattern in `home` or, if `home` has none, in the working folder. If neither has the
-    path, it is placed in `home`. `values` may contain `data.path` or `data: {path: ...}`.
+    A path is a file, folder or pattern in `home` or, if `home` has none, in the working folder. If a path exists in
+    neither folder, its full path is in `home`. `values` may contain `data.path` or `data: {path: ...}`.
     """
     for section, key in _places(values):
         path = str(expand_user(section[key]))

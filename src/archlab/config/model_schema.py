@@ -34,9 +34,9 @@ class Block(Settings):
     """Arrangement of the branches of a layer: attention, mixer and MLP."""
 
     parallel: Literal["none", "shared", "separate"] = "none"
-    """Branches that read the stream at the same point. `none`: attention and mixer read it first, then the MLP.
-    `shared`: all branches read it through one norm (GPT-J, PaLM). `separate`: all branches read it, the MLP through
-    its own norm (NeoX)."""
+    """Branches that read the stream at the same point. `none`: only attention and mixer, which come before the MLP.
+    `shared`: all branches, through one norm (GPT-J, PaLM). `separate`: all branches, the MLP through its own norm
+    (NeoX)."""
     attention_multiplier: Positive = 1.0
     """Factor on the output of attention before the output is added to the stream (Granite's residual multiplier)."""
     mixer_multiplier: Positive = 1.0

@@ -11,8 +11,8 @@ class Activation(Named):
     section: ClassVar[Section] = "activation"
 
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with this activation, such as SwiGLU. Empty: the word `gated` and the activation's display
-    name."""
+    """Name of a gated MLP with this activation, such as SwiGLU. If it is empty, the name is the word `gated` and the
+    activation's display name."""
     flops_per_number: ClassVar[int]
     """FLOPs per element. An elementary function such as exp counts as one, and so does a division."""
     n_parameters: ClassVar[int] = 0
@@ -144,5 +144,6 @@ class XIELU(Activation):
     flops_per_number: ClassVar[int] = 8
     n_parameters: ClassVar[int] = 2
     saved_per_number: ClassVar[float] = 4.25
-    """Return 4.25: x, a x, expm1 of x and the factor of b, and one byte for the sign of x."""
+    """Values stored for the backward pass: x, a x, expm1 of x and the factor of b, each in float32, and one byte for
+    the sign of x."""
     computes_in_float32: ClassVar[bool] = True

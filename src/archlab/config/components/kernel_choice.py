@@ -44,7 +44,8 @@ class KernelRules:
     """Limits of one attention kernel, and the query-key pairs that it computes."""
 
     lacks: Callable[[KernelNeeds], str | None]
-    """Function that returns the name of a requirement that the kernel cannot meet, or None if it meets all."""
+    """Function that returns the name of a requirement that the kernel cannot meet, or None if the kernel meets all
+    requirements."""
     suits: Callable[[KernelNeeds], bool]
     """Function that returns whether `auto` may choose the kernel if it meets all requirements."""
     pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]

@@ -43,9 +43,9 @@ class Mamba2(Mixer):
     out_bias: bool = False
     """Whether the output projection has a bias."""
     dt_min: NonNegative = 0.0
-    """Smallest step dt of a token, after its softplus (`time_step_limit` in transformers)."""
+    """Smallest step dt of a token, after the softplus (`time_step_limit` in transformers)."""
     dt_max: Positive | None = None
-    """Largest step dt of a token, after its softplus. null: no limit."""
+    """Largest step dt of a token, after the softplus. null: no limit."""
     norm: GatedNorm = GatedRMSNorm()
     """Norm of the output, combined with the gate silu(z). `none`: the gate without a norm (Falcon-H1)."""
 

@@ -104,7 +104,7 @@ class BlockNorm(AnyNorm, Registered):
 
 
 class NoNorm(BlockNorm):
-    """No normalization, in a block or of queries and keys."""
+    """No normalization."""
 
     kind: Literal["none"] = "none"
 

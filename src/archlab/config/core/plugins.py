@@ -41,7 +41,7 @@ def _is_in(module: str, package: str) -> bool:
 
 
 def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Import the plug-ins and return them, files with their full paths. Raise UserError if one of them cannot be
+    """Import the plug-ins, and return them with the full paths of files. Raise UserError if a plug-in cannot be
     imported."""
     plugins = tuple(str(real_path(expand_user(p))) if is_file(p) else p for p in plugins)
     import_plugins(plugins)

@@ -82,7 +82,7 @@ class Registered(Settings):
 
     section: ClassVar[Section]
     default_kind: ClassVar[str | None] = None
-    """Kind of a section in which the config does not set `kind`. None: the config must set it."""
+    """Kind that a section has if its config does not set `kind`. None: the config must set `kind`."""
     display_name: ClassVar[str]
     """Name of the kind in drawings and tables. By default, `kind` with spaces for underscores."""
 
@@ -174,7 +174,7 @@ class Registered(Settings):
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, which registers the kinds that they define."""
+    """Import every module of a package, which registers the kinds that the modules define."""
     for module in iter_modules(path):
         import_module(f"{package}.{module.name}")
 

@@ -56,7 +56,8 @@ def note(text: str) -> None:
 
 @contextmanager
 def collected_notes() -> Iterator[list[str]]:
-    """Collect the notes of the block in a list instead of printing them. If the block raises an error, print them."""
+    """Collect the notes of the block in a list instead of printing them. If the block raises an error, print the
+    notes."""
     before = _collected.set(notes := [])
     try:
         yield notes
