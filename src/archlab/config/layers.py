@@ -91,12 +91,10 @@ class LayerConfig(Base):
 
     @property
     def site(self) -> Site:
-        """Facts about the layer that the costs of its components depend on."""
         return Site(self.d_model, self.norm, self.position, self.dropout)
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """Components of the layer, one per section in order, including absent ones."""
         return tuple(getattr(self, name) for name in COMPONENTS)
 
     def parameters(self) -> Counter[str]:

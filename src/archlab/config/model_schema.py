@@ -172,7 +172,6 @@ class ModelConfig(Settings):
 
     @property
     def readout(self) -> Head:
-        """Output head with its scale as a number."""
         scale = self.head.scale or self.base_width / self.d_model
         return self.head.model_copy(update={"scale": scale})
 

@@ -88,7 +88,6 @@ class ConfigError(UserError):
 
 
 def raise_problems(problems: Sequence[Problem], source: str) -> None:
-    """Raise one ConfigError that lists all problems. Do nothing if there are no problems."""
     if problems:
         raise ConfigError(problems, source)
 

@@ -154,7 +154,6 @@ class TrainConfig(Settings):
 
     @property
     def steps(self) -> int:
-        """Number of optimizer updates in the whole run."""
         return self.tokens // self.batch_tokens
 
     @property
@@ -164,7 +163,6 @@ class TrainConfig(Settings):
 
     @property
     def rows(self) -> int:
-        """Number of training windows per step."""
         return self.batch_tokens // self.seq_len
 
 

@@ -106,12 +106,10 @@ class AnyRecall(Task):
 
     @property
     def shape(self) -> PairShape:
-        """Number of tokens of each key and of each value, and the noise between the pairs."""
         return PairShape()
 
     @property
     def asked(self) -> int:
-        """Number of queries per window."""
         return self.pairs if self.queries is None else self.queries
 
     @property

@@ -54,7 +54,6 @@ class AnyAttention(Visibility, QueryHeads):
 
     @property
     def rotary_width(self) -> int:
-        """Number of dimensions of a query that RoPE may rotate."""
         return getattr(self, self.rotary_field)
 
     def mixing(

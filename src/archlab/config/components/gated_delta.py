@@ -51,12 +51,10 @@ class GatedDelta(Mixer):
 
     @property
     def conv_width(self) -> int:
-        """Number of channels of the convolution: those of queries, keys and values."""
         return sum(self.conv_widths)
 
     @property
     def conv_widths(self) -> tuple[int, ...]:
-        """Number of channels of queries, of keys and of values."""
         return self.key_width, self.key_width, self.value_width
 
     def _projections(self, d_model: int) -> int:

@@ -54,17 +54,14 @@ class Mamba2(Mixer):
 
     @property
     def inner_width(self) -> int:
-        """Width of the inputs of all heads together."""
         return self.n_heads * self.head_dim
 
     @property
     def conv_width(self) -> int:
-        """Number of channels of the convolution: x, and B and C of every group."""
         return sum(self.conv_widths)
 
     @property
     def conv_widths(self) -> tuple[int, ...]:
-        """Number of channels of x, of B and of C."""
         group_width = self.n_groups * self.d_state
         return self.inner_width, group_width, group_width
 
@@ -87,7 +84,6 @@ class Mamba2(Mixer):
         return self.inner_width + self.conv_width + self.n_heads
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with a fraction of its groups, each with its heads and its B and C."""
         n_groups = divide_evenly(self.n_groups, tensor, "groups of the mixer")
         n_heads = divide_evenly(self.n_heads, tensor, "heads of the mixer")
         return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})

@@ -133,12 +133,10 @@ class MoE(MLP):
 
     @property
     def expert_mlp(self) -> Dense:
-        """Config of one routed expert as a dense MLP."""
         return self._mlp(self.d_ff, self.bias)
 
     @property
     def shared_mlp(self) -> Dense | None:
-        """Config of the shared expert as a dense MLP."""
         return self.shared and self._mlp(self.shared.d_ff, self.shared.bias)
 
     def _mlp(self, d_ff: int, bias: bool) -> Dense:

@@ -102,7 +102,6 @@ class MultiHead(AnyAttention, _Shape):
     rotary_field: ClassVar[str] = "head_dim"
 
     def resolve(self, d_model: int) -> Self:
-        """Return a copy with the number and widths of the heads and the scale filled in."""
         head_dim = self.head_dim or d_model // self.n_heads
         derived = {
             "n_kv_heads": self.n_kv_heads or self.n_heads,
@@ -123,14 +122,12 @@ class MultiHead(AnyAttention, _Shape):
 
     @property
     def gate_width(self) -> int:
-        """Number of factors per token that the output gate computes."""
         if self.gate is None:
             return 0
         return self.n_heads if self.gate.per == "head" else self.out_width
 
     @property
     def qkv_width(self) -> int:
-        """Total width of the queries, keys and values of one token."""
         return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
 
     def describe(self) -> dict[str, str]:

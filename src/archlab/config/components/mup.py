@@ -25,7 +25,6 @@ class MuP(Settings):
     scores is sqrt(base_head_dim) / head_dim."""
 
     def wider(self, d_model: int) -> float:
-        """Return the ratio of d_model to base_width."""
         return d_model / self.base_width
 
     def score_scale(self, head_dim: int) -> float:

@@ -33,7 +33,6 @@ class RGLRU(Mixer):
 
     @property
     def _gates(self) -> int:
-        """Number of elements in the matrices of both gates, which are block diagonal."""
         return 2 * self.lru_width * (self.lru_width // self.n_heads)
 
     def describe(self) -> dict[str, str]:

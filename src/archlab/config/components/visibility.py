@@ -48,7 +48,6 @@ class Visibility(Settings):
     """Fixed sparse blocks that replace a window. null: no blocks."""
 
     def describe_visibility(self) -> str:
-        """Return a description of the window, and of the direction unless it is causal."""
         sides = "" if self.visibility == "causal" else f"{self.visibility} "
         return f"{sides}{self.window or ('' if sides else '-')}".strip()
 

@@ -60,7 +60,6 @@ class Operation(NamedTuple):
 
     @property
     def n_bytes(self) -> float:
-        """Total number of bytes read and written."""
         return self.weights + self.kept + self.moved
 
 
@@ -83,7 +82,6 @@ class Pass:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes per element of the residual stream."""
         return FLOAT32_BYTES if self.is_training else self.bytes_each
 
     @property
@@ -156,7 +154,6 @@ class Pass:
             )
 
     def activation(self, part: str, name: str, width: float) -> Iterator[Operation]:
-        """Yield the activation `name` on `width` elements of each row."""
         activation = activation_named(name)
         if activation.flops_per_number:
             flops, weights = activation.flops_per_number, activation.n_parameters

@@ -265,7 +265,6 @@ def users_kinds() -> list[type[Registered]]:
 
 
 def modules_of(config: type[Registered]) -> list[str]:
-    """Return the names of all modules that registered the kind of a class."""
     return list(_kinds[config.section].get(kind_of(config), {}))
 
 

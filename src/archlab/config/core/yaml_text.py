@@ -66,7 +66,6 @@ class _Builder:
         self._size = 0
 
     def document(self) -> Any:
-        """Return the value of the only document, or None if there is no document."""
         documents: list[Any] = []
         for event in self._events:
             if isinstance(event, ev.DocumentStartEvent):

@@ -167,7 +167,6 @@ def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
 
 
 def qk_norm(m: ModelConfig) -> QKNorm | None:
-    """Return the norm of queries and keys, or None if the attention cannot have one."""
     return m.attention.qk_norm if isinstance(m.attention, MultiHead) else None
 
 
