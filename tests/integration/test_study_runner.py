@@ -16,7 +16,7 @@ from scipy import stats
 from scipy.stats import t
 
 from archlab import digests
-from archlab.code import code_digest, meaning
+from archlab.code import meaning
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
@@ -43,6 +43,7 @@ from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 from archlab.training import compiling
 from archlab.training.callback import Callback
+from archlab.training.code_digest import code_digest
 from archlab.training.device import choose_device, environment
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
@@ -512,7 +513,7 @@ def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
 
 def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
     before = lab.study().plan.compared(lab.study().arms[0], 0)
-    monkeypatch.setattr("archlab.code.code_digest", lambda: "another version")
+    monkeypatch.setattr("archlab.training.code_digest.code_digest", lambda: "another version")
     monkeypatch.setattr("torch.__version__", "0.0")
     monkeypatch.setattr("archlab.training.device.Device.name", "another processor")
     study = lab.study(workers=7)

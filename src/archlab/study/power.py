@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import ceil, sqrt
 
 import numpy as np
-from scipy import integrate, optimize, stats
+import scipy  # loads its parts on first use
 
 POWER = 0.8
 """The probability with which a difference is to be found."""
@@ -38,7 +38,7 @@ def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: 
     """
     tail = (1 - _COVERED) / 2
     times = _of_the_true_deviation(freedom, alpha) * deviation / sqrt(pairs)
-    low, high = (sqrt(freedom / float(stats.chi2.isf(share, freedom))) for share in (tail, 1 - tail))
+    low, high = (sqrt(freedom / float(scipy.stats.chi2.isf(share, freedom))) for share in (tail, 1 - tail))
     return times * low, times * high
 
 
@@ -52,9 +52,9 @@ def _of_an_observed_deviation(freedom: int, alpha: float) -> float:
 
     def power(mean: float) -> float:
         def at(share: np.ndarray) -> np.ndarray:
-            return _power(mean * np.sqrt(stats.chi2.ppf(share, freedom) / freedom), freedom, alpha)
+            return _power(mean * np.sqrt(scipy.stats.chi2.ppf(share, freedom) / freedom), freedom, alpha)
 
-        return float(integrate.fixed_quad(at, 0, 1, n=64)[0])
+        return float(scipy.integrate.fixed_quad(at, 0, 1, n=64)[0])
 
     return _where_enough(power)
 
@@ -67,7 +67,7 @@ def _of_the_true_deviation(freedom: int, alpha: float) -> float:
 
 def _power(mean: np.ndarray, freedom: int, alpha: float) -> np.ndarray:
     """t^2 follows the noncentral F distribution, both tails in one; scipy's noncentral t is nan in the far tail."""
-    return stats.ncf.sf(float(stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
+    return scipy.stats.ncf.sf(float(scipy.stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
 
 
 def _where_enough(power: Callable[[float], float]) -> float:
@@ -75,4 +75,4 @@ def _where_enough(power: Callable[[float], float]) -> float:
     highest = 1.0
     while power(highest) < POWER:
         highest *= 2
-    return float(optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]
+    return float(scipy.optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]

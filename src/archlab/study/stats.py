@@ -22,7 +22,7 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.study.outcome_schema import Better
 from archlab.study.power import pairs_for, smallest_effect, smallest_effect_interval
@@ -177,8 +177,8 @@ def estimate(
     freedom, rounding = len(first) - 1, _NO_SCATTER * (max(map(abs, values)) if size is None else size)
     if deviation > rounding:
         error = deviation / sqrt(n)
-        reach = float(stats.t.isf(alpha / 2, freedom)) * error
-        p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+        reach = float(scipy.stats.t.isf(alpha / 2, freedom)) * error
+        p = float(2 * scipy.stats.t.sf(abs(mean) / error, freedom))
         return Estimate(mean, mean - reach, mean + reach, p, deviation, error, freedom)
     if abs(mean) <= rounding:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0, 0.0, freedom)
@@ -233,7 +233,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def share(k: int, n: int) -> tuple[float, float]:
     """The exact 95% interval of a probability of which k in n cases were seen (Clopper & Pearson 1934)."""
-    found = stats.binomtest(k, n).proportion_ci(method="exact")
+    found = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
     return float(found.low), float(found.high)
 
 
@@ -294,7 +294,7 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
     None where a difference has no scatter to be tested by; exact zeros are equivalent.
     """
     if test.deviation:
-        return float(stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
+        return float(scipy.stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
     return 0.0 if test.mean == 0 else None
 
 
