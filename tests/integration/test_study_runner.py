@@ -41,6 +41,7 @@ from archlab.study.record import Curve, StudySummary, load_study
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
+from archlab.training import code_digest as code_digest_module
 from archlab.training import compiling
 from archlab.training.callback import Callback
 from archlab.training.code_digest import code_digest
@@ -509,6 +510,19 @@ def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
     assert meaning(code) == meaning(told_otherwise)
     assert meaning(code) != meaning(code.replace("return 2", "return 3"))
     assert meaning(code) != meaning(code.replace("x = 1", 'x = "text"'))
+
+
+def test_the_digest_of_the_code_is_kept_until_a_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(code_digest_module, "HOME", tmp_path)
+    file, digest = tmp_path / "model" / "a.py", code_digest.__wrapped__  # without what this process remembers
+    file.parent.mkdir()
+    file.write_text("x = 1\n")
+    first = digest()
+    file.write_text("x = 1  # a word more\n")
+    assert digest() == first
+    file.write_text("x = 2\n")
+    assert digest() != first
 
 
 def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
