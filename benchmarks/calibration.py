@@ -1,18 +1,24 @@
-"""Whether a study's statistics keep what they promise, in simulated studies whose truth is known.
+"""Check the statistics of a study in simulated studies whose true effects are known.
 
-python benchmarks/calibration.py                # 20,000 studies of each kind, a few minutes
-python benchmarks/calibration.py --check        # exit code 1 where a promise is kept a tenth worse than in the record
+Usage:
+    python benchmarks/calibration.py            # 20,000 studies of each kind; takes a few minutes
+    python benchmarks/calibration.py --check    # exit code 1 if a rate is a tenth worse than in the record.
 
-Of studies whose arms are all equal, 5 in 100 may find a difference (the family-wise error). Of new studies, 80 in 100
-are to find what the one before stated as its smallest effect. Of studies whose differences are all as large as the
-margin, 5 in 100 may call any of them equivalent. And the rule that adds seeds keeps all that. Noise is normal, heavy-
-tailed (Student's t with 3 degrees of freedom), normal with standard deviations that differ between arms up to five
-times, or as measured: drawn from 40 runs that differ in nothing but the seed (null.py), with standard deviations that
-differ between arms as in one of the committed studies (src/archlab/evidence/results); comparisons share their
-reference ("base") or form a chain ("previous"). What was not taken is measured too: moderated variances (Smyth 2004),
-pooled residuals, other rules for seeds, and seeds added by hand after a look.
+The promises:
+1. If all arms are equal, at most 5 in 100 studies find a difference (the family-wise error).
+2. If a study states a smallest effect, 80 in 100 new studies find an effect of that size.
+3. If all differences are as large as the margin, at most 5 in 100 studies call any of them equivalent.
+4. The rule that adds seeds keeps all of this.
 
-All studies of a kind are computed at once with numpy; the first of each are held against the code itself.
+The noise is normal, heavy-tailed (Student's t with 3 degrees of freedom), normal with standard deviations that differ
+between arms up to five times, or "as measured". Measured noise is drawn from 40 runs that differ only in the seed
+(null.py). Its standard deviations differ between arms as in one of the committed studies
+(src/archlab/evidence/results).
+
+Comparisons share their reference ("base") or form a chain ("previous"). The rejected alternatives are measured too:
+moderated variances (Smyth 2004), pooled residuals, other rules for seeds, and seeds added by hand after a look.
+
+All studies of a kind are computed at once with NumPy. The first few of each kind are compared with archlab's own code.
 """
 
 import sys
@@ -35,7 +41,7 @@ AGAINST: tuple[Against, ...] = ("base", "previous")
 
 STUDIES = 20_000
 CHECKED = 20
-"""Studies of each kind that the code itself judges too."""
+"""Number of studies of each kind that archlab's own code judges, too."""
 
 SEEDS, COMPARISONS = (3, 5, 10), (1, 6)
 
@@ -48,15 +54,17 @@ NOISE: dict[str, Callable[[int], np.ndarray]] = {
     "sd 5 in the first arm": lambda arms: np.r_[5.0, np.ones(arms - 1)],
     "as measured": np.ones,
 }
-"""Name -> the standard deviation of every arm; of "as measured" the root of the mean variance of a study's arms."""
+"""Name -> standard deviation of each arm. For "as measured": the root of the mean variance of a study's arms."""
 
 STATED: tuple[str, ...] = ("normal", "t3", "as measured")
-"""Noise in which a stated smallest effect is looked for: all arms scatter alike, or as they do here."""
+"""Kinds of noise for the check of smallest effects: all arms have the same noise, or the noise measured here."""
 
 
 def measured_shapes() -> np.ndarray:
-    """What is left of 40 runs that differ in nothing but the seed (null.py) without what their folds do, over its
-    standard deviation."""
+    """Return the residuals of 40 runs that differ only in the seed (null.py).
+
+    Each residual is taken from the mean of its fold and divided by the standard deviation.
+    """
     runs = np.genfromtxt(TABLE, delimiter=",", names=True)
     left, folds = runs["bits_per_byte"].copy(), runs["seed"] % FOLDS
     for fold in range(FOLDS):
@@ -65,13 +73,16 @@ def measured_shapes() -> np.ndarray:
 
 
 def measured_scales() -> list[np.ndarray]:
-    """By committed study the standard deviations of its arms once seeds are taken off, over the root of their mean
-    square. Those of five seeds differ by more than the true ones do."""
+    """Return, for each committed study, the relative standard deviation of each arm after removing the effect of
+    seeds.
+
+    They are divided by their root mean square. With only five seeds they differ by more than the true values do.
+    """
     found = list[np.ndarray]()
     for results in committed().values():
         by_arm = results.values[results.about.outcomes[0].name]
         seeds = set.intersection(*({s for s, v in runs.items() if v is not None} for runs in by_arm.values()))
-        if len(by_arm) < 3 or len(seeds) < 5:  # too few to take the seeds off
+        if len(by_arm) < 3 or len(seeds) < 5:  # too few to remove the effect of seeds
             continue
         values = np.array([[runs[seed] for seed in sorted(seeds)] for runs in by_arm.values()])
         left = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
@@ -80,13 +91,13 @@ def measured_scales() -> list[np.ndarray]:
 
 
 SMOOTHING = 0.3
-"""Standard deviations of normal noise on what was measured, so that forty values are not all that there are."""
+"""Standard deviation of the normal noise added to the measured values, so that more than forty values are possible."""
 
 SHAPES, SCALES = measured_shapes(), measured_scales()
 
 
 def noise(rng: np.random.Generator, kind: str, studies: int, arms: int, seeds: int) -> np.ndarray:
-    """What each run gives in studies whose arms are equal: studies x arms x seeds."""
+    """Return the results of runs whose arms are equal: (studies, arms, seeds)."""
     shape = studies, arms, seeds
     if kind == "as measured":
         chosen = rng.integers(len(SCALES), size=studies)
@@ -98,12 +109,12 @@ def noise(rng: np.random.Generator, kind: str, studies: int, arms: int, seeds: i
 
 
 def paired(values: np.ndarray, against: Against) -> np.ndarray:
-    """Differences: studies x comparisons x seeds."""
+    """Return differences: (studies, comparisons, seeds)."""
     return values[:, 1:] - (values[:, :1] if against == "base" else values[:, :-1])
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Corrected p-values: studies x comparisons."""
+    """Return corrected p-values: (studies, comparisons)."""
     order, n = np.argsort(p, 1), p.shape[1]
     corrected = np.maximum.accumulate(np.take_along_axis(p, order, 1) * (n - np.arange(n)), 1)
     found = np.empty_like(p)
@@ -112,33 +123,33 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def two_sided(mean: np.ndarray, error: np.ndarray, freedom: Any) -> np.ndarray:
-    """p-values."""
     return 2 * stats.t.sf(np.abs(mean) / error, freedom)
 
 
 def t_test(values: np.ndarray, against: Against) -> np.ndarray:
-    """The paired t-test's p-values, as stats.py has it."""
+    """Return the p-values of the paired t-test, as archlab computes them."""
     d = paired(values, against)
     n = d.shape[2]
     return two_sided(d.mean(2), d.std(2, ddof=1) / np.sqrt(n), n - 1)
 
 
 def moderated(values: np.ndarray, against: Against) -> np.ndarray:
-    """The same with moderated variances: a prior that is estimated from those of all comparisons (Smyth 2004)."""
+    """Return p-values with moderated variances: the prior is estimated from the variances of all comparisons (Smyth
+    2004)."""
     d = paired(values, against)
     n, freedom, variance = d.shape[2], d.shape[2] - 1, d.var(2, ddof=1)
     logs = np.log(variance) - special.digamma(freedom / 2) + np.log(freedom / 2)
     spread = np.maximum(logs.var(1, ddof=1, keepdims=True) - special.polygamma(1, freedom / 2), 1e-6)
-    grid = np.geomspace(1e-3, 1e7, 4000)  # of half the prior's degrees of freedom; trigamma falls along it
+    grid = np.geomspace(1e-3, 1e7, 4000)  # half the prior's degrees of freedom; trigamma decreases along it
     prior = 2 * np.exp(np.interp(-np.log(spread), -np.log(special.polygamma(1, grid)), np.log(grid)))
-    centre = np.exp(logs.mean(1, keepdims=True) + special.digamma(prior / 2) - np.log(prior / 2))
-    posterior = (prior * centre + freedom * variance) / (prior + freedom)
-    # limma's limit: no more degrees of freedom than all comparisons have together.
+    center = np.exp(logs.mean(1, keepdims=True) + special.digamma(prior / 2) - np.log(prior / 2))
+    posterior = (prior * center + freedom * variance) / (prior + freedom)
+    # The limit of limma: at most the degrees of freedom of all comparisons together.
     return two_sided(d.mean(2), np.sqrt(posterior / n), np.minimum(prior + freedom, freedom * d.shape[1]))
 
 
 def pooled(values: np.ndarray, against: Against) -> np.ndarray:
-    """The same with one variance for all arms: that of the residuals of arms x seeds."""
+    """Return p-values with one variance for all arms: the variance of the residuals of arms x seeds."""
     _, arms, n = values.shape
     both = values.mean((1, 2), keepdims=True)
     residuals = values - values.mean(1, keepdims=True) - values.mean(2, keepdims=True) + both
@@ -148,20 +159,20 @@ def pooled(values: np.ndarray, against: Against) -> np.ndarray:
 
 
 def equivalence(d: np.ndarray, margin: float) -> np.ndarray:
-    """p-values of the two one-sided tests, the larger of each two."""
+    """Return the larger p-value of the two one-sided tests."""
     n = d.shape[2]
     return stats.t.sf((margin - np.abs(d.mean(2))) / (d.std(2, ddof=1) / np.sqrt(n)), n - 1)
 
 
 def seeds_by_rule(d: np.ndarray, rule: AddedSeeds) -> np.ndarray:
-    """How many each study takes, of differences for `rule.at_most` seeds."""
+    """Return the number of seeds of each study, given differences for `rule.at_most` seeds."""
     times = smallest_effect(1, 1, rule.first - 1, ALPHA / d.shape[1])
     needed = np.ceil((times * d[:, :, : rule.first].std(2, ddof=1) / rule.until) ** 2).max(1)
     return needed.clip(rule.first, rule.at_most).astype(int)
 
 
 def rule_tests(d: np.ndarray, rule: AddedSeeds) -> dict[str, np.ndarray]:
-    """Name of a test -> p-values after the seeds were added: ours, and three that were not taken."""
+    """Return test name -> p-values after the rule added seeds: archlab's test and two rejected ones."""
     n = seeds_by_rule(d, rule)[:, None]
 
     def upto(values: np.ndarray) -> np.ndarray:
@@ -182,20 +193,20 @@ def rule_tests(d: np.ndarray, rule: AddedSeeds) -> dict[str, np.ndarray]:
 
 
 def studied(values: np.ndarray) -> dict[str, dict[int, float | None]]:
-    """One study's values, arms x seeds, as the code has them."""
+    """Convert one study's values (arms, seeds) to archlab's format."""
     return {str(arm): dict(enumerate(map(float, row))) for arm, row in enumerate(values)}
 
 
 def references(arms: int, against: Against) -> dict[str, str]:
-    """Arm -> the arm it is compared with."""
+    """Return arm -> the arm it is compared with."""
     return {str(arm): "0" if against == "base" else str(arm - 1) for arm in range(1, arms)}
 
 
-def agree(values: np.ndarray, against: Against, expected: np.ndarray, **given: Any) -> None:
-    """AssertionError where the code's corrected p-values are others than these."""
+def agree(values: np.ndarray, against: Against, expected: np.ndarray, **options: Any) -> None:
+    """Raise AssertionError if archlab's corrected p-values differ from the expected ones."""
     for study, p in zip(values[:CHECKED], expected, strict=False):
-        found = compare(studied(study), references(len(study), against), **given).values()
-        ours = [c.p_equivalent if "margin" in given else c.p_holm for c in found]
+        found = compare(studied(study), references(len(study), against), **options).values()
+        ours = [c.p_equivalent if "margin" in options else c.p_holm for c in found]
         np.testing.assert_allclose(np.array(ours, float), p, rtol=1e-6)
 
 
@@ -203,23 +214,23 @@ def agree(values: np.ndarray, against: Against, expected: np.ndarray, **given: A
 
 
 def rate(hits: np.ndarray) -> dict[str, Any]:
-    """A share of studies, with its exact 95% interval."""
+    """Return a share of studies with its exact 95% interval."""
     low, high = share(int(hits.sum()), len(hits))
     return {"rate": round(float(hits.mean()), 5), "interval": [round(low, 5), round(high, 5)]}
 
 
 def any_below(p: np.ndarray) -> np.ndarray:
-    """Which studies find something."""
+    """Return a mask of the studies that find something."""
     return np.any(p < ALPHA, axis=1)
 
 
 def cells() -> list[tuple[int, int, Against, str]]:
-    """Seeds, comparisons, against, noise."""
+    """Return all combinations of seeds, comparisons, reference and noise."""
     return list(product(SEEDS, COMPARISONS, AGAINST, NOISE))
 
 
 def false_differences(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies whose arms are equal, how many find a difference; those of tests that were not taken beside them."""
+    """Return how often studies with equal arms find a difference, with archlab's test and with the rejected ones."""
     found = {}
     for seeds, comparisons, against, kind in cells():
         values = noise(rng, kind, studies, comparisons + 1, seeds)
@@ -234,10 +245,10 @@ def false_differences(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def smallest_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of new studies in which one arm has the effect that a study before stated, how many find it."""
+    """Return how often new studies find an effect as large as the smallest effect stated by an earlier study."""
     found = {}
     for seeds, comparisons, kind in product(SEEDS, COMPARISONS, STATED):
-        # Two studies of the same arms: one of twice as many seeds is parted.
+        # Two studies of the same arms: draw one with twice as many seeds and split it.
         seen, values = np.split(noise(rng, kind, studies, comparisons + 1, 2 * seeds), 2, axis=2)
         level = ALPHA / comparisons
         truth = smallest_effect(1, seeds, seeds - 1, level) * paired(seen, "base")[:, -1].std(1, ddof=1)
@@ -247,9 +258,10 @@ def smallest_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def false_equivalence(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies whose differences are all as large as the margin, how many call one equivalent.
+    """Return how often a study calls an arm equivalent when all differences are as large as the margin.
 
-    The margin is 4 standard errors of a difference between the first arms: with a smaller one hardly any study does.
+    The margin is 4 standard errors of a difference between the first arms. With a smaller one, hardly any study
+    does.
     """
     found = {}
     for seeds, comparisons, against, kind in cells():
@@ -265,9 +277,10 @@ def false_equivalence(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def rule_errors(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies whose arms are equal and whose seeds a rule decides, how many find a difference.
+    """Return how often studies find a difference when all arms are equal and a rule decides the number of seeds.
 
-    `until` in standard deviations of an arm: from one that takes every seed allowed to one that hardly adds any.
+    `until` is in standard deviations of an arm: the smallest value takes all allowed seeds, the largest adds hardly
+    any.
     """
     found = {}
     for first, comparisons, against, kind, until in product((3, 5, 8), COMPARISONS, AGAINST, NOISE, (2.0, 4.0, 8.0)):
@@ -289,12 +302,12 @@ def rule_errors(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def rule_finds(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies in which one arm differs by `until`, how many find it, and with how many seeds on average."""
+    """Return how often studies find a difference of `until` in one arm, and their mean number of seeds."""
     found = {}
     for first, comparisons, until in product((3, 4, 5, 6, 8), COMPARISONS, (0.5, 1.0, 2.0, 4.0)):
         rule = AddedSeeds(until=until, at_most=1000, first=first)
         hits, taken = [], []
-        for _ in range(studies // 5000 + 1):  # a thousand seeds are many: fewer studies, in parts
+        for _ in range(studies // 5000 + 1):  # a thousand seeds need much memory: fewer studies, in parts
             d = paired(noise(rng, "normal", 500, comparisons + 1, rule.at_most), "base") / np.sqrt(2)
             d[:, -1] += until
             taken.append(seeds_by_rule(d, rule))
@@ -307,7 +320,7 @@ def rule_finds(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def added_by_hand(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies with equal arms, how many have found a difference at 3 seeds, or then at 5, or then at 10."""
+    """Return how often studies with equal arms find a difference after 3, 5 or 10 seeds if seeds are added by hand."""
     values = noise(rng, "normal", studies, 2, 10)
     looks = [t_test(values[:, :, :seeds], "base")[:, 0] < ALPHA for seeds in SEEDS]
     return {
@@ -317,12 +330,11 @@ def added_by_hand(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def worst(found: dict[str, Any], bound: Callable[..., float] = max) -> float:
-    """The highest rate of all."""
+    """Return the highest rate."""
     return bound(row["rate"] for row in found.values())
 
 
 def main() -> int:
-    """The worst of each promise, and the record."""
     parser = options(__doc__, rounds=1)
     parser.add_argument("--studies", type=int, default=STUDIES, help=f"of each kind (default: {STUDIES})")
     chosen = parser.parse_args()

@@ -1,10 +1,11 @@
-"""Turn study folders into the results that `archlab ledger` computes its verdicts from.
+"""Turn study folders into the results from which `archlab ledger` computes its verdicts.
 
-archlab study run gates                             # as it stands; --scale gpu on a machine that has one
-python benchmarks/claims.py studies/gates …         # writes src/archlab/evidence/results/gates.jsonl
+Usage:
+    archlab study run gates                          # unchanged; add --scale gpu on a machine with a GPU
+    python benchmarks/claims.py studies/gates ...    # writes src/archlab/evidence/results/gates.jsonl.
 
-A folder's study must be one that comes with archlab, with nothing changed that could change a result. What is computed
-from the lines is held against the study's own summary before they are kept.
+Each folder must hold a study that comes with archlab, without changes that could affect results. Before the lines are
+kept, the comparisons computed from them are checked against the study's own summary.
 """
 
 import sys
@@ -33,15 +34,15 @@ def keep(folder: Path) -> Path:
 
 
 def check(summary: StudySummary, text: str) -> None:
-    """ValueError where a comparison that is computed from the lines is another one than the study found."""
+    """Raise ValueError if a comparison computed from the lines differs from the one in the study's summary."""
     found = read_results(text)
-    every = {summary.outcome.name: ({arm.name: arm for arm in summary.arms}, summary.contrasts)}
-    every |= {other.outcome.name: (other.arms, other.contrasts) for other in summary.others}
-    for outcome, (arms, contrasts) in every.items():
+    outcomes = {summary.outcome.name: ({arm.name: arm for arm in summary.arms}, summary.contrasts)}
+    outcomes |= {other.outcome.name: (other.arms, other.contrasts) for other in summary.others}
+    for outcome, (arms, contrasts) in outcomes.items():
         compared = found.compared(outcome)
         for name, measured in [*arms.items(), *((one.name, one) for one in contrasts)]:
             if compared[name].comparison != measured.comparison:
-                raise ValueError(f"{summary.name}: {outcome} of {name} is not what the study found")
+                raise ValueError(f"{summary.name}: {outcome} of {name} differs from the study's summary")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Decoded tokens/s of archlab against transformers, one text and sixteen, and how much of the memory's speed it uses.
+"""Decoding speed of archlab and transformers, in tokens/s, and the share of the memory bandwidth that archlab uses.
 
-pip install -e '.[bench]'
-python benchmarks/decode.py                     # 15.7M parameters, bfloat16
-python benchmarks/decode.py --shape 243m --batch 1
-python benchmarks/decode.py --attention         # MHA, GQA, MQA and latent attention with 8,192 tokens in the cache
+Needs `pip install -e '.[bench]'`. Usage:
+    python benchmarks/decode.py                # 15.7M parameters, bfloat16, batches of 1 and 16
+    python benchmarks/decode.py --shape 243m --batch 1
+    python benchmarks/decode.py --attention    # MHA, GQA, MQA and latent attention; 8,192 tokens in the cache.
 """
 
 import sys
@@ -16,7 +16,7 @@ from rounds import Round, finish, measure, options
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPT, TOKENS = 16, 48
-"""Read first; written per round."""
+"""Length of the prompt; number of tokens generated per round."""
 
 ATTENTIONS = {
     "MHA": "{n_heads: 16, n_kv_heads: 16}",
@@ -27,7 +27,7 @@ ATTENTIONS = {
 
 
 def transformers(shape: Shape, mode: str, format_: str, batch: int) -> Round:
-    """`generate` of transformers; compiled, with its static cache."""
+    """Return a round of transformers' `generate`. When compiled, it uses the static cache."""
     model: Any = build_transformers(shape).to(DEVICE, getattr(torch, format_)).eval()
     text = torch.ones(batch, PROMPT, dtype=torch.int64, device=DEVICE)
     options = {"cache_implementation": "static"} if mode == "compiled" else {}
@@ -38,7 +38,7 @@ def transformers(shape: Shape, mode: str, format_: str, batch: int) -> Round:
         start = time.perf_counter()
         model.generate(
             text, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0, **options
-        )  # the prompt is read in it, as in archlab's
+        )  # read the prompt inside it, as archlab does
         return batch * TOKENS / (time.perf_counter() - start)
 
     run()
@@ -46,7 +46,7 @@ def transformers(shape: Shape, mode: str, format_: str, batch: int) -> Round:
 
 
 def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int = PROMPT) -> Round:
-    """`archlab.generate`."""
+    """Return a round of `archlab.generate`."""
     from archlab.exchange.configs import load_config
     from archlab.infer.generate import generate
     from archlab.infer.int8 import to_int8
@@ -68,7 +68,7 @@ def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int
 
 
 def long(attention: str, format_: str, context: int) -> Round:
-    """Steps alone, after that many tokens."""
+    """Return a round of decoding steps after `context` tokens."""
     from archlab.exchange.configs import load_config
     from archlab.infer.generate import Session
     from archlab.model.decoder import Decoder
@@ -90,14 +90,14 @@ def long(attention: str, format_: str, context: int) -> Round:
 
 
 def copying() -> Round:
-    """Bytes per second read and written by a large copy: the limit."""
+    """Return a round of a large copy, in bytes read and written per second: the upper limit."""
     from archlab.training.rates import copy_bandwidth
 
     return lambda: copy_bandwidth(DEVICE)
 
 
 def bytes_per_token(overrides: list[str], context: int, format_: Any) -> int:
-    """Weights and cache that a step reads."""
+    """Return the bytes of weights and cache that one step reads."""
     from archlab.exchange.configs import load_config
     from archlab.pricing.summary import cost
 
@@ -105,7 +105,6 @@ def bytes_per_token(overrides: list[str], context: int, format_: Any) -> int:
 
 
 def main() -> int:
-    """The table and the record."""
     parser = options(__doc__, rounds=5)
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
@@ -150,7 +149,7 @@ def main() -> int:
 
 
 def ratios(results: dict[str, dict[str, float]], batches: list[int]) -> dict[str, float]:
-    """Of each way to decode to the faster of transformers' two."""
+    """Return the speed of each way to decode, divided by the faster of transformers' two ways."""
     found: dict[str, float] = {}
     for batch in batches:
         end = f" x{batch}"

@@ -1,12 +1,15 @@
-"""As calibration.py, of studies that compare more than arms: crossed factors, sizes, and seeds that share folds.
+"""Check the statistics of studies that compare more than arms: crossed factors, sizes, and seeds that share folds.
 
-python benchmarks/designs.py                # 20,000 studies of each kind, a minute
-python benchmarks/designs.py --check        # exit code 1 where a promise is kept a tenth worse than in the record
+Usage:
+    python benchmarks/designs.py            # 20,000 studies of each kind; takes a minute
+    python benchmarks/designs.py --check    # exit code 1 if a rate is a tenth worse than in the record.
 
-Of studies whose arms are all equal, 5 in 100 may find anything: an arm that differs from its reference, an interaction
-or an average of crossed factors, a change over sizes. Of studies with an interaction, or a change, as large as the
-smallest effect that is stated for it, 80 in 100 are to find it. And where arms are worth different amounts on different
-text, by nothing on average, studies with more seeds than folds may still find a difference in 5 of 100 only.
+The promises, as in calibration.py:
+1. If all arms are equal, at most 5 in 100 studies find anything: an arm that differs from its reference, an interaction
+   or a mean of crossed factors, a change over sizes.
+2. If an interaction or a change is as large as its stated smallest effect, 80 in 100 studies find it.
+3. If arms differ on individual folds of the text but not on average, studies with more seeds than folds find a
+   difference in at most 5 of 100.
 """
 
 import sys
@@ -43,29 +46,29 @@ DESIGNS: dict[str, dict[str, Any]] = {
 
 
 def designed(values: dict[str, Any]) -> list[Arm]:
-    """The arms of such a study."""
-    given = {"question": "Which?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "seeds": 3, **values}
-    return list(arms(validate(StudyConfig, given, "the study")))
+    """Return the arms of a study with this design."""
+    settings = {"question": "Which?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "seeds": 3, **values}
+    return list(arms(validate(StudyConfig, settings, "the study")))
 
 
 def weights_of(design: Sequence[Arm]) -> np.ndarray:
-    """Comparisons x arms: what each comparison of the study adds up."""
+    """Return the weights of the arms in each comparison: (comparisons, arms)."""
     return np.array([[c.weights.get(arm.name, 0.0) for arm in design] for c in comparisons(design).values()])
 
 
 def p_values(d: np.ndarray) -> np.ndarray:
-    """Of differences, studies x comparisons x seeds; corrected."""
+    """Return corrected p-values of differences (studies, comparisons, seeds)."""
     n = d.shape[2]
     return holm(two_sided(d.mean(2), d.std(2, ddof=1) / np.sqrt(n), n - 1))
 
 
 def by_fold(d: np.ndarray, folds: int) -> np.ndarray:
-    """The means of the seeds that share a fold."""
+    """Return the means of the seeds that share a fold."""
     return np.stack([d[:, :, fold::folds].mean(2) for fold in range(folds)], axis=2)
 
 
 def agree(design: Sequence[Arm], values: np.ndarray, expected: np.ndarray, folds: Folds = None) -> None:
-    """AssertionError where the code's corrected p-values are others than these."""
+    """Raise AssertionError if archlab's corrected p-values differ from the expected ones."""
     names = [arm.name for arm in design]
     for study, p in zip(values[:CHECKED], expected, strict=False):
         by_name = dict(zip(names, studied(study).values(), strict=True))
@@ -74,7 +77,7 @@ def agree(design: Sequence[Arm], values: np.ndarray, expected: np.ndarray, folds
 
 
 def false_findings(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies whose arms are equal, how many find anything."""
+    """Return how often studies with equal arms find anything."""
     found = {}
     for (name, values), seeds, kind in product(DESIGNS.items(), SEEDS, NOISE):
         design = designed(values)
@@ -86,8 +89,10 @@ def false_findings(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def stated_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies with the smallest effect that another one has stated for one contrast (of crossed factors the first
-    interaction, of sizes the change), how many find it."""
+    """Return how often studies find a contrast as large as the smallest effect stated by another study.
+
+    The contrast is the first interaction for crossed factors and the change for sizes.
+    """
     found = {}
     for (name, values), seeds in product(DESIGNS.items(), SEEDS):
         design = designed(values)
@@ -96,7 +101,7 @@ def stated_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
         before = np.einsum("a,nas->ns", weights[tested], noise(rng, "normal", studies, len(design), seeds))
         truth = smallest_effect(1, seeds, seeds - 1, ALPHA / len(names)) * before.std(1, ddof=1)
         scores = noise(rng, "normal", studies, len(design), seeds)
-        # Arms are raised by their weights, so that the contrast is what is planted; other comparisons gain by it too.
+        # Add the contrast's own weights to the arms, so that exactly this contrast is planted. Others gain, too.
         scores += (weights[tested] / (weights[tested] ** 2).sum() * truth[:, None])[:, :, None]
         p = p_values(np.einsum("ca,nas->ncs", weights, scores))
         found[f"{name}, {seeds} seeds"] = rate(p[:, tested] < ALPHA)
@@ -104,8 +109,11 @@ def stated_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def shared_folds(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies whose arms differ by text only, by a standard deviation of as many of that between seeds, how many
-    find a difference; beside it what a test of all seeds finds."""
+    """Return how often studies find a difference when arms differ only by fold of the text, with zero mean.
+
+    The effect of the fold has the standard deviation given by the row, relative to the one between seeds. Each row
+    also shows the rate of a test that treats all seeds as independent.
+    """
     found = {}
     for (folds, seeds), spread, others in product(((5, 10), (10, 20), (10, 12), (3, 12)), (0.0, 1.0, 2.0), (1, 6)):
         design = designed({"arms": {"base": {}} | {f"arm {i}": {"train.lr": i * 1e-4} for i in range(1, others + 1)}})
@@ -121,7 +129,6 @@ def shared_folds(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The worst of each promise, and the record."""
     parser = options(__doc__, rounds=1)
     parser.add_argument("--studies", type=int, default=STUDIES, help=f"of each kind (default: {STUDIES})")
     chosen = parser.parse_args()

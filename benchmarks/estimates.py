@@ -1,12 +1,16 @@
-"""What `archlab cost` says before a model runs, against what it does: tokens/s of training and decoding, peak memory.
+"""Compare the estimates of `archlab cost` with measurements: tokens/s of training and decoding, and peak memory.
 
-python benchmarks/estimates.py                  # measures the machine first, as `archlab hardware --measure` does
-python benchmarks/estimates.py --check          # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/estimates.py            # measures the machine first, as `archlab hardware --measure` does
+    python benchmarks/estimates.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-Memory is that of tensors; a process takes more, by holes that the C library does not fill again (in the record).
-All take turns, and of each the fastest round counts, for other work on a machine only slows it down. Ten models that
-differ in shape, in kind and in length of text, none of them among those that the machine is measured
-with. A ratio is the smaller number over the larger, estimate and measurement: 1 is exact, 0.87 is off by 15%.
+There are ten models, which differ in shape, in kind and in length of text. None of them is among the models with which
+the machine is measured. They take turns. The fastest round of each counts, because other work on a machine can only
+slow it down.
+
+Memory is the memory of tensors. A process needs more, because the C library does not reuse all freed blocks; the record
+has this number, too. A ratio is the smaller of estimate and measurement divided by the larger: 1 is exact, 0.87 is off
+by 15%.
 """
 
 import sys
@@ -29,7 +33,7 @@ from archlab.pricing.work import PassName
 from archlab.training.device import Device, choose_device
 
 CONTEXT, STEPS = 512, 24
-"""Tokens in the cache; decoded per round."""
+"""Number of tokens in the cache; number of tokens decoded per round."""
 
 MODELS: dict[str, tuple[str, ...]] = {
     "GPT-2's block": (
@@ -70,16 +74,16 @@ MODELS: dict[str, tuple[str, ...]] = {
         "train.seq_len=384", "train.batch_tokens=3072",
     ),
 }  # fmt: skip
-"""Changes to tiny-llama."""
+"""Overrides of tiny-llama."""
 
 
 def config_of(changes: tuple[str, ...]) -> Config:
-    """Uncompiled."""
+    """Return the config of a model that is not compiled."""
     return load_config("tiny-llama", "model.max_seq_len=4096", "train.compile=false", *changes)
 
 
 def training(changes: tuple[str, ...]) -> Round:
-    """Tokens per second of three updates."""
+    """Return a round of three updates, in tokens per second."""
     run = rehearse(config_of(changes))
     for _ in range(2):
         run.step()
@@ -87,12 +91,12 @@ def training(changes: tuple[str, ...]) -> Round:
 
 
 def memory(changes: tuple[str, ...]) -> Round:
-    """Bytes of all tensors at the moment with most of them, by torch's own record of what it allocates."""
+    """Return a round that gives the peak memory of all tensors in bytes, from torch's own record of its allocations."""
     from torch.profiler import ProfilerActivity, profile
 
     run = rehearse(config_of(changes))
     run.step()
-    held = 3 * sum(p.numel() * p.element_size() for p in run.model.parameters())  # AdamW's averages are as large
+    state_bytes = 3 * sum(p.numel() * p.element_size() for p in run.model.parameters())  # AdamW's averages are as large
 
     def peak() -> float:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -100,13 +104,13 @@ def memory(changes: tuple[str, ...]) -> Round:
         found = seen.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
         own: Any = [event for event in found if event.name() == "[memory]"]
         changes = sorted((event.start_ns(), event.nbytes()) for event in own)
-        return held + max(accumulate(n_bytes for _, n_bytes in changes))
+        return state_bytes + max(accumulate(n_bytes for _, n_bytes in changes))
 
     return peak
 
 
 def decoding(changes: tuple[str, ...]) -> Round:
-    """Of one text, in bfloat16."""
+    """Return a round that decodes one sequence in bfloat16."""
     import torch
 
     device = Device(choose_device(config_of(changes).train).type, torch.bfloat16)
@@ -121,20 +125,19 @@ def decoding(changes: tuple[str, ...]) -> Round:
 
 
 def seconds(step: Callable[[], None], n: int) -> float:
-    """Of so many in a row."""
+    """Return the seconds that `n` consecutive steps take."""
     start = time.perf_counter()
     for _ in range(n):
         step()
     return time.perf_counter() - start
 
 
-def exactness(one: float, other: float) -> float:
-    """The smaller over the larger."""
-    return min(one, other) / max(one, other)
+def exactness(estimate: float, measurement: float) -> float:
+    """Return the smaller number divided by the larger."""
+    return min(estimate, measurement) / max(estimate, measurement)
 
 
 def main() -> int:
-    """The table and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
     trained_in = choose_device(config_of(()).train)
     formats: dict[PassName, Format] = {"training": trained_in.format, "decoding": "bfloat16"}
@@ -149,12 +152,12 @@ def main() -> int:
     for name, changes in MODELS.items():
         rows = dict[str, tuple[float, float]]()
         for pass_ in makers:
-            said = cost(config_of(changes), 1, CONTEXT if pass_ == "decoding" else None, formats[pass_])
-            estimated = predicted(said.computed_work[pass_], rates[pass_], said.tokens[pass_]).tokens_per_second
+            costs = cost(config_of(changes), 1, CONTEXT if pass_ == "decoding" else None, formats[pass_])
+            estimated = predicted(costs.computed_work[pass_], rates[pass_], costs.tokens[pass_]).tokens_per_second
             rows[f"{pass_}, tok/s"] = estimated, speeds[f"{name}: {pass_}"]["best"]
-            if pass_ == "training" and said.step_memory:
+            if pass_ == "training" and costs.step_memory:
                 peak = measure({f"{name}: memory": (memory, (changes,))}, 1)[f"{name}: memory"]["median"]
-                rows["training, MiB"] = said.step_memory.peak / 2**20, peak / 2**20
+                rows["training, MiB"] = costs.step_memory.peak / 2**20, peak / 2**20
                 processes[name] = speeds[f"{name}: training"]["peak"]
         for row, (before, after) in rows.items():
             label = f"{name}: {row}"

@@ -1,12 +1,14 @@
-"""What a run of a study costs beside its training: seconds of a core, by what hands the runs out.
+"""Core-seconds that a run of a study costs in addition to its training, for each executor.
 
-python benchmarks/executors.py
-python benchmarks/executors.py --check          # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/executors.py
+    python benchmarks/executors.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-Runs of one step, as many at once as there are cores, each by an executor with nothing else to do: a few and many of
-them, so that what is paid once (processes that start) and what every run pays come apart. `one process` trains them one
-after the other and hands out nothing: the run folder, the text and the evaluations are all its cost. Slurm stands here
-for submitit's own executor on this machine: a process for each run, and no queue of a cluster.
+Each run has one step. As many runs as there are cores run at the same time, and the executor has nothing else to do.
+Rounds with few and with many runs separate what is paid once (processes that start) from what every run pays.
+
+`one process` trains the runs one after the other without an executor, so it only pays for the run folder, the text and
+the evaluations. `slurm` is submitit's executor for the local machine: one process per run, without a cluster's queue.
 """
 
 import os
@@ -27,7 +29,7 @@ from archlab.study.runs import Run
 from archlab.training.callback import Callback
 
 FEW, MANY = 2, 22
-"""Runs of a round."""
+"""Number of runs in a short and in a long round."""
 
 OVERRIDES = (
     "model.d_model=32", "model.n_layers=2", "train.seq_len=16", "train.batch_tokens=64", "train.tokens=64",
@@ -38,15 +40,14 @@ EXECUTORS = {"local": (), "ray": (), "slurm": ("cluster=local",)}
 
 
 class OneProcess:
-    """As an executor, without any other process."""
+    """An executor without other processes."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-        """One run after the other."""
         return [ended for run in runs if (ended := train_run(run, study, Callback())).failed]
 
 
 def handed_out(name: str, n: int) -> Round:
-    """Runs per second of so many."""
+    """Return a round of `n` runs, in runs per second."""
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  as the other executors' processes; Ray's own is 15
     executor = OneProcess() if name == ALONE else make_executor(name, cores(), EXECUTORS[name])
     configs = [load_config("tiny-llama", *OVERRIDES, f"train.seed={seed}") for seed in range(n)]
@@ -62,12 +63,11 @@ def handed_out(name: str, n: int) -> Round:
             raise SystemExit(failed[0].failed)
         return n / took
 
-    run()  # prepares the text, starts a cluster
+    run()  # prepare the text and start the cluster
     return run
 
 
 def main() -> int:
-    """The table and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
     names = (ALONE, *EXECUTORS)
     entrants = {f"{name}, {n} runs": (handed_out, (name, n)) for name in names for n in (FEW, MANY)}
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def _each(name: str, few: float, many: float) -> float:
-    """Of a core: an executor has as many runs at work as there are cores."""
+    """Return the core-seconds per run. An executor keeps all cores busy."""
     return (many - few) / (MANY - FEW) * (1 if name == ALONE else cores())
 
 

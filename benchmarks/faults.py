@@ -1,11 +1,13 @@
-"""Kill a training again and again, at random moments, and hold its end against the end of one that was never killed.
+"""Kill a training many times at random moments, and compare its result with a training that was never killed.
 
-python benchmarks/faults.py                  # 50 kills of one process, and 50 of two that train together
-python benchmarks/faults.py --kills 10
+Usage:
+    python benchmarks/faults.py               # 50 kills of one process, and 50 of two that train together
+    python benchmarks/faults.py --kills 10    # a quicker try.
 
-A kill is -9, of all processes at once. Every third step is a checkpoint, so that many kills fall into one that is being
-written, many between two, and others into the start, before the run goes on. Exit code 1, and no record, where an end
-is another: a weight, a loss, a score, by a single bit.
+A kill is SIGKILL, sent to all processes at once. Every third step writes a checkpoint. Many kills therefore happen
+while a checkpoint is written, many happen between two checkpoints, and others happen before the run has resumed.
+
+If a weight, a loss or a score differs by a single bit, the exit code is 1 and no record is written.
 """
 
 import argparse
@@ -51,7 +53,7 @@ def main() -> int:
             print(f"{name}: {found[name]}")
             to_the_end(command, killed)
             if end(killed) != end(whole) or not same_weights(killed, whole):
-                print(f"{name}: the end is another one")
+                print(f"{name}: the killed run and the undisturbed run end differently")
                 return 1
     ratios = {f"same end, {name}": 1.0 for name in STARTS}
     return finish("faults", ratios, {"kills": found, "steps": STEPS}, check=False)
@@ -63,7 +65,7 @@ def to_the_end(command: tuple[str, ...], run: Path) -> None:
 
 
 def kill(command: tuple[str, ...], run: Path, draw: random.Random) -> str:
-    """Start it, kill it at some moment, and say what it was about."""
+    """Start the run, kill it at a random moment, and return what it was doing."""
     before, environment = len(lines(run)), {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, *command, "--out", run], env=environment, start_new_session=True,
@@ -79,34 +81,34 @@ def kill(command: tuple[str, ...], run: Path, draw: random.Random) -> str:
     ended = process.poll() is not None
     for each in [process.pid, *descendants(process.pid)]:
         os.kill(each, signal.SIGKILL)
-    said = process.communicate()[1]
+    errors = process.communicate()[1]
     if ended:
-        raise SystemExit(f"it ended by itself: {said.decode()}")
+        raise SystemExit(f"the training ended before it was killed: {errors.decode()}")
     if len(lines(run)) <= before:
         return "before it went on"
     return "while it saved" if any((run / "checkpoints").glob(f"{TEMPORARY}*")) else "between two saves"
 
 
 def descendants(pid: int) -> list[int]:
-    """torchrun's workers are in sessions of their own."""
+    """Return all descendants, because the workers of torchrun have sessions of their own."""
     children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
     return [each for child in map(int, children) for each in (child, *descendants(child))]
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
-    """The whole lines of its log."""
+    """Return the complete lines of the run's log."""
     file = run / "metrics.jsonl"
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def end(run: Path) -> list[dict[str, Any]]:
-    """What must not depend on kills."""
+    """Return the parts of the log that must not depend on kills."""
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines(run)]
 
 
 def same_weights(one: Path, other: Path) -> bool:
-    """Of their only checkpoints, bit by bit."""
+    """Return whether the only checkpoints of two runs have the same bits."""
     (ours,), (theirs,) = ([*(run / "checkpoints").iterdir()] for run in (one, other))
     names = {file.name for file in ours.glob("*.safetensors")}
     if not names or names != {file.name for file in theirs.glob("*.safetensors")}:

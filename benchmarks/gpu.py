@@ -1,8 +1,11 @@
-"""All that is claimed of a GPU, in one record: training and decoding of 1B parameters against the peers, attention that
-hides keys against plain causal attention, and the grid of invariants computed there.
+"""Measure every claim about GPUs and write one record.
 
-python benchmarks/gpu.py                        # an hour, most of it the grid; exit code 2 where there is no GPU
-python benchmarks/gpu.py --check                # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/gpu.py            # an hour, most of it for the grid; exit code 2 without a GPU
+    python benchmarks/gpu.py --check    # exit code 1 if a ratio is a tenth below the record.
+
+The claims: training and decoding at 1B parameters compared with other libraries, attention with masks compared with
+plain causal attention, and the grid of invariants computed on the GPU.
 """
 
 import json
@@ -35,7 +38,7 @@ ATTENTIONS = {
 
 
 def layer(overrides: tuple[str, ...], device: str, length: int) -> Round:
-    """Tokens per second of a layer of attention, forward and backward, in bfloat16."""
+    """Return a round of one attention layer, forward and backward, in bfloat16 tokens per second."""
     config = load_config("tiny-llama", *LAYER, *overrides)
     model = Decoder(config.model).to(device, torch.bfloat16)
     tokens = torch.randint(config.model.vocab_size, (ROWS, length), device=device)
@@ -48,21 +51,21 @@ def layer(overrides: tuple[str, ...], device: str, length: int) -> Round:
             torch.cuda.synchronize()
         return PASSES * tokens.numel() / (time.perf_counter() - start)
 
-    run()  # compiles what is compiled
+    run()  # compile
     return run
 
 
 def script(name: str, *arguments: str) -> dict[str, Any]:
-    """What another benchmark found; its table is shown."""
+    """Run another benchmark, print its table and return its record."""
     command = [sys.executable, str(HERE / name), *arguments]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
-    print(said)
-    records = [line for line in said.splitlines() if line.startswith("{")]
-    return json.loads(records[-1]) if records else {"ratios": {}, "failed": said[-2000:]}
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
+    print(output)
+    records = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(records[-1]) if records else {"ratios": {}, "failed": output[-2000:]}
 
 
 def limits(train: dict[str, Any], decode: dict[str, Any]) -> dict[str, float]:
-    """Shares of what the GPU can do: of its products' peak, and of a copy's bytes per second."""
+    """Return the shares of the GPU's limits: the peak of matrix products, and the bandwidth of a copy."""
     speeds, moved = train.get("results", {}), decode.get("results", {})
     name, step = "archlab compiled bfloat16", "archlab compiled x1"
     found = dict[str, float]()
@@ -76,7 +79,7 @@ def limits(train: dict[str, Any], decode: dict[str, Any]) -> dict[str, float]:
 
 
 def tested() -> dict[str, Any]:
-    """The grid and the families on the GPU: pytest's last line, and whether all passed."""
+    """Run the grid and the families on the GPU. Return the last line of pytest and whether all tests passed."""
     command = [sys.executable, "-m", "pytest", *TESTS, "--device", "cuda", "--tb=line"]
     run = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True)
     print(run.stdout[-2000:])
@@ -84,10 +87,9 @@ def tested() -> dict[str, Any]:
 
 
 def main() -> int:
-    """The tables and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
     if not torch.cuda.is_available():
-        print("benchmarks/gpu.py: torch finds no CUDA device here, and all of it is about one")
+        print("benchmarks/gpu.py: torch finds no CUDA device; this benchmark needs one")
         return 2
     rounds = ("--rounds", str(chosen.rounds), *(("--check",) if chosen.check else ()))
     found = {

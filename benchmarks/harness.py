@@ -1,9 +1,10 @@
-"""What lm_eval hears from our plug-in, against what it hears from its own `hf` of the same weights. Needs the extra
-`lm-eval`, accelerate and transformers; nothing is downloaded.
+"""Compare the answers of archlab's plug-in for lm_eval with those of lm_eval's own `hf` model, for the same weights.
 
-python benchmarks/harness.py RUN               # exit code 1 where they differ
+Usage:
+    python benchmarks/harness.py RUN    # exit code 1 if they differ.
 
-The run is asked, its export, and that export with a tokenizer that puts nothing before a text.
+Needs the extra `lm-eval`, accelerate and transformers; downloads nothing. It compares three folders: the run, its
+export, and the export with a tokenizer that puts no token before a text.
 """
 
 import json
@@ -24,7 +25,7 @@ from archlab.infer.harness import ArchlabLM
 from archlab.infer.import_export import export_model
 
 NEAR = 1e-4
-"""Nats by which two sums of log-likelihoods in float32 may differ."""
+"""Largest allowed difference between two sums of log-likelihoods in float32, in nats."""
 
 WORDS = (
     "def class return import self for while if else try except None True False print len range open str list".split()  # noqa: SIM905
@@ -32,7 +33,7 @@ WORDS = (
 
 
 def requests() -> tuple[list[Any], list[Any], list[Any]]:
-    """Pairs, a few of them without a context or longer than the model sees; whole texts; texts to go on with."""
+    """Return pairs, whole texts and prompts. A few pairs have no context or are longer than the model's context."""
     draw = random.Random(0)
 
     def text(least: int, most: int) -> str:
@@ -42,11 +43,11 @@ def requests() -> tuple[list[Any], list[Any], list[Any]]:
     pairs += [("", text(2, 9)) for _ in range(20)] + [(text(80, 120), f" {text(1, 3)}") for _ in range(20)]
     how = {"until": ["\n", ")"], "max_gen_toks": 12, "do_sample": False, "num_beams": 1, "top_p": 0.9}
     asked = (pairs, [(text(30, 90),) for _ in range(40)], [(text(3, 14), how) for _ in range(40)])
-    return tuple([SimpleNamespace(args=args) for args in some] for some in asked)  # pyright: ignore[reportReturnType]
+    return tuple([SimpleNamespace(args=args) for args in arguments] for arguments in asked)  # pyright: ignore[reportReturnType]
 
 
 def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:
-    """How far our answers are from the reference's."""
+    """Return the largest differences between archlab's answers and the reference's."""
     ours = ArchlabLM(str(path), max_length=length, dtype="float32", device="cpu")
     pairs, texts, prompts = requests()
     likely = list(zip(ours.loglikelihood(pairs), reference.loglikelihood(pairs), strict=True))
@@ -62,7 +63,7 @@ def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:
 
 
 def main(run: Path, length: int = 64) -> int:
-    """Print a line of JSON for each; 1 where one of them differs."""
+    """Print a line of JSON for each folder. Return 1 if one of them differs."""
     with tempfile.TemporaryDirectory() as home:
         export, bare = Path(home) / "export", Path(home) / "bare"
         found = []

@@ -1,11 +1,13 @@
-"""Windows, chunks and packed documents pay: a training's time per token does not grow with the length of the text, and
-of decoding neither time nor memory does.
+"""Check that windows, chunks and packed documents pay off on long texts.
 
-python benchmarks/length.py
-python benchmarks/length.py --arms full "window 512" --lengths 2048 4096 8192 16384
-python benchmarks/length.py --check             # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/length.py
+    python benchmarks/length.py --arms full "window 512" --lengths 2048 4096 8192 16384
+    python benchmarks/length.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-A training step has the same number of tokens at every length, and takes 1.5 GB; every arm and length keeps a process.
+The claim: training time per token does not grow with the length of the text; neither do time and memory of decoding. A
+training step has the same number of tokens at every length. Each combination of arm and length has its own process,
+which needs 1.5 GB.
 """
 
 import sys
@@ -24,7 +26,7 @@ from archlab.model.state import Cache
 from archlab.training.device import choose_device
 
 TOKENS, DOCUMENT, SEPARATOR = 16_384, 512, 0
-"""Of a training step; of a packed document, in the mean; what begins one."""
+"""Tokens of a training step; mean length of a packed document; the token that begins a document."""
 LENGTHS, CONTEXTS = [2048, 16_384], [1024, 16_384]
 SHAPE = (
     "model.vocab_size=2048", "model.d_model=256", "model.n_layers=2", "model.mlp.d_ff=768",
@@ -41,7 +43,7 @@ STEPS = 32
 
 
 def training(arm: str, length: int) -> Round:
-    """Tokens per second of one step of that arm at that length."""
+    """Return a round of one training step, in tokens per second."""
     size = (f"train.seq_len={length}", f"train.batch_tokens={TOKENS}", "train.compile=false")
     config = load_config("tiny-llama", *SHAPE, *ARMS[arm], *size)
     draw = np.random.default_rng(0)
@@ -51,7 +53,7 @@ def training(arm: str, length: int) -> Round:
 
 
 def decoding(arm: str, context: int, rounds: int) -> Round:
-    """The same of single tokens after a context of so many."""
+    """Return a round of single decoding steps after `context` tokens, in tokens per second."""
     keep_freed_memory()
     config = load_config("tiny-llama", *SHAPE, *ARMS[arm])
     model = Decoder(config.model).eval().to(choose_device(config.train).type)
@@ -70,7 +72,7 @@ def decoding(arm: str, context: int, rounds: int) -> Round:
 
 
 def warm(work: Callable[[], object], tokens: int) -> Round:
-    """Tokens per second, after once that does not count."""
+    """Return a round in tokens per second, after a warm-up."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -82,19 +84,18 @@ def warm(work: Callable[[], object], tokens: int) -> Round:
 
 
 def cache_bytes(arm: str, context: int) -> int:
-    """Of one text."""
+    """Return the bytes of the cache for one sequence."""
     return Cache(load_config("tiny-llama", *SHAPE, *ARMS[arm]).model, 1, context).n_bytes
 
 
 def table(head: str, columns: list[int], rows: dict[str, list[str]]) -> None:
-    """At most 80 columns."""
+    """Print a table of at most 80 columns."""
     print(f"{head:<36}" + "".join(f"{column:>11,}" for column in columns))
     for name, cells in rows.items():
         print(f"{name:<36}" + "".join(f"{cell:>11}" for cell in cells))
 
 
 def main() -> int:
-    """The tables and the record."""
     parser = options(__doc__, rounds=5)
     parser.add_argument("--arms", nargs="+", default=[*ARMS], choices=[*ARMS])
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
@@ -109,16 +110,17 @@ def main() -> int:
     def microseconds(kind: str, arm: str, columns: list[int]) -> list[str]:
         return [f"{1e6 / speed[f'{arm}, {kind} {n}']:.1f}" for n in columns]
 
-    held = {arm: [cache_bytes(arm, n) for n in CONTEXTS] for arm in cut}
+    cache_sizes = {arm: [cache_bytes(arm, n) for n in CONTEXTS] for arm in cut}
     table("training, us per token; length", lengths, {a: microseconds("training at", a, lengths) for a in arms})
     table("decoding, us per token; context", CONTEXTS, {a: microseconds("decoding after", a, CONTEXTS) for a in cut})
-    table("cache, KiB; context", CONTEXTS, {a: [f"{n / 1024:,.0f}" for n in found] for a, found in held.items()})
-    about = {"tokens_of_a_step": TOKENS, "cache_bytes": held, "rounds": chosen.rounds, "results": results}
+    table("cache, KiB; context", CONTEXTS, {a: [f"{n / 1024:,.0f}" for n in found] for a, found in cache_sizes.items()})
+    about = {"tokens_of_a_step": TOKENS, "cache_bytes": cache_sizes, "rounds": chosen.rounds, "results": results}
     return finish("length", ratios(speed, arms, lengths), about, check=chosen.check)
 
 
 def ratios(speed: dict[str, float], arms: list[str], lengths: list[int]) -> dict[str, float]:
-    """Of the longest text's speed to the shortest's, and of each arm's to that of full attention."""
+    """Return the speed on the longest text divided by that on the shortest, and the speed of each arm relative to
+    full."""
     found = dict[str, float]()
     for arm in arms:
         for kind, columns in (("training at", lengths), ("decoding after", CONTEXTS)):

@@ -1,12 +1,16 @@
-"""Peak memory: of training and evaluation over the length of the text and with a large vocabulary, and of loading.
+"""Peak memory of training and evaluation on long texts and with a large vocabulary, and of loading a checkpoint.
 
-python benchmarks/memory.py                       # all of it
-python benchmarks/memory.py --check               # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/memory.py
+    python benchmarks/memory.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-Three claims, each a ratio of which more is better. Memory per token stays as it is from 4k to 32k tokens of text, with
-and without a window: 1 (a pass has 32k tokens at every length). The logits of a vocabulary of 128k never stand whole in
-float32: those bytes to what all of a step, or of an evaluation, takes. Loading a published checkpoint takes little more
-than the model: its bytes to the peak.
+There are three claims. Each one is a ratio, and a higher ratio is better.
+1. Memory per token does not grow from 4k to 32k tokens of text, with and without a window. The ratio is 1. A pass has
+   32k tokens at every length.
+2. The logits of a vocabulary of 128k are never held whole in float32. The ratio is their size divided by the peak
+   memory of a training step or of an evaluation.
+3. Loading a published checkpoint needs little more memory than the model. The ratio is the model's size divided by the
+   peak.
 """
 
 import sys
@@ -44,7 +48,7 @@ CPU = Device("cpu", torch.float32)
 
 
 def training(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:
-    """A step, with a z-loss and a soft cap, which want the logits too."""
+    """Return a round of one step with a z-loss and a soft cap, which need the logits, too."""
     more = ("model.head.softcap=30", "train.z_loss=1e-4", f"train.seq_len={length}", f"train.batch_tokens={tokens}")
     size = (f"model.vocab_size={vocabulary}", f"model.max_seq_len={length}", *overrides)
     where = ("train.device=cpu", "train.dtype=float32", "train.compile=false")
@@ -52,7 +56,7 @@ def training(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: i
 
 
 def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:
-    """Of held-out text, as training and `archlab eval` do it."""
+    """Return a round that evaluates held-out text as training and `archlab eval` do."""
     model, windows = made((*overrides, "model.head.softcap=30"), vocabulary, length, tokens)
     counts = np.ones(vocabulary, dtype=np.int64)
     held_out = HeldOut.of_text(windows, counts, (-1,), goes_on=np.zeros(len(windows), bool), masked=False)
@@ -60,7 +64,7 @@ def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens:
 
 
 def made(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> tuple[Decoder, np.ndarray]:
-    """A small model and random text."""
+    """Return a small model and random text."""
     keep_freed_memory()
     config = load_config(
         "tiny-llama", *SHAPE, f"model.vocab_size={vocabulary}", f"model.max_seq_len={length}", *overrides
@@ -69,7 +73,7 @@ def made(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) 
 
 
 def loading(folder: str) -> Round:
-    """A published model; every page of it is read."""
+    """Return a round that loads a published model and reads every page of it."""
 
     def load() -> None:
         model = load_hf(Path(folder))
@@ -81,7 +85,7 @@ def loading(folder: str) -> Round:
 
 
 def once(work: Callable[[], object]) -> Round:
-    """It is the peak that counts."""
+    """Return a round that only counts for its peak memory."""
 
     def run() -> float:
         work()
@@ -91,7 +95,7 @@ def once(work: Callable[[], object]) -> Round:
 
 
 def write_checkpoint(folder: Path) -> int:
-    """Synthetic float16 weights of 1.5 GB, of which the values do not matter; returns their bytes."""
+    """Write synthetic float16 weights of 1.5 GB and return their bytes. Their values do not matter."""
     family: Family = find_family("llama", "benchmark")
     config = family.model_config(SIZES, "benchmark")
     with torch.device("meta"):
@@ -105,7 +109,7 @@ def write_checkpoint(folder: Path) -> int:
 
 
 def main() -> int:
-    """The table and the record; what is measured is measured one after the other, for a machine has one memory."""
+    """Measure one entrant after the other, because they share the machine's memory."""
     chosen = options(__doc__, rounds=1).parse_args()
     peaks = dict[str, int]()
 
@@ -116,8 +120,8 @@ def main() -> int:
     ratios = dict[str, float]()
     for arm, overrides in ARMS.items():
         for make in (training, evaluation):
-            of = [peak(f"{make.__name__} at {n}, {arm}", make, overrides, 2048, n, TOKENS) for n in LENGTHS]
-            ratios[f"{make.__name__} at {LENGTHS[0]} to {LENGTHS[-1]}, {arm}"] = of[0] / of[-1]
+            by_length = [peak(f"{make.__name__} at {n}, {arm}", make, overrides, 2048, n, TOKENS) for n in LENGTHS]
+            ratios[f"{make.__name__} at {LENGTHS[0]} to {LENGTHS[-1]}, {arm}"] = by_length[0] / by_length[-1]
     logits = 4 * VOCABULARY * ITS_TOKENS
     for make in (training, evaluation):
         found = peak(f"{make.__name__}, large vocabulary", make, (), VOCABULARY, ITS_LENGTH, ITS_TOKENS)

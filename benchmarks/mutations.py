@@ -1,16 +1,19 @@
-"""Change the source in one place at a time, and see whether a test notices.
+"""Change the source in one place at a time, and see whether a test notices the change.
 
-pip install coverage pytest-cov
-python benchmarks/mutations.py cover              # runs the tests once; 20 minutes on two cores
-python benchmarks/mutations.py run --mutants 150  # writes records/mutations.json
-python benchmarks/mutations.py again              # the mutants of the record, in the source as it is now
+Needs `pip install coverage pytest-cov`. Usage:
+    python benchmarks/mutations.py cover                # run the tests once; 20 minutes on two cores
+    python benchmarks/mutations.py run --mutants 150    # write records/mutations.json
+    python benchmarks/mutations.py again                # test the recorded mutants in the current source.
 
-Each mutant is tested by the tests that execute its line, one of each test function first, up to 60 s of them or the
-first that fails. A line that runs when its module is imported is tested by the tests that execute other lines of the
-file, or that are named after it. Tests that fail without a mutant, in `cover` or at the end of a run, notice nothing:
-`again --only unjudged` judges by others what they had noticed.
-mutmut does not fit: it wraps every function, and archlab reads its own source (`archlab flatten`) and counts compiled
-graphs. cosmic-ray would run all tests for each mutant.
+A mutant is the source with one change. It is tested by the tests that execute its line: first one case of each test
+function, until one fails or they have run for 60 s. A line that runs when its module is imported is tested by the tests
+that execute other lines of the file, and by those named after the file.
+
+Tests that fail without a mutant, in `cover` or at the end of a run, do not count. A mutant that such a test had noticed
+is unjudged; `again --only unjudged` tests it with other tests.
+
+The tool mutmut does not fit: it wraps every function, but archlab reads its own source (`archlab flatten`) and counts
+compiled graphs. The tool cosmic-ray would run all tests for each mutant.
 """
 
 import argparse
@@ -38,18 +41,18 @@ ROOT = Path(__file__).resolve().parent.parent
 COVER = ROOT / "build" / "mutations"
 RECORD = ROOT / "benchmarks" / "records" / "mutations.json"
 TARGETS = ("model", "pricing", "config/components", "study/stats.py", "training/step.py", "families")
-"""Parts of src/archlab. Each gets an equal share of the mutants."""
+"""Parts of src/archlab. Each one gets an equal share of the mutants."""
 TESTS = ("tests/unit", "tests/integration", "tests/parity", "tests/invariants")
 SECONDS = 60
 UNFIT = "tests that fail without a mutant"
 FIRST = 15
-"""Number of unit tests that are tried before others are collected, which takes longer."""
+"""Number of unit tests to try before collecting the others, because collecting takes longer."""
 LIBRARIES = [
     "pytest", "torch", "torch._dynamo", "scipy.stats", "pydantic", "hypothesis", "altair", "cyclopts", "jsonschema",
     "rich", "safetensors.torch", "tiktoken", "tokenizers", "transformers.models.llama.modeling_llama",
     "transformers.models.auto",
 ]  # fmt: skip
-"""Loaded once, for the processes of all mutants."""
+"""Libraries that are imported once, for the processes of all mutants."""
 FORKS = multiprocessing.get_context("forkserver")
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -66,9 +69,11 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--also", nargs="*", default=[], help="tests written since `cover`, run first for each mutant")
-    parser.add_argument("--only", nargs="*", help="`again` for mutants of these results only: survived; unjudged, ...")
-    parser.add_argument("--cover", type=Path, default=COVER, help="folder of what `cover` writes")
+    parser.add_argument("--also", nargs="*", default=[], help="tests written after `cover`; run first for each mutant")
+    parser.add_argument(
+        "--only", nargs="*", help="with `again`: only mutants with these results (survived, unjudged, ...)"
+    )
+    parser.add_argument("--cover", type=Path, default=COVER, help="folder into which `cover` writes")
     options = parser.parse_args()
     FORKS.set_forkserver_preload(LIBRARIES)
     if options.action == "cover":
@@ -91,8 +96,8 @@ def main() -> int:
             mutant |= done.result()
             if mutant["result"] != "unjudged":
                 mutant.setdefault("first", mutant["result"])
-            said = f"{mutant['result']}: {mutant['file']}:{mutant['line']}, {mutant.get('by')}"
-            print(f"{n + 1}/{len(judged)} {said}", flush=True)
+            line = f"{mutant['result']}: {mutant['file']}:{mutant['line']}, {mutant.get('by')}"
+            print(f"{n + 1}/{len(judged)} {line}", flush=True)
             write(record)
         record[UNFIT] += failing({mutant["by"] for mutant in judged if mutant["result"] == "noticed"}, copies.get())
         for mutant in mutants:
@@ -106,21 +111,24 @@ def main() -> int:
 def write(record: dict[str, Any]) -> None:
     mutants = record["mutants"]
     body: dict[str, Any] = {"benchmark": "mutations", "seed": record["seed"], UNFIT: record[UNFIT]}
-    for key, said in (("first", "the tests before any was written for a mutant"), ("result", "the tests as they are")):
+    for key, heading in (
+        ("first", "the tests before any was written for a mutant"),
+        ("result", "the tests as they are"),
+    ):
         results = Counter("equivalent" if "reason" in m else m[key] for m in mutants if key in m)
         counted = results["noticed"] + results["survived"] + results["not covered"]
-        body[said] = {"share_noticed": round(results["noticed"] / max(counted, 1), 3), "results": results}
+        body[heading] = {"share_noticed": round(results["noticed"] / max(counted, 1), 3), "results": results}
     RECORD.write_text(json.dumps(body | {"mutants": mutants}, indent=1) + "\n")
 
 
 def failing(names: set[str], copy: Path) -> list[str]:
-    """Tests that fail in the source as it is."""
+    """Return the tests that fail in the unchanged source."""
     names = {name for name in names if "::" in name}
     return failed(pytest(sorted(names), copy, seconds=10 * SECONDS)[1]) if names else []
 
 
 def cover(home: Path) -> int:
-    """Run the tests once, remembering which of them executes which line and how long each takes."""
+    """Run the tests once and record which lines each one executes and how long it takes."""
     home.mkdir(parents=True, exist_ok=True)
     wanted = ("--cov=src/archlab", "--cov-context=test", "--cov-report=", f"--junitxml={home / 'tests.xml'}")
     run = (sys.executable, "-m", "pytest", *TESTS, "-n", "auto", "--dist", "worksteal", *wanted)
@@ -135,7 +143,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 class Tests:
-    """Which tests execute a line, and how long each takes."""
+    """The tests that execute each line, and the seconds that each test takes."""
 
     def __init__(self, home: Path, unfit: list[str], *, some_are_gone: bool) -> None:
         from coverage import CoverageData  # pyright: ignore[reportMissingImports]
@@ -156,7 +164,7 @@ class Tests:
                     self.seconds[name] = float(case.get("time") or 0)
 
     def of(self, mutant: dict[str, Any]) -> list[str]:
-        """The tests for a mutant: that which noticed it before, then one of each function, the fastest first."""
+        """Return the tests for a mutant: the one that noticed it before, then one per function, the fastest first."""
         file, stem = mutant["file"], Path(mutant["file"]).stem
         lines = self.data.contexts_by_lineno(self.files[file]) if file in self.files else {}
         own = range(mutant["line"], mutant["line"] + mutant["before"].count("\n") + 1)
@@ -175,7 +183,7 @@ class Tests:
 
 
 def judge(mutant: dict[str, Any], tests: Tests, copies: "Queue[Path]", also: list[str]) -> dict[str, Any]:
-    """The mutant's result, and the test that noticed it."""
+    """Return the mutant's result and the test that noticed it."""
     if mutant.get("result") == "gone":
         return {}
     names = [*also, *tests.of(mutant)]
@@ -207,16 +215,16 @@ def judge(mutant: dict[str, Any], tests: Tests, copies: "Queue[Path]", also: lis
 
 
 def change(file: Path, source: str) -> None:
-    """Write it, and let nobody load what was compiled of it before, which has the same second as its time."""
+    """Write a file and delete its compiled form, which looks current if both have the same second."""
     file.write_text(source)
     for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
         compiled.unlink()
 
 
 def pytest(arguments: list[str], root: Path, seconds: int = 2 * SECONDS) -> tuple[int | None, list[str]]:
-    """Exit code, None if it took too long, and lines of what pytest prints.
+    """Run pytest. Return its exit code (None if it took too long) and the lines it prints.
 
-    Time of computation is limited, so that load makes no survivors.
+    The limit is in CPU time, so that a busy machine does not turn into surviving mutants.
     """
     with tempfile.NamedTemporaryFile() as printed:
         process = FORKS.Process(target=run_tests, args=(arguments, root, seconds, printed.name))
@@ -229,7 +237,7 @@ def pytest(arguments: list[str], root: Path, seconds: int = 2 * SECONDS) -> tupl
 
 
 def run_tests(arguments: list[str], root: Path, seconds: int, printed: str) -> None:
-    """In a process of its own, whose libraries are loaded already, but none of archlab."""
+    """Run pytest in a process that has loaded the libraries but no module of archlab."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     file = os.open(printed, os.O_WRONLY)
     os.dup2(file, 1)
@@ -243,12 +251,12 @@ def run_tests(arguments: list[str], root: Path, seconds: int, printed: str) -> N
 
 
 def failed(printed: list[str]) -> list[str]:
-    """Names of tests that failed."""
+    """Return the names of the tests that failed."""
     return [line.partition(" ")[2].partition(" - ")[0] for line in printed if line.startswith(("FAILED ", "ERROR "))]
 
 
 def moved(mutant: dict[str, Any]) -> dict[str, Any]:
-    """The mutant where its text stands now: in the file it had, in one of that name, or in another."""
+    """Find a mutant in the current source: in its own file, in a file of the same name, or in any other."""
     home, name = ROOT / "src" / "archlab", Path(mutant["file"]).name
     files = {str(file.relative_to(home)): file for file in sorted(home.rglob("*.py"))}
     for path in sorted(files, key=lambda path: (path != mutant["file"], Path(path).name != name)):
@@ -260,19 +268,19 @@ def moved(mutant: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawn(targets: list[str], number: int, draw: random.Random) -> list[dict[str, Any]]:
-    """An equal share of the mutants of each target."""
+    """Draw an equal share of the mutants of each target."""
     chosen: list[dict[str, Any]] = []
     for n, target in enumerate(targets):
         place = ROOT / "src" / "archlab" / target
         files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-        every = [mutant for file in files for mutant in mutants_of(file)]
-        chosen += draw.sample(every, number * (n + 1) // len(targets) - number * n // len(targets))
+        candidates = [mutant for file in files for mutant in mutants_of(file)]
+        chosen += draw.sample(candidates, number * (n + 1) // len(targets) - number * n // len(targets))
     draw.shuffle(chosen)
     return chosen
 
 
 def mutants_of(file: Path) -> Iterator[dict[str, Any]]:
-    """Every change of one file: the lines as they are, and as they become."""
+    """Yield every change of one file: the lines before and after."""
     source, name = file.read_text(), str(file.relative_to(ROOT / "src" / "archlab"))
     lines = source.split("\n")
     for node, text, on_import in changes(ast.parse(source)):
@@ -285,7 +293,7 @@ def mutants_of(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def changes(tree: ast.AST, on_import: bool = True) -> Iterator[tuple[Any, str, bool]]:
-    """Nodes with the text that takes their place, and whether they run when the module is imported."""
+    """Yield each node with the text that replaces it, and whether it runs when the module is imported."""
     on_import = on_import and not isinstance(tree, ast.FunctionDef | ast.Lambda)
     for name, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else (value,):
@@ -298,7 +306,7 @@ def changes(tree: ast.AST, on_import: bool = True) -> Iterator[tuple[Any, str, b
 
 
 def texts(node: ast.AST) -> Iterator[str]:
-    """Yield the nodes that may replace a node."""
+    """Yield the texts that may replace a node."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in SWAPS:
             yield f"({ast.unparse(ast.Compare(node.left, [SWAPS[type(op)]()], node.comparators))})"

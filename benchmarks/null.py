@@ -1,13 +1,16 @@
-"""Whether a study finds a difference where there is none, with the noise of real trainings.
+"""Check, with the noise of real trainings, how often a study finds a difference between equal arms.
 
-archlab study run benchmarks/studies/null.yaml --out studies/null       # forty runs of one config, each of another seed
-python benchmarks/null.py studies/null/runs.csv                         # copies the table to records/, and judges it
-python benchmarks/null.py                                               # judges the table in records/ again
+Usage:
+    archlab study run benchmarks/studies/null.yaml --out studies/null    # forty runs
+    python benchmarks/null.py studies/null/runs.csv                      # copy the table, judge it
+    python benchmarks/null.py                                            # judge the copy again.
 
-Seeds 0 to 19 are compared with seeds 20 to 39: seed s and seed s + 20 are judged on the same fold of the text, as two
-arms of a study are, and the two differences of a fold are averaged, as there. Then 20,000 studies of 3, 5 and 10 pairs
-are drawn from the forty runs, each pair from one fold, and the share is counted in which the paired t-test finds a
-difference at 5%. Last, every fold is left out of the ten once: how far the mean difference moves, in standard errors.
+There are three checks:
+1. Seeds 0 to 19 are compared with seeds 20 to 39. Seeds s and s + 20 are judged on the same fold of the text, as two
+   arms of a study are. The two differences of a fold are averaged, as in a study.
+2. From the forty runs, 20,000 studies of 3, 5 and 10 pairs are drawn. Both runs of a pair are from the same fold. The
+   result is the share of studies in which the paired t-test finds a difference at 5%.
+3. Each of the ten folds is left out once. The result is the largest shift of the mean difference, in standard errors.
 """
 
 import csv
@@ -27,7 +30,6 @@ FOLDS, STUDIES = 10, 20_000
 
 
 def main() -> int:
-    """The three judgements and the record."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, default=TABLE, help="runs.csv of the study")
     parser.add_argument("--check", action="store_true", help="compare with the record instead of writing it")
@@ -42,12 +44,12 @@ def main() -> int:
         results[outcome] = judged(values)
         print(f"{outcome}: {results[outcome]}")
     rates = [rate["share"] for found in results.values() for rate in found["drawn"].values()]
-    # More is better of a ratio: by how much the error rate stays below what is promised, at most 1.
+    # A ratio must be better when it is higher. This one is promised / measured error rate, at most 1.
     return finish("null", {"promised over found": min(1.0, ALPHA / max(rates))}, results, check=chosen.check)
 
 
 def judged(values: np.ndarray) -> dict[str, Any]:
-    """Of forty values, by seed."""
+    """Return the three checks of forty values in the order of their seeds."""
     halves = {"first": dict(enumerate(values[:20].tolist())), "second": dict(enumerate(values[20:].tolist()))}
     twenty = compare(halves, {"second": "first"}, folds={seed: seed % FOLDS for seed in range(20)})["second"]
     differences = (values[20:] - values[:20]).reshape(2, FOLDS).mean(axis=0)
@@ -69,7 +71,7 @@ def judged(values: np.ndarray) -> dict[str, Any]:
 
 
 def drawn_p(values: np.ndarray, pairs: int) -> np.ndarray:
-    """p-values of studies of so many pairs, each of two runs of one fold, no fold twice."""
+    """Return the p-values of studies of `pairs` pairs. The two runs of a pair share a fold; no fold is used twice."""
     draw = np.random.default_rng(pairs)
     folds = draw.permuted(np.tile(np.arange(FOLDS), (STUDIES, 1)), axis=1)[:, :pairs]
     both = draw.permuted(np.tile(np.arange(4), (STUDIES, pairs, 1)), axis=2)[..., :2]

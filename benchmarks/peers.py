@@ -1,4 +1,4 @@
-"""The same Llama-shaped model in archlab and in three libraries that people train with."""
+"""The same Llama-shaped model in archlab and in three training libraries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.optim import AdamW
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a model, with SwiGLU, RMSNorm, RoPE and no biases."""
+    """Shape of a model with SwiGLU, RMSNorm, RoPE and no biases."""
 
     vocab_size: int
     d_model: int
@@ -25,7 +25,7 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Per step."""
+        """Number of tokens per step."""
         return self.seq_len * self.batch
 
 
@@ -38,7 +38,7 @@ SHAPES = {
 
 
 def transformers_config(shape: Shape) -> Any:
-    """As transformers' Llama."""
+    """Return the config of transformers' Llama."""
     from transformers.models.llama.configuration_llama import LlamaConfig
 
     return LlamaConfig(
@@ -49,14 +49,12 @@ def transformers_config(shape: Shape) -> Any:
 
 
 def build_transformers(shape: Shape) -> nn.Module:
-    """transformers' Llama."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     return LlamaForCausalLM(transformers_config(shape))
 
 
 def build_litgpt(shape: Shape) -> nn.Module:
-    """litgpt's GPT."""
     from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]
 
     return GPT(
@@ -70,7 +68,6 @@ def build_litgpt(shape: Shape) -> nn.Module:
 
 
 def build_x_transformers(shape: Shape) -> nn.Module:
-    """x-transformers' decoder."""
     from x_transformers import Decoder, TransformerWrapper  # pyright: ignore[reportMissingImports]
 
     width = shape.d_model // shape.n_heads
@@ -88,19 +85,19 @@ PEERS = {"transformers": build_transformers, "litgpt": build_litgpt, "x-transfor
 
 
 def logits_of(output: Any) -> Tensor:
-    """transformers wraps them."""
+    """Return the logits, which transformers wraps in an object."""
     return output if isinstance(output, Tensor) else output.logits
 
 
 def loss_of(run: Callable[[Tensor], Any], text_BT: Tensor, format_: str) -> Tensor:
-    """Of each token by those before it, as the textbook has it."""
+    """Return the cross-entropy of each token given the tokens before it."""
     with torch.autocast(text_BT.device.type, torch.bfloat16, enabled=format_ == "bfloat16"):
         logits = logits_of(run(text_BT[:, :-1]))
         return F.cross_entropy(logits.flatten(0, 1).float(), text_BT[:, 1:].flatten())
 
 
 def textbook_step(model: nn.Module, run: Callable[[Tensor], Any], text_BT: Tensor, format_: str) -> Callable[[], None]:
-    """The training loop of the textbook around a library's model; `run` is the model, or what it was compiled to."""
+    """Return one step of a plain training loop around a library's model; `run` is the model or its compiled form."""
     optimizer = AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
@@ -115,7 +112,7 @@ def textbook_step(model: nn.Module, run: Callable[[Tensor], Any], text_BT: Tenso
 
 
 def archlab_overrides(shape: Shape) -> list[str]:
-    """As overrides of the preset tiny-llama."""
+    """Return the overrides that give the preset tiny-llama this shape."""
     return [
         f"model.vocab_size={shape.vocab_size}", f"model.d_model={shape.d_model}", f"model.n_layers={shape.n_layers}",
         f"model.attention={{n_heads: {shape.n_heads}, n_kv_heads: {shape.n_kv_heads}}}",

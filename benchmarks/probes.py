@@ -1,12 +1,13 @@
-"""What probes cost a training: a probe of the 15.7M model costs under 3% of the time at every twentieth step.
+"""Cost of probes: probing the 15.7M model at every twentieth step costs less than 3% of the training time.
 
-python benchmarks/probes.py                    # eager, and compiled
-python benchmarks/probes.py --modes eager --every 10 20 50
-python benchmarks/probes.py --check            # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/probes.py            # eager and compiled
+    python benchmarks/probes.py --modes eager --every 10 20 50
+    python benchmarks/probes.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-A step and a probe are timed apart, in turns: a probe takes a small part of a step, which the noise of whole trainings
-would hide. All of it counts: the copy of the weights, the pass over 512 held-out tokens, its gradient, the line that is
-logged. A ratio is the speed of a training with probes to its speed without.
+A step and a probe are timed separately, in turns. Whole trainings would not show the cost, because it is smaller than
+their noise. The time of a probe includes everything: the copy of the weights, the pass over 512 held-out tokens, its
+gradient, and the line in the log. A ratio is the speed of training with probes divided by the speed without.
 """
 
 import sys
@@ -28,22 +29,22 @@ from archlab.training.run_folder import RunFolder
 SHAPE = SHAPES["15.7m"]
 MODES = ["eager", "compiled"]
 WORTHWHILE = 0.97
-"""Of the speed without probes: what is claimed."""
+"""The claimed speed, relative to training without probes."""
 
 
 def rehearsed(mode: str) -> Rehearsal:
-    """A step as a run would make it, in the number format that it would choose."""
+    """Return a training step as a run would make it, in the dtype that a run would choose."""
     how = (f"train.compile={str(mode == 'compiled').lower()}",)
     return rehearse(load_config("tiny-llama", *archlab_overrides(SHAPE), *how))
 
 
 def steps(mode: str) -> Round:
-    """Steps per second."""
+    """Return a round of training steps, in steps per second."""
     return timed(rehearsed(mode).step)
 
 
 def probes(mode: str) -> Round:
-    """Probes per second, after a step that compiles what is to be compiled."""
+    """Return a round of probes, in probes per second. The first step, which compiles, does not count."""
     run = rehearsed(mode)
     run.step()
     windows = np.random.default_rng(1).integers(0, SHAPE.vocab_size, (SHAPE.batch, SHAPE.seq_len + 1))
@@ -59,7 +60,7 @@ def probes(mode: str) -> Round:
 
 
 def timed(work: Callable[[], object]) -> Round:
-    """How often per second, after once that does not count."""
+    """Return a round of `work`, in calls per second, after a warm-up."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -71,7 +72,6 @@ def timed(work: Callable[[], object]) -> Round:
 
 
 def main() -> int:
-    """The table and the record."""
     parser = options(__doc__, rounds=9)
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES)
     parser.add_argument("--every", nargs="+", type=int, default=[10, 20, 50])

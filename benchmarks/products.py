@@ -1,12 +1,15 @@
-"""Claim: projections that read the same gain by one conversion of what they read, and not by being one product.
+"""Check a claim: projections with the same input gain from converting it once, but not from being one product.
 
-python benchmarks/products.py                  # the shapes of train.py, float32 and bfloat16 autocast
-python benchmarks/products.py --shapes 15.7m --rounds 15
-python benchmarks/products.py --check          # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/products.py            # the shapes of train.py, float32 and bfloat16 autocast
+    python benchmarks/products.py --shapes 15.7m --rounds 15
+    python benchmarks/products.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-Forward and backward of queries, keys and values; of the two that a gated MLP reads by; and of all five, which a block
-with parallel branches could compute from one norm. `apart`: torch's own products. `converted once`: what archlab does.
-`one`: one product with the matrices side by side, put together in each pass, as parameters of their own need it.
+Each pass is forward and backward. There are three groups of projections: queries, keys and values; the two input
+projections of a gated MLP; and all five. A block with parallel branches could compute all five from one norm.
+
+There are three ways. `apart` uses torch's own products. `converted once` is what archlab does. `one` is a single
+product with the concatenated matrices. It concatenates them in every pass, because the parameters stay separate.
 """
 
 import argparse
@@ -22,28 +25,28 @@ from torch import Tensor
 
 WAYS = ("apart", "converted once", "one")
 SECONDS = 0.3
-"""About so long is a round."""
+"""Approximate duration of a round."""
 
 
 def groups(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Widths of what is computed from the same input."""
+    """Return the output widths of the projections that have the same input."""
     width = shape.d_model // shape.n_heads
     qkv = (shape.d_model, shape.n_kv_heads * width, shape.n_kv_heads * width)
     return {"qkv": qkv, "gate and up": (shape.d_ff,) * 2, "all five": (*qkv, shape.d_ff, shape.d_ff)}
 
 
 def products(shape: Shape, group: str, way: str, format_: str) -> Round:
-    """Passes per second, forward and backward."""
+    """Return a round of forward and backward passes, in passes per second."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x = torch.randn(shape.batch, shape.seq_len, shape.d_model, device=device, requires_grad=True)
     widths = groups(shape)[group]
     weights = [torch.randn(width, shape.d_model, device=device, requires_grad=True) for width in widths]
-    given = [torch.randn(*x.shape[:-1], width, device=device) for width in widths]
+    gradients = [torch.randn(*x.shape[:-1], width, device=device) for width in widths]
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=format_ == "bfloat16"):
             outputs = compute(way, x, weights)
-        torch.autograd.backward(outputs, [g.to(y.dtype) for g, y in zip(given, outputs, strict=True)])
+        torch.autograd.backward(outputs, [g.to(y.dtype) for g, y in zip(gradients, outputs, strict=True)])
         for leaf in (x, *weights):
             leaf.grad = None
 
@@ -51,7 +54,7 @@ def products(shape: Shape, group: str, way: str, format_: str) -> Round:
 
 
 def compute(way: str, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Under autocast, or not."""
+    """Compute the projections of `x`, with or without autocast."""
     from archlab.model.arithmetic import as_autocast
 
     if way == "apart":
@@ -63,7 +66,7 @@ def compute(way: str, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
 
 
 def timed(step: Callable[[], None]) -> Round:
-    """Steps per second of a round, as many as take a while."""
+    """Return a round that repeats the step for about `SECONDS`, in steps per second."""
 
     def run(n: int) -> float:
         start = time.perf_counter()
@@ -79,7 +82,6 @@ def timed(step: Callable[[], None]) -> Round:
 
 
 def main() -> int:
-    """The table and the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["1.3m", "15.7m"])
     parser.add_argument("--formats", nargs="+", default=["bfloat16", "float32"])

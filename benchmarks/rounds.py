@@ -1,6 +1,6 @@
-"""Programs measured side by side: each in a process of its own, in turns, so that what slows the machine slows all.
+"""Measure programs side by side: each in its own process and in turns, so that other load slows all of them alike.
 
-Every benchmark has the same shape: `options`, `measure`, a table, `finish`.
+Every benchmark has the same parts: `options`, `measure`, a table, `finish`.
 """
 
 import argparse
@@ -18,30 +18,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Round = Callable[[], float]
-"""Measures once: units of work per second."""
+"""A function that measures once and returns units of work per second."""
 
 LEAST = 0.9
-"""Of a recorded ratio, that a later change must keep."""
+"""Share of a recorded ratio that a later change must keep."""
 
 RECORDS = Path(__file__).parent / "records"
 
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def options(doc: str | None, rounds: int) -> argparse.ArgumentParser:
-    """What every benchmark is asked; its help is its docstring."""
+    """Return the parser of the options that all benchmarks share. The help text is the benchmark's docstring."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"in which all take turns (default: {rounds})")
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help=f"number of rounds; all take turns (default: {rounds})"
+    )
     parser.add_argument("--check", action="store_true", help="compare with the record instead of writing it")
     return parser
 
 
 def measure(entrants: Mapping[str, tuple[Callable[..., Round], tuple[Any, ...]]], rounds: int) -> dict[str, Any]:
-    """Name -> {median, best, peak memory in bytes} of what each one's maker, called with its arguments, measures.
+    """Measure all entrants in turn. Return name -> {median, best, peak memory in bytes}.
 
-    A maker builds, warms up and compiles; makers run one after the other, then `rounds` rounds of all in turn. The peak
-    is what the process took beyond the imports of the benchmark's file.
+    An entrant is a maker and its arguments. The maker builds, warms up and compiles, and returns a round. The
+    makers run one after the other. Then each of the `rounds` rounds measures every entrant once. The peak is the
+    memory that the process took in addition to the imports of the benchmark's file.
     """
     context = mp.get_context("spawn")
     running: dict[str, Any] = {}
@@ -70,7 +73,7 @@ def measure(entrants: Mapping[str, tuple[Callable[..., Round], tuple[Any, ...]]]
         return results
     finally:
         for connection in running.values():
-            connection.close()  # which ends the process, whatever it waits for
+            connection.close()  # ends the process, whatever it waits for
 
 
 def _serve(connection: Connection, make: Callable[..., Round], arguments: tuple[Any, ...]) -> None:
@@ -90,23 +93,23 @@ def _serve(connection: Connection, make: Callable[..., Round], arguments: tuple[
 
 
 def _peak() -> int:
-    # Not getrusage's, which a process inherits from the one that starts it.
+    # Not getrusage: its peak is inherited from the parent process.
     return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
 
 
 def _short(number: float) -> float:
-    """With five digits."""
+    """Round a number to five significant digits."""
     return float(f"{number:.5g}")
 
 
-def side_by_side(n: int, work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
-    """What it gives of each item, in so many fresh processes at the same time."""
+def side_by_side(n: int, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Map `work` over the items in `n` fresh processes that run at the same time."""
     with ProcessPoolExecutor(n, mp_context=mp.get_context("spawn")) as pool:
         return list(pool.map(work, items))
 
 
 def hardware() -> dict[str, Any]:
-    """And the versions: what a record can be compared on."""
+    """Return the hardware and the versions; two records are comparable only if these are equal."""
     import torch
 
     info = Path("/proc/cpuinfo")
@@ -124,10 +127,10 @@ def hardware() -> dict[str, Any]:
 
 
 def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *, check: bool) -> int:
-    """Print one JSON line, and write it to records/; the exit code. Of every ratio more is better.
+    """Print one JSON line, write it to records/, and return the exit code. A higher ratio is always better.
 
-    `check`: nothing is written, and 1 is returned where a ratio is missing, or a tenth below the recorded one of this
-    machine. Otherwise a record is replaced only by one that has all of its ratios.
+    With `check`, nothing is written. The result is 1 if a ratio is missing or more than a tenth below the one
+    recorded on this machine. Without `check`, a record is only replaced if the new one has all of its ratios.
     """
     ratios = {name: _short(ratio) for name, ratio in ratios.items()}
     found = {"benchmark": benchmark, "hardware": hardware(), "ratios": ratios, **results}
@@ -136,23 +139,21 @@ def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *,
     before = json.loads(file.read_text()) if file.exists() else {"ratios": {}}
     left_out = sorted(before["ratios"].keys() - ratios)
     if not check and left_out:
-        print(f"{file.name} is kept as it was: it has {', '.join(left_out)}, which were not measured now")
+        print(f"{file.name} is unchanged because it also has {', '.join(left_out)}, which this run did not measure")
         return 0
     if not check:
         RECORDS.mkdir(exist_ok=True)
         file.write_text(json.dumps(found) + "\n")
         return 0
     if not file.exists():
-        print(
-            f"nothing to compare with: there is no {file.name} in {RECORDS}; the same command without --check makes it"
-        )
+        print(f"nothing to compare with: {RECORDS} has no {file.name}; run the same command without --check first")
         return 2
     if before["hardware"] != found["hardware"]:
-        print(f"nothing to compare with: the record is of other hardware or versions, {before['hardware']}")
+        print(f"nothing to compare with: the record is from other hardware or versions: {before['hardware']}")
         return 2
     if left_out:
         print(f"recorded, but not measured now: {', '.join(left_out)}")
     lost = {name: r for name, r in ratios.items() if r < before["ratios"].get(name, 0) * LEAST}
     for name, ratio in lost.items():
-        print(f"{name}: {ratio:.3g}, and {before['ratios'][name]:.3g} was recorded")
+        print(f"{name}: {ratio:.3g}; the record has {before['ratios'][name]:.3g}")
     return 1 if lost or left_out else 0

@@ -1,8 +1,10 @@
-"""Training tokens/s of one process with all threads against one-thread processes side by side, for a small model: why
-studies run as they do.
+"""Training speed of a small model: one process with all threads, or several processes with one thread each.
 
-python benchmarks/side_by_side.py
-python benchmarks/side_by_side.py --check       # exit code 1 where the ratio is a tenth below the record's
+Usage:
+    python benchmarks/side_by_side.py
+    python benchmarks/side_by_side.py --check    # exit code 1 if the ratio is a tenth below the record.
+
+The result is the reason why studies train several runs at the same time.
 """
 
 import os
@@ -19,7 +21,7 @@ STEPS = 40
 
 
 def speed(threads: int) -> float:
-    """Tokens per second of one process, its first steps left out."""
+    """Return the tokens per second of one process, without its first steps."""
     torch.set_num_threads(threads)
     run = rehearse(load_config("tiny-llama", "train.seq_len=128", "train.batch_tokens=1024", "train.compile=false"))
     start = 0.0
@@ -31,12 +33,11 @@ def speed(threads: int) -> float:
 
 
 def together(processes: int, threads: int) -> Round:
-    """Of so many processes with so many threads each, in fresh ones every time."""
+    """Return a round of `processes` fresh processes with `threads` threads each."""
     return lambda: sum(side_by_side(processes, speed, [threads] * processes))
 
 
 def main() -> int:
-    """The table and the record."""
     chosen = options(__doc__, rounds=3).parse_args()
     cores = os.cpu_count() or 1
     alone, apart = "one process", "side by side"

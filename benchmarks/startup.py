@@ -1,11 +1,12 @@
-"""How soon archlab begins: from the start of a process to its first training step, and to open prepared data again.
+"""Startup time of archlab: from the start of a process to its first training step, and to open prepared data again.
 
-python benchmarks/startup.py
-python benchmarks/startup.py --check            # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/startup.py
+    python benchmarks/startup.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-Each start is a fresh process, and what a run prepares once has been prepared; ratios are to `import torch`, without
-which nothing begins. The folder of 2,000M tokens is made up on the spot, of files that are holes, so that it needs no
-space and no disk is measured. To read all of it again would take as long as its first opening.
+Each start is a fresh process. Data that a run prepares only once is already prepared. Ratios are relative to `import
+torch`, which every start needs. The folder with 2,000M tokens consists of sparse files. It needs no disk space, and no
+disk is measured. Reading all of it again would take as long as opening it the first time.
 """
 
 import os
@@ -33,12 +34,12 @@ STARTS = {
     "first step, one window held out": (*TRAIN, "train.eval_tokens=256"),
     "first step": TRAIN,
 }
-"""What a process is started with; the last two are stopped after their first step."""
+"""Name -> arguments of a Python process. The last two are stopped after their first training step."""
 OPENINGS = "first opening, every byte hashed", "opened again"
 
 
 def started(arguments: tuple[str, ...]) -> Round:
-    """Starts per second, until the process ends or its run has done a step."""
+    """Return a round of one start, in starts per second. It ends with the process or the first training step."""
 
     def run() -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -53,17 +54,18 @@ def started(arguments: tuple[str, ...]) -> Round:
             took = time.perf_counter() - start
             failed = process.poll()
             process.kill()
-            said = process.communicate()[1]
+            errors = process.communicate()[1]
         if failed:
-            raise SystemExit(said.decode())
+            raise SystemExit(errors.decode())
         return 1 / took
 
-    run()  # prepares the text
+    run()  # prepare the text
     return run
 
 
 def opened(home: Path, again: bool) -> Round:
-    """Openings per second of a folder, each time with an empty cache, or with the one that remembers it."""
+    """Return a round that opens a data folder, with an empty cache or (`again`) with the cache that remembers the
+    folder."""
     os.environ["ARCHLAB_CACHE"] = tempfile.mkdtemp(dir=home)
 
     def run() -> float:
@@ -78,7 +80,7 @@ def opened(home: Path, again: bool) -> Round:
 
 
 def made_up(folder: Path) -> None:
-    """A data folder of zeros, which are tokens too."""
+    """Write a data folder of zeros, which are valid tokens."""
     folder.mkdir()
     tokenizer = bpe.train(["some text"], bpe.SMALLEST_VOCAB)
     vocab_size, (end,) = bpe.vocab_size(tokenizer), bpe.document_tokens(tokenizer)
@@ -89,7 +91,7 @@ def made_up(folder: Path) -> None:
         tokenizer_sha256=sha256(folder / TOKENIZER), rest=rest, folds=(fold,),
     )  # fmt: skip
     (folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
-    time.sleep(SETTLED / 1e9 + 0.1)  # what has just been written is not remembered yet
+    time.sleep(SETTLED / 1e9 + 0.1)  # files written just now are not remembered yet
 
 
 def _hollow(folder: Path, name: str, tokens: int) -> FoldShards:
@@ -104,7 +106,6 @@ def _hollow(folder: Path, name: str, tokens: int) -> FoldShards:
 
 
 def main() -> int:
-    """The table and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
     with tempfile.TemporaryDirectory() as home:
         made_up(Path(home) / "data")

@@ -1,16 +1,18 @@
-"""Tokens/s of a whole study, from the command to the report: the demo's seven arms with three seeds, a tenth as long.
+"""Speed of a whole study in tokens/s, from the command to the report.
 
-pip install -e '.[bench]'
-python benchmarks/study.py                          # 24,576 tokens a run, 516,096 in all
-python benchmarks/study.py --tokens 245760          # the demo itself
-python benchmarks/study.py --source ../older/src    # and the same study by another checkout, in the same rounds
-python benchmarks/study.py --check                  # exit code 1 where a ratio is a tenth below the record's
+Needs `pip install -e '.[bench]'`. Usage:
+    python benchmarks/study.py                          # 24,576 tokens per run
+    python benchmarks/study.py --tokens 245760          # the demo itself
+    python benchmarks/study.py --check                  # exit code 1 if a ratio is a tenth below the record.
 
-Everything counts: workers that start, text that is prepared (each study has an empty cache), evaluation as often as in
-the demo, summary and report. The peer has less to do: as many processes with as many threads as the study uses train
-transformers' Llama of the last arm's shape with the loop of the textbook, on random text, and score as many tokens.
+The study is the demo, a tenth as long: seven arms with three seeds, 516,096 tokens in all. Everything counts: worker
+processes that start, text that is prepared (each study has an empty cache), evaluation as often as in the demo, summary
+and report.
 
-An older checkout: `git worktree add ../older COMMIT`, then `--source ../older/src`.
+The peer has less work. It uses as many processes and threads as the study. They train transformers' Llama in the shape
+of the last arm with a plain training loop on random text, and score as many tokens.
+
+For an older checkout: `git worktree add ../older COMMIT`, then `--source ../older/src`.
 """
 
 import os
@@ -41,7 +43,7 @@ OURS = Path(archlab.__file__).parents[1]
 
 @dataclass(frozen=True)
 class Work:
-    """What a study does, for who does the same without it."""
+    """The work of a study, for the peer that does the same without archlab."""
 
     runs: int
     workers: int
@@ -50,18 +52,18 @@ class Work:
     eval_every: int
     eval_rows: int
     shape: Shape
-    """Of the last arm."""
+    """Shape of the last arm."""
     device: str
     format: str
 
     @property
     def tokens(self) -> int:
-        """Trained on, by all runs."""
+        """Number of training tokens of all runs."""
         return self.runs * self.steps * self.shape.tokens
 
 
 def shortened(tokens: int) -> StudyConfig:
-    """The demo's study with so many tokens a run, and evaluations as many and as large a share."""
+    """Return the demo's study with `tokens` tokens per run and proportionally shorter evaluations and intervals."""
     _, whole = read_study("ladder")
     share = tokens / (whole.budget.tokens or tokens)
     train = resolve_train(Study("ladder", whole, Path()).arms[0].config)
@@ -75,7 +77,7 @@ def shortened(tokens: int) -> StudyConfig:
 
 
 def work_of(config: StudyConfig) -> Work:
-    """Of the study on this machine."""
+    """Return the work of a study on this machine."""
     study = Study("ladder", config, Path())
     config_of_last = study.arms[-1].config
     train, device = resolve_train(config_of_last), choose_device(config_of_last.train)
@@ -98,7 +100,7 @@ def work_of(config: StudyConfig) -> Work:
 
 
 def studied(source: Path, text: str, tokens: int) -> Round:
-    """By the archlab of that folder, through its command line."""
+    """Return a round of a whole study, run through the command line of the archlab in the folder `source`."""
 
     def run() -> float:
         with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +119,7 @@ def studied(source: Path, text: str, tokens: int) -> Round:
 
 
 def textbook(work: Work) -> Round:
-    """The peer."""
+    """Return a round of the peer."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -128,7 +130,7 @@ def textbook(work: Work) -> Round:
 
 
 def textbook_run(work: Work) -> None:
-    """One of them, in a process that does several."""
+    """Train and evaluate one model of the peer."""
     torch.set_num_threads(work.threads)
     model = build_transformers(work.shape).train().to(work.device)
     text, held_out = (
@@ -145,16 +147,15 @@ def textbook_run(work: Work) -> None:
 
 
 def commit(source: Path) -> str:
-    """Of a checkout's folder."""
+    """Return the commit of a checkout."""
     command = ("git", "-C", str(source), "describe", "--always", "--dirty", "--exclude=*")
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> int:
-    """The table and the record."""
     parser = options(__doc__, rounds=3)
-    parser.add_argument("--tokens", type=int, default=24_576, help="of a run (default: 24576)")
-    parser.add_argument("--source", type=Path, help="the folder src of another checkout, to be measured too")
+    parser.add_argument("--tokens", type=int, default=24_576, help="tokens per run (default: 24576)")
+    parser.add_argument("--source", type=Path, help="src folder of another checkout to measure, too")
     chosen = parser.parse_args()
     config = shortened(chosen.tokens)
     text, work = to_yaml(config.model_dump(mode="json", exclude_unset=True)), work_of(config)

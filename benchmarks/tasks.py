@@ -1,9 +1,10 @@
-"""Claim: a task's windows are made far faster than a model trains on them, a million tokens per second at the least.
+"""Check a claim: the windows of a task are made far faster than a model trains on them, at least 1M tokens per second.
 
-python benchmarks/tasks.py
-python benchmarks/tasks.py --check              # exit code 1 where a ratio is a tenth below the record's
+Usage:
+    python benchmarks/tasks.py
+    python benchmarks/tasks.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-Ratios are to uniform random tokens of the same shape, drawn one batch at a time as the windows are.
+Ratios are relative to uniform random tokens of the same shape, which are also drawn one batch at a time.
 """
 
 import sys
@@ -27,7 +28,7 @@ from archlab.data.tasks.windows import windows
 
 SEQ_LEN, VOCAB_SIZE, BATCH = 256, 512, 32
 SECONDS = 0.3
-"""About so long is a round."""
+"""Approximate duration of a round."""
 UNIFORM = "uniform tokens"
 TASKS: tuple[Task, ...] = (
     Recall(pairs=32, distance=64),
@@ -41,17 +42,17 @@ TASKS: tuple[Task, ...] = (
 
 
 def made(task: Task) -> Round:
-    """Tokens per second of a task's windows."""
+    """Return a round that makes a task's windows."""
     return timed(lambda i: windows(task, 0, i * BATCH, BATCH, SEQ_LEN, VOCAB_SIZE))
 
 
 def uniform() -> Round:
-    """Tokens per second of tokens that mean nothing."""
+    """Return a round that draws uniform random tokens."""
     return timed(lambda i: np.random.default_rng([0, i]).integers(VOCAB_SIZE, size=(BATCH, SEQ_LEN + 1)))
 
 
 def timed(batch: Callable[[int], object]) -> Round:
-    """Tokens per second of a round, as many batches as take a while."""
+    """Return a round that repeats `batch` for about `SECONDS`, in tokens per second."""
 
     def run() -> float:
         start, n = time.perf_counter(), 0
@@ -65,7 +66,6 @@ def timed(batch: Callable[[int], object]) -> Round:
 
 
 def main() -> int:
-    """The table and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
     entrants = {task.kind: (made, (task,)) for task in TASKS}
     results = measure({UNIFORM: (uniform, ()), **entrants}, chosen.rounds)

@@ -1,12 +1,12 @@
-"""Training tokens/s and peak memory of archlab against transformers, litgpt and x-transformers, at the same shape.
+"""Training speed and peak memory of archlab, transformers, litgpt and x-transformers at the same shape.
 
-pip install -e '.[bench]'
-python benchmarks/train.py                     # 15.7M parameters, every library, eager and compiled, both formats
-python benchmarks/train.py --shape 1.3m --rounds 9 --formats float32
-python benchmarks/train.py --check             # exit code 1 where a ratio is a tenth below the record's
+Needs `pip install -e '.[bench]'`. Usage:
+    python benchmarks/train.py            # 15.7M parameters, all libraries
+    python benchmarks/train.py --shape 1.3m --rounds 9 --formats float32
+    python benchmarks/train.py --check    # exit code 1 if a ratio is a tenth below the record.
 
-A step is the whole of it: forward, loss, backward, clipping, AdamW (fused, for all). archlab runs what `archlab train`
-runs; its row `auto` is what a user gets who sets nothing.
+A step is complete: forward, loss, backward, clipping, and AdamW (fused for all). archlab runs the same step as `archlab
+train`. Its row `auto` uses the default settings.
 """
 
 import sys
@@ -19,16 +19,16 @@ from peers import PEERS, SHAPES, Shape, archlab_overrides, textbook_step
 from rounds import Round, finish, measure, options
 
 STEPS = 4
-"""Per round."""
+"""Steps per round."""
 
 
 def windows(shape: Shape) -> np.ndarray:
-    """Random text."""
+    """Return random text."""
     return np.random.default_rng(0).integers(0, shape.vocab_size, (shape.batch, shape.seq_len + 1))
 
 
 def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
-    """The training loop of the textbook around a library's model."""
+    """Return a round of a plain training loop around a library's model."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = PEERS[name](shape).train().to(device)
     run = torch.compile(model) if mode == "compiled" else model
@@ -36,7 +36,7 @@ def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
 
 
 def ours(shape: Shape, mode: str, format_: str) -> Round:
-    """archlab's own step."""
+    """Return a round of archlab's own training step."""
     from archlab.exchange.configs import load_config
     from archlab.infer.speed import rehearse
 
@@ -45,7 +45,7 @@ def ours(shape: Shape, mode: str, format_: str) -> Round:
 
 
 def matmul(format_: str) -> Round:
-    """FLOP/s of one large product: the limit."""
+    """Return a round of one large product, in FLOP/s: the upper limit."""
     from archlab.training.device import Device
 
     device = Device("cuda" if torch.cuda.is_available() else "cpu", getattr(torch, format_))
@@ -53,7 +53,7 @@ def matmul(format_: str) -> Round:
 
 
 def timed(step: Callable[[], object], shape: Shape) -> Round:
-    """Tokens per second of a round, after two steps that do not count."""
+    """Return a round of `STEPS` steps, in tokens per second, after two warm-up steps."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -66,7 +66,6 @@ def timed(step: Callable[[], object], shape: Shape) -> Round:
 
 
 def main() -> int:
-    """The table and the record."""
     parser = options(__doc__, rounds=7)
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
     parser.add_argument("--modes", nargs="+", default=["eager", "compiled"])
@@ -91,7 +90,7 @@ def main() -> int:
         format_ = name.split()[-1]
         peak = results.get(f"matmul {format_}", {}).get("median")
         speed, peak_mib = results[name]["median"], results[name]["peak"] / 2**20
-        used = f"{speed * flops / peak:.0%}" if peak else ""  # which format `auto` is, only archlab knows
+        used = f"{speed * flops / peak:.0%}" if peak else ""  # only archlab knows which dtype `auto` is
         print(f"{name:34}{speed:9,.0f}{used:>11}{peak_mib:7,.0f} MiB")
     return finish(
         "-".join(["train", chosen.shape, *chosen.modes]),
@@ -102,8 +101,10 @@ def main() -> int:
 
 
 def ratios(results: dict[str, dict[str, float]], modes: list[str], formats: list[str]) -> dict[str, float]:
-    """Of archlab's speed to the fastest library's, in the same mode and format; and of what a user gets who sets
-    nothing to the fastest library in any format."""
+    """Return archlab's speed divided by the speed of the fastest library, in the same mode and dtype.
+
+    For `auto`, the default settings, the fastest library may use any dtype.
+    """
     found: dict[str, float] = {}
     for mode in modes:
         of_mode = {name: r for name, r in results.items() if name.split()[0] in PEERS and name.split()[1] == mode}
@@ -117,7 +118,7 @@ def ratios(results: dict[str, dict[str, float]], modes: list[str], formats: list
 
 
 def memory(results: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Of archlab's peaks to the smallest of a library in the same mode and format."""
+    """Return archlab's peak memory divided by the smallest peak of a library in the same mode and dtype."""
     found: dict[str, float] = {}
     for name, result in results.items():
         same = [f"{peer} {name.partition(' ')[2]}" for peer in PEERS]
@@ -128,7 +129,7 @@ def memory(results: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def flops_per_token(shape: Shape) -> float:
-    """As archlab counts them: products and visible pairs, forward and backward."""
+    """Return archlab's count of FLOPs per token: products and visible pairs, forward and backward."""
     from archlab.exchange.configs import load_config
     from archlab.pricing.work import training_flops
 

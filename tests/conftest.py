@@ -1,7 +1,7 @@
-"""`--device cuda`: models and tensors are made there. tests/invariants/test_grid.py and test_numerics.py obey it; other
-tests name their device, or compare with what libraries compute on the CPU.
+"""Fixtures for all tests: a small text, a shared cache of prepared data, and a private folder for the plug-in list.
 
-A small text, and a cache of prepared data for the whole session, for those that ask for them.
+With `--device cuda`, models and tensors are made on the GPU. Only tests/invariants/test_grid.py and test_numerics.py
+support it. Other tests name their device, or compare with results of libraries on the CPU.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from tiny import write_text
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", help="where the grid's models and tensors are made")
+    parser.addoption("--device", default="cpu", help="device of the grid's models and tensors: cpu, cuda")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     device = config.getoption("--device")
     if device == "cuda" and not torch.cuda.is_available():
-        raise pytest.UsageError("--device cuda: torch finds no CUDA device here")
-    if device != "cpu":  # before the tests are read, for some make tensors then
+        raise pytest.UsageError("--device cuda: torch finds no CUDA device")
+    if device != "cpu":  # before the tests are read, because some make tensors at import
         torch.set_default_device(device)
 
 

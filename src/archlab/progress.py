@@ -48,8 +48,8 @@ class Bar:
     def update(self, share: float | None, how_far: str = "", *details: str, line: bool = False) -> None:
         """Show that `share` of the job is done, and `how_far` in words. If `share` is None, the total is unknown.
 
-        The last of the `details` are left out if the terminal is too narrow. With `line`, a plain line is printed outside
-        a terminal even if the last one was less than `seconds_between_lines` ago.
+        The last of the `details` are left out if the terminal is too narrow. With `line`, a plain line is printed
+        outside a terminal even if the last one was less than `seconds_between_lines` ago.
         """
         now = time.monotonic()
         left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())

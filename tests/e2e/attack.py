@@ -1,4 +1,4 @@
-"""What the tests of power cuts and of damage share: a short run, a short study, and what must come of them."""
+"""A short run, a short study and their expected outcome, for the tests of power cuts and damage."""
 
 from archlab.infer.load import load_model
 from archlab.training.callback import Callback
@@ -21,7 +21,7 @@ _TIMES = ("tokens_per_second", "mfu")
 
 
 def outcome(run):
-    """Of a run's folder, all that must not depend on when it was stopped."""
+    """Return the part of a run folder that must not depend on when the run was stopped."""
     weights = {name: value.tolist() for name, value in load_model(run).state_dict().items()}
     lines = [_without_times(line) for line in RunFolder(run).metrics()]
     return _without_times(RunFolder(run).summary().model_dump()), lines, weights
@@ -32,12 +32,12 @@ def _without_times(values):
 
 
 def run_here(_, runs, study, on_progress):
-    """As an executor's `run_all`, in this process: the runs that failed, which are none."""
+    """Train all runs in this process, as `run_all` of an executor does. Return the failed runs, of which there are none."""
     for run in runs:
         train(run.config, run.folder(study), Callback(), run.corpus)
     return []
 
 
 def silent(runs):
-    """As the progress of a study, but silent."""
+    """Progress of a study that prints nothing."""
     return lambda progress: None

@@ -17,19 +17,19 @@ def lab(tmp_path, cache):
 
 @pytest.fixture(scope="module")
 def shared_lab(tmp_path_factory, cache):
-    """One for all tests of a file, whose tests build on each other's results."""
+    """Return one laboratory for all tests of a file, which build on each other's results."""
     return Lab(tmp_path_factory.mktemp("lab"), cache)
 
 
 @pytest.fixture(scope="module")
 def study(shared_lab):
-    """The laboratory with the study in it."""
+    """Return the laboratory with the study in it."""
     (shared_lab.folder / "names.yaml").write_text(STUDY)
     return shared_lab
 
 
 @pytest.fixture(scope="module")
 def finished(study):
-    """The study's folder after an uninterrupted run, and what was printed."""
+    """Return the study folder after an uninterrupted run, and the printed output."""
     done = study.run("study", "run", "names.yaml", "--out", "finished")
     return study.folder / "finished", done.stdout, results(study.folder / "finished")

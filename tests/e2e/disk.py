@@ -1,4 +1,4 @@
-"""A disk that forgets at a power cut what was not synced, kept beside a real folder while a process writes to it."""
+"""A simulated disk that loses unsynced data in a power cut. It follows a real folder while a process writes to it."""
 
 import os
 import random
@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 MODES = ("synced", "names", "torn")
-"""What is left: only what was synced; all names too (a journal), of unsynced files no byte; or some of their bytes."""
+"""Data left after a cut: only synced data; all names as well (a journal) but no bytes of unsynced files; or some of those bytes."""
 
 
 class Disk:
-    """Watches this process sync and rename below `root`, and can show what a cut would leave at any moment."""
+    """Records the syncs and renames of this process below `root`, and shows what a power cut would leave at any moment."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, happened: Callable[[], None]) -> None:
-        """`happened` is called before and after each sync and rename."""
+        """`happened` is called before and after every sync and rename."""
         self.root = root
         self._files: dict[int, bytes] = {}
         self._folders: dict[int, dict[str, tuple[int, bool]]] = {}
-        self._open: list[int] = []  # so that no other file gets the number of one that was removed
+        self._open: list[int] = []  # so that no new file gets the number of a removed one
         self._sync(os.open(root, os.O_RDONLY))
 
         def watched(call: Callable, note: Callable = lambda *_: None) -> Callable:
@@ -45,7 +45,7 @@ class Disk:
             self._files[found.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
 
     def cut(self, to: Path, mode: str, draw: random.Random) -> None:
-        """Write to a new folder what a cut would leave now."""
+        """Write the data that a power cut would leave now into a new folder."""
         self._copy(self.root, self.root.stat().st_ino, to, mode, draw)
 
     def _copy(self, folder: Path, number: int, to: Path, mode: str, draw: random.Random) -> None:
@@ -61,7 +61,7 @@ class Disk:
             (to / name).write_bytes(content)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for descriptor in self._open:
             os.close(descriptor)
 

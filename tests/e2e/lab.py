@@ -1,4 +1,4 @@
-"""The real command line for tests: a small text, a small model, a cache of its own."""
+"""The real command line for tests, with a small text, a small model and its own cache."""
 
 import json
 import os
@@ -22,7 +22,7 @@ train:
 
 
 class Lab:
-    """A folder with `text.txt` and `tiny.yaml`, and the command to be run in it."""
+    """A folder with `text.txt` and `tiny.yaml`, in which the command runs."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder = folder
@@ -34,13 +34,13 @@ class Lab:
         (folder / "tiny.yaml").write_text(CONFIG + f"data: {{path: {folder / 'text.txt'}}}\n")
 
     def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
-        """The command in a session of its own, so that a test can press Ctrl-C for all its processes."""
+        """Start the command in its own session, so that a test can send Ctrl-C to all its processes."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [str(ARCHLAB), *map(str, arguments)]
         return subprocess.Popen(command, cwd=self.folder, env=self.env, start_new_session=True, **pipes, **options)
 
     def run(self, *arguments: str, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
-        """The command to its end, which must be with this exit code and without a traceback."""
+        """Run the command to its end. It must end with this exit code and without a traceback."""
         process = self.start(*arguments, **options)
         try:
             out, err = process.communicate(timeout=120)
@@ -53,13 +53,13 @@ class Lab:
 
 
 def lines(file: Path) -> list[dict]:
-    """The whole lines of a JSONL file so far."""
+    """Return the complete lines of a JSONL file so far."""
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def wait_until(true, process: subprocess.Popen, seconds: float = 60) -> bool:
-    """Whether it came true before the process ended."""
+    """Return whether the condition became true before the process ended."""
     end = time.monotonic() + seconds
     while not true():
         if process.poll() is not None:

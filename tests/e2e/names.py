@@ -1,4 +1,4 @@
-"""A study that the tests of studies share, and what they read of its folder."""
+"""A study for the tests of studies, and the results that they read from its folder."""
 
 import json
 
@@ -23,7 +23,7 @@ def summary(folder):
 
 
 def results(folder):
-    """What must not depend on when and how often the study was stopped."""
+    """Return the results that must not depend on when and how often the study was stopped."""
     return [
         {key: arm[key] for key in ("name", "values", "comparison", "curves", "diverged", "parameters")}
         for arm in summary(folder)["arms"]

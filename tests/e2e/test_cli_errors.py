@@ -1,4 +1,4 @@
-"""What a user may get wrong, through the real command line: one clear message, and nothing half-written."""
+"""Mistakes of users on the real command line: each gives one clear message and writes nothing half."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from archlab.cli.app import main
 
 @pytest.fixture
 def here(lab, monkeypatch, capsys):
-    """The command in this process, which spares the start of another, and what it left on the disk."""
+    """The command in this process, which saves the start of another one, and the files that it leaves."""
     monkeypatch.chdir(lab.folder)
     monkeypatch.setenv("ARCHLAB_CACHE", lab.env["ARCHLAB_CACHE"])
     torch.set_num_threads(1)
@@ -36,7 +36,7 @@ def everything(folder):
 
 @pytest.fixture(scope="module")
 def trained(shared_lab):
-    """A short run, for the commands that need one."""
+    """Return a short run for the commands that need one."""
     shared_lab.run("train", "tiny.yaml", "train.tokens=640", "--out", "run")
     return shared_lab.folder / "run"
 
@@ -78,31 +78,31 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny.yaml --ot new", "--ot"),
         ("train tiny.yaml", "--out"),
         ("train tiny.yaml data.path=nowhere.txt --out new", "nowhere.txt: no such file or folder"),
-        ("train tiny.yaml data.path=empty.txt --out new", "empty.txt: no text"),
-        ("train tiny.yaml data.path=binary.txt --out new", "binary.txt: binary; expected UTF-8 text"),
-        ("train tiny.yaml data.path=short.txt --out new", "train.seq_len: 16; "),
-        ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size: 200; allowed: from 257"),
+        ("train tiny.yaml data.path=empty.txt --out new", "empty.txt has no text"),
+        ("train tiny.yaml data.path=binary.txt --out new", "binary.txt: binary file; expected UTF-8 text"),
+        ("train tiny.yaml data.path=short.txt --out new", "train.seq_len is 16; "),
+        ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size is 200; allowed: 257"),
         ("train binary.txt --out new", "binary.txt: not a text file"),
         ("train full --out new", "full: a folder without config.yaml"),
-        ("train tiny.yaml --out full", "full: holds something else (thesis.tex)"),
+        ("train tiny.yaml --out full", "full: holds other files (thesis.tex)"),
         ("train tiny.yaml --out text.txt", "text.txt: is a file; --out names a folder"),
         ("train tiny.yaml --out text.txt/new", "Not a directory"),
-        ("data empty.txt --out new", "empty.txt: no text"),
+        ("data empty.txt --out new", "empty.txt has no text"),
         ("data binary.txt --out new", "binary.txt: binary"),
-        ("data text.txt --out full", "full: exists and is no data folder"),
-        ("data text.txt --out text.txt", "text.txt: exists and is no data folder"),
-        ("data text.txt --out new --vocab-size 3", "vocab_size: 3; allowed: from 257"),
+        ("data text.txt --out full", "full exists and is not a data folder"),
+        ("data text.txt --out text.txt", "text.txt exists and is not a data folder"),
+        ("data text.txt --out new --vocab-size 3", "vocab_size is 3; allowed: 257"),
         ("eval nowhere", "no config 'nowhere'"),
         ("generate nowhere --prompt a", "nowhere: not a run folder (no config.yaml)"),
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
-        ("study run laddr", "no study 'laddr'"),
+        ("study run laddr", "unknown study 'laddr'"),
         ("study show laddr", "did you mean ladder?"),
         ("study report full", "full: not a study folder, because it has no study.yaml"),
         ("study report ladder", "ladder: not a study folder, because it has no study.yaml"),
         ("study run tiny.yaml", "question  missing; it has no default"),
-        ("study run ladder --out full", "full: holds something else (thesis.tex) and no study.yaml"),
+        ("study run ladder --out full", "full has other files (thesis.tex) and no study.yaml"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
-        ("demo --out text.txt", "text.txt: is a file; --out names a folder"),
+        ("demo --out text.txt", "text.txt is a file; --out must be a folder"),
     ],
 )
 def test_a_mistake_is_one_message_and_writes_nothing(here, arguments, message):
@@ -133,7 +133,7 @@ def test_sampling_that_makes_no_sense(here, trained, options, message):
 
 
 def test_prompts(here, trained):
-    """An empty one is a text that begins with whatever comes first; a byte that is no UTF-8 is refused."""
+    """An empty prompt starts a new text. A byte that is not UTF-8 is refused."""
     options = ("--max-new-tokens", 5, "--seed", 1)
     assert here("generate", trained, "--prompt", "", *options, code=0).endswith("\n")
     text = here("generate", trained, "--prompt", "the cat", *options, code=0)
@@ -145,7 +145,7 @@ def test_prompts(here, trained):
 
 def test_a_run_is_not_scored_on_what_it_was_not_made_for(here, trained):
     (here.folder / "other.txt").write_text("completely different words " * 400)
-    assert "other.txt: has another tokenizer than" in here("eval", trained, "data.path=other.txt")
+    assert "other.txt has a different tokenizer than" in here("eval", trained, "data.path=other.txt")
     assert "model.safetensors: does not fit the config" in here("eval", trained, "model.d_model=64")
     assert "bits per byte" in here("eval", trained, code=0)
 
@@ -154,7 +154,7 @@ def test_another_run_does_not_go_into_a_runs_folder(here, trained):
     before = everything(trained)
     message = here("train", "tiny.yaml", "train.tokens=640", "train.lr=0.5", "--out", trained)
     assert "holds a run of another config" in message
-    assert "  train.lr: 0.001 there, 0.5 here" in message
+    assert "  train.lr: 0.001 in the folder, 0.5 here" in message
     assert everything(trained) == before
 
 
@@ -203,7 +203,7 @@ def test_what_is_no_number_is_not_sampled_or_scored(here, trained, monkeypatch):
 
 
 def no_file_beyond(n_bytes):
-    """As a full disk, for one process: the write fails half-way."""
+    """A write fails half-way, as on a full disk, but only for one process."""
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))}
 
 

@@ -1,4 +1,4 @@
-"""Damage to any file of a run's folder or a study's: what comes of it is right, or the damage is named."""
+"""Damage to any file of a run folder or study folder: the result is right, or the error names the damage."""
 
 import random
 import re
@@ -30,7 +30,7 @@ def folder(shared_lab):
 
 
 class Stop(Callback):
-    """Ends a run without a word at a step."""
+    """Ends a run silently at a step."""
 
     def __init__(self, step):
         self._step = step
@@ -46,7 +46,7 @@ def flipped(content, draw):
 
 
 def another_digit(content, draw):
-    """Still valid JSON, and a value that could be."""
+    """Change a number so that the JSON stays valid and the value plausible."""
     places = [match.start() for match in re.finditer(rb"[1-8](?=\d)", content)]
     place = draw.choice(places) if places else 0
     return content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
@@ -77,7 +77,7 @@ DAMAGES = {
 
 
 def damaged(folder, copy, draw, share=1.0, always=()):
-    """(what, file) for a share of all damages to each file of a folder, each done to the copy; all of those `always`."""
+    """Yield (damage, file) for a share of all kinds of damage to each file, each done to the copy; those in `always` all."""
     for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
         for name, damage in DAMAGES.items():
             if file.name in always or draw.random() < share:
@@ -124,7 +124,7 @@ def test_a_run_goes_on_to_the_same_end_or_names_it(folder, begun, whole):
     ends = {what: assert_right_or_named(go_on, whole, what, place) for what, place in cases}
     assert len(ends) > 15
     assert set(ends.values()) == {"right", "named"}
-    # Damage to metrics and checkpoints does not even cost the run.
+    # Damage to metrics and checkpoints does not even stop the run.
     assert all(end == "right" for what, end in ends.items() if "metrics" in what or "checkpoints" in what)
 
 
@@ -164,11 +164,11 @@ def study(folder):
 
 
 def assert_study_is_right_or_named(study, copy, draw, share, always=()):
-    """`study.yaml` is left whole, for people may edit it."""
+    """`study.yaml` is not damaged, because users may edit it."""
 
     def read():
         summary = Study(*read_study(str(copy)), copy).read()
-        if summary.failed:  # runs that are named, and left out
+        if summary.failed:  # the error names these runs and leaves them out
             raise UserError(str(summary.failed))
         return summary
 

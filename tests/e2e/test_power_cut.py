@@ -1,4 +1,4 @@
-"""A power cut at any moment: the run or study that goes on ends as if nothing had been."""
+"""A power cut at any moment: the resumed run or study ends as if nothing had happened."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def folder(shared_lab, monkeypatch):
 
 
 def cuts(root, share, seed, act):
-    """Act in `root`, and show at a share of the moments, drawn with this seed, and at the end, what a cut would leave."""
+    """Act in `root`. Return folders with what a power cut would leave, at the end and at a random share of moments."""
     draw, taken = random.Random(seed), []
 
     def cut(mode):
@@ -58,7 +58,7 @@ def test_of_a_run(folder):
 
 
 def test_what_has_ended_stays_ended(folder, monkeypatch):
-    """What a finished run leaves needs no more steps, whatever was not synced."""
+    """A finished run needs no more steps after a cut, whatever was not synced."""
     config = load_config(folder / "tiny.yaml", *SHORT)
     *_, synced, names, torn = cuts(folder / "done", 0, 2, lambda: train(config, folder / "done" / "run", Callback()))
     monkeypatch.setattr("archlab.training.loop.update", None)
@@ -85,7 +85,7 @@ def test_of_a_study(folder, monkeypatch):
 
 
 def test_of_a_folder_that_is_made_at_once(tmp_path):
-    """As data folders, exports and flattened files are; it stands at the end, and never half."""
+    """Data folders, exports and flattened files exist at the end, and never half-written."""
     out = tmp_path / "disk" / "new" / "out"
 
     def act():
@@ -103,7 +103,7 @@ def test_of_a_folder_that_is_made_at_once(tmp_path):
 
 
 def test_the_disk_forgets_what_was_not_synced(tmp_path):
-    """The test's own tool."""
+    """The simulated disk itself works."""
 
     def act():
         for name in ("synced", "unsynced"):

@@ -1,4 +1,4 @@
-"""A process of its own: what it loads, and how it ends when nobody reads."""
+"""A separate process: the modules it loads, and its end when the reader of its output leaves."""
 
 import json
 import os
@@ -9,8 +9,10 @@ import pytest
 
 
 def test_training_loads_no_more_than_it_needs(lab):
-    """Each of these takes a second or so; torch's compiler comes with a run that is compiled. Attention is computed by
-    products, which is measured and then taken whatever the gain is."""
+    """Each of these modules takes about a second. Only a compiled run needs torch's compiler.
+
+    The run also measures kernels of attention, and chooses matrix products even for the smallest gain.
+    """
     slow = {
         "torch._dynamo",
         "torch._inductor",
@@ -44,7 +46,7 @@ def test_training_loads_no_more_than_it_needs(lab):
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
 @pytest.mark.parametrize("verb", ["schema", "list", "--help"])
 def test_a_reader_that_leaves_is_no_error(verb):
-    """Whether Python, Rich or cyclopts writes."""
+    """This holds whether Python, Rich or cyclopts writes."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(

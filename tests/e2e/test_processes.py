@@ -1,4 +1,4 @@
-"""One run by several processes, as torchrun starts them: the same losses, stopped and killed, on other numbers of them."""
+"""One run in several processes under torchrun: the same losses when stopped, killed or resumed with other numbers of processes."""
 
 import os
 import re
@@ -12,14 +12,14 @@ import pytest
 from lab import lines, wait_until
 
 SAME = 1e-5
-"""Between losses of the same run: float32 sums in another order."""
+"""Tolerance between losses of the same run, whose float32 sums have another order."""
 
 CONFIGS = Path(__file__).with_name("processes.yaml")
 PLUG_INS = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 
 class Torchrun:
-    """`torchrun` in a lab's folder."""
+    """`torchrun` in the folder of a laboratory."""
 
     def __init__(self, lab):
         self.lab = lab
@@ -52,7 +52,7 @@ def scores(run):
 
 
 def test_every_component_trains_as_in_one_process(torchrun):
-    """One start of torchrun trains all configs of processes.yaml; so does one process. Plug-ins are the document's."""
+    """One start of torchrun trains all configs of processes.yaml, and so does one process. The plug-ins are those of docs/plugins.md."""
     worker, folder = Path(__file__).with_name("train_many.py"), torchrun.lab.folder
     for text, name in re.findall(r"^(# (\w+\.py)\n.*?)^```", PLUG_INS.read_text(), re.M | re.S):
         (folder / name).write_text(text)
@@ -73,11 +73,11 @@ def test_every_component_trains_as_in_one_process(torchrun):
 
 RUN = ("-m", "archlab", "train", "tiny.yaml", "train.batch_tokens=192", "train.micro_batch_tokens=32",
        "train.tokens=9600", "train.optimizer.kind=muon", "--out")  # fmt: skip
-"""Muon keeps one thing of matrices and AdamW two of the rest: between them all that is kept of a parameter."""
+"""Muon keeps one state per matrix, and AdamW two per other parameter. The run covers all kinds of states."""
 
 
 def test_stopped_and_resumed_with_other_numbers_of_processes(torchrun):
-    """Saved by three, then by one: no window lost or repeated, for the losses are those of one process."""
+    """Three processes save, then one. No window is lost or repeated, because the losses are those of one process."""
     lab = torchrun.lab
     lab.run(*RUN[2:], "whole-192")
     run = lab.folder / "elastic"
@@ -109,7 +109,7 @@ def test_a_process_that_is_killed_ends_the_others_and_the_run_goes_on(torchrun):
 
 
 def test_a_disk_that_takes_no_more_ends_all_with_one_sentence(torchrun):
-    """Files of 20,000 bytes at most, which is less than a part of a checkpoint."""
+    """Files may have at most 20,000 bytes, which is less than a part of a checkpoint."""
     run, limit = torchrun.lab.folder / "full", (20_000, 20_000)
     process = torchrun.start(2, *RUN, run, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     _, err = process.communicate(timeout=100)
@@ -122,5 +122,5 @@ def test_a_disk_that_takes_no_more_ends_all_with_one_sentence(torchrun):
 def test_what_cannot_be_divided_is_said_once(torchrun):
     process = torchrun.start(2, *RUN, "refused", "parallel.replicate=3")
     _, err = process.communicate(timeout=60)
-    assert err.count("parallel.replicate  3, of 2 processes; allowed: a divisor of their number") == 2
+    assert err.count("parallel.replicate  3, of 2 processes; allowed: a divisor of the number of processes") == 2
     assert not (torchrun.lab.folder / "refused").exists()

@@ -1,4 +1,4 @@
-"""`archlab train` killed, interrupted and run again gives what an uninterrupted run gives, bit by bit."""
+"""`archlab train`, killed or interrupted and repeated, gives the same result as an uninterrupted run, bit by bit."""
 
 import random
 import signal
@@ -14,7 +14,7 @@ TIMES = ("tokens_per_second",)
 
 
 def outcome(run):
-    """Every line of metrics without the times, and the final weights."""
+    """Return every line of metrics without the times, and the final weights."""
     metrics = [{k: v for k, v in line.items() if k not in TIMES} for line in lines(run / "metrics.jsonl")]
     checkpoints = list((run / "checkpoints").iterdir())
     assert [path.name for path in checkpoints] == [f"step-{STEPS:08d}"]
@@ -46,7 +46,7 @@ def test_killed_at_random_moments(shared_lab, uninterrupted):
         process = shared_lab.start("train", "tiny.yaml", "--out", run)
         enough = len(lines(run / "metrics.jsonl")) + draw.randint(50, 110)
         if kills == 0:
-            time.sleep(draw.uniform(0.2, 2.5))  # anywhere from the interpreter's start on
+            time.sleep(draw.uniform(0.2, 2.5))  # at any moment from the start of the interpreter
         elif not wait_until(lambda n=enough: len(lines(run / "metrics.jsonl")) >= n, process):
             break
         process.kill()

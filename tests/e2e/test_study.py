@@ -1,4 +1,4 @@
-"""`archlab study` from the first run to the report: enlarged, read again, and tuned."""
+"""`archlab study` from the first run to the report: more seeds, reading again, and tuning."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from names import STUDY, results, runs, summary
 def test_the_text_is_named_before_the_runs_and_in_the_answer(study, finished):
     folder, printed, (first, _) = finished
     text = study.folder / "text.txt"
-    size = f"{text.stat().st_size / 1000:.3g} kB in 19 folds"  # each 5%; the first stretch of a single file is in none
+    size = f"{text.stat().st_size / 1000:.3g} kB in 19 folds"  # each has 5%; the first stretch of a single file is in none of them
     assert f"tokens of text.txt ({size})," in " ".join(printed.split())
     assert f"tokens of text.txt ({size})," in (folder / "report.html").read_text()
     told = study.run("study", "run", "names.yaml", "--out", folder).stderr
@@ -63,7 +63,7 @@ def test_one_more_seed_trains_only_that_seed(study, finished):
 
 
 def test_two_processes_work_on_one_study(study):
-    """Each run is trained once, by whichever process comes first, and both end with the same summary."""
+    """The first process to reach a run trains it, and both processes end with the same summary."""
     (study.folder / "both.yaml").write_text("extends: names.yaml\nseeds: 3\nquestion: Who trains what?\n")
     both = [study.start("study", "run", "both.yaml", "--out", "both", "--workers", "1") for _ in range(2)]
     said = [process.communicate(timeout=300) for process in both]
@@ -92,5 +92,5 @@ def test_tuning_picks_the_best_and_warns_at_the_edge(study):
     }
     assert len(scores) == 3
     assert arm["tuned"] == {"train.lr": min(scores, key=scores.__getitem__)} == {"train.lr": 0.01}
-    assert "note: only: train.lr = 0.01 won at the edge of its grid" in done.stdout
+    assert "note: only: train.lr = 0.01 is best, at the edge of its grid" in done.stdout
     assert arm["config"]["train"]["lr"] == 0.01

@@ -1,4 +1,7 @@
-"""A study on a Ray cluster of two nodes, by submitit and on this machine, in turns: killed, stopped, moved, and the same."""
+"""A study that is killed, stopped and moved between a Ray cluster of two nodes, submitit and this machine.
+
+Its result stays the same.
+"""
 
 import os
 import signal
@@ -28,14 +31,14 @@ budget: {tokens: 19200}
 seeds: 2
 arms: {first: {}}
 """
-"""Two runs of 300 steps."""
+"""Write a study with two runs of 300 steps."""
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes of one core each, as two machines would be."""
+    """A cluster of two nodes with one core each, like two machines."""
     with pytest.MonkeyPatch.context() as patch:
-        # Workers of Ray let others go first (nice 15), and on a busy machine they would not go at all.
+        # Workers of Ray have a low priority (nice 15). On a busy machine they would not run at all.
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         sizes = {"num_cpus": 1, "memory": 4 * 2**30, "object_store_memory": 80 * 2**20}
@@ -60,7 +63,7 @@ def folder(shared_lab):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder):
-    """What comes of it in one process, run after run."""
+    """Return the results of one process that trains one run after the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Local, "run_all", run_here)
         run(folder / "undisturbed", Local())
@@ -73,13 +76,13 @@ def run(out, executor, on_progress=silent):
 
 
 def holder(run):
-    """The process that trains it: the one that has its lock open."""
+    """Return the process that trains a run: the one with its lock open."""
     lock = str(run / ".lock")
     for opened in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if os.readlink(opened) == lock:
                 return int(opened.parts[2])
-        except OSError:  # it ended meanwhile, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return None
 
@@ -101,13 +104,13 @@ def wait_for(true, seconds=120):
 
 
 def both_at_work(out):
-    """The two runs, once each has made 25 steps and so has a checkpoint of step 20."""
+    """Return the two runs once each has made 25 steps, and so has a checkpoint of step 20."""
     found = list(runs(out).values()) if (out / "runs").is_dir() else []
     return found if len(found) == 2 and all(len(updates(run)) > 25 for run in found) else None
 
 
 def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
-    """Its worker is killed, it is stopped there by Ctrl-C and here again, and it ends on the cluster."""
+    """A worker is killed. Ctrl-C stops the study on the cluster, then on this machine. It ends on the cluster."""
     out = folder / "moved"
     shared_lab.env["RAY_ADDRESS"] = cluster.address
     process = shared_lab.start("study", "run", "study.yaml", "--out", out, "--executor", "ray")
@@ -125,7 +128,7 @@ def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130, said
     assert "note: first, seed " in said
-    assert "its worker was lost (WorkerCrashedError); it goes on from its last checkpoint" in said
+    assert "its worker was lost (WorkerCrashedError); the run continues from its last checkpoint" in said
     saved(killed)
     stopped_here(out)
     run(out, Ray())
@@ -133,7 +136,7 @@ def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
 
 
 def stopped_here(out):
-    """It goes on for a few steps on this machine."""
+    """Continue for a few steps on this machine, and stop."""
     before = {folder: len(updates(folder)) for folder in runs(out).values()}
 
     def stop(progress):
@@ -147,14 +150,14 @@ def stopped_here(out):
 
 
 def saved(run):
-    """Nothing is lost of a run that was stopped, and nobody holds it."""
+    """Check that a stopped run has its last checkpoint, and that no process holds it."""
     assert holder(run) is None
     if not (run / "summary.json").exists():
         assert (run / "checkpoints" / f"step-{updates(run)[-1]['step']:08d}").is_dir()
 
 
 def test_a_job_that_has_to_leave_is_queued_again(folder, undisturbed):
-    """By submitit on this machine, which sends SIGUSR2 as Slurm does when a job's time is over."""
+    """submitit runs on this machine. It sends SIGUSR2, as Slurm does when a job's time is over."""
     out = folder / "jobs"
     seen = {}
 

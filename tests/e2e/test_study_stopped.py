@@ -1,4 +1,4 @@
-"""`archlab study` interrupted and killed: it goes on to the same result, and leaves no process behind."""
+"""An interrupted or killed `archlab study` continues to the same result and leaves no process behind."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from names import results, runs, summary
 
 
 def workers_of(process):
-    """Process ids of a study's workers."""
+    """Return the process ids of a study's workers."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
 
@@ -38,7 +38,7 @@ def metrics_lines(folder):
 
 @pytest.fixture(scope="module")
 def stopped(study, finished):
-    """Starts the study in another folder, and stops it on the way again and again."""
+    """Start the study in another folder, and stop it again and again."""
     folder = study.folder / "stopped"
 
     def start():
@@ -51,7 +51,7 @@ def stopped(study, finished):
 
 
 def ended(process, workers):
-    """Exit code and messages; no worker may outlive the study."""
+    """Return the exit code and the messages. No worker may outlive the study."""
     out, err = process.communicate(timeout=60)
     assert gone(workers)
     assert "Traceback" not in err, err
@@ -60,16 +60,16 @@ def ended(process, workers):
 
 
 def test_a_worker_that_is_killed_ends_no_other_run(study, finished):
-    """As the system does when memory runs out. Run again, only that run is tried again."""
+    """Kill a worker, as the system does when memory runs out. The next command repeats only its run."""
     folder = study.folder / "out-of-memory"
     process = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "2")
     assert wait_until(lambda: metrics_lines(folder) > 15, process), process.communicate()
     os.kill(workers_of(process)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "1 run failed; to try again, repeat the command" in err
-    assert "its worker process died (exit code -9; often that is too little memory" in err
-    assert "note: 1 run not finished, and left out" in out or "note: 2 runs not finished" in out
+    assert "1 run failed; run again to try again" in err
+    assert "its worker process died (exit code -9; a common reason is too little memory" in err
+    assert "note: 1 run not finished and left out" in out or "note: 2 runs not finished" in out
     (label, why), *others = summary(folder)["failed"].items()
     assert (others, why in err, f"{label}: failed" in err) == ([], True, True)
     before = {run: (run / "summary.json").stat().st_mtime_ns for run in folder.glob("runs/*") if ended_well(run)}
@@ -89,13 +89,13 @@ def test_a_second_process_leaves_a_run_to_the_first_and_waits_for_it(study, fini
     first = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "1")
     assert wait_until(lambda: metrics_lines(folder) > 15, first), first.communicate()
     (held,) = workers_of(first)
-    os.kill(held, signal.SIGSTOP)  # in the middle of a run, until the second process has made the others
+    os.kill(held, signal.SIGSTOP)  # it stays in the middle of a run until the second process has trained the others
     second = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "1")
     assert wait_until(lambda: len(list(folder.glob("runs/*/summary.json"))) == 3, second), second.communicate()
     os.kill(held, signal.SIGCONT)
     (printed, told), (also_printed, _) = second.communicate(timeout=60), first.communicate(timeout=60)
     assert (printed == also_printed, second.returncode, first.returncode) == (True, 0, 0)
-    assert told.count("another process trains it; it is waited for") == 1
+    assert told.count("another process is training it; waiting for that process") == 1
     assert results(folder) == finished[2]
     for run in runs(folder).values():
         steps = [line["step"] for line in lines(run / "metrics.jsonl") if "lr" in line]
@@ -117,7 +117,7 @@ def test_ctrl_c_stops_all_of_it_and_keeps_what_was_done(stopped):
 
 @pytest.mark.parametrize("wish", [signal.SIGTERM, signal.SIGHUP])
 def test_a_study_that_must_leave_waits_for_its_runs_to_save(study, wish):
-    """Only the command is told, as by a container that ends with its first process."""
+    """Only the command gets the signal, as in a container that ends with its first process."""
     folder = study.folder / wish.name
     process = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "2")
     assert wait_until(lambda: metrics_lines(folder) > 15, process), process.communicate()
@@ -135,7 +135,7 @@ def test_ctrl_c_while_workers_start(study, finished):
     process = study.start("study", "run", "names.yaml", "--out", "early", "--workers", "2")
     assert wait_until(lambda: len(workers_of(process)) == 2, process)
     workers = workers_of(process)
-    assert all(map(blocks_ctrl_c, workers))  # the study alone handles it, from their first moment on
+    assert all(map(blocks_ctrl_c, workers))  # only the study handles Ctrl-C, from the first moment of the workers on
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
     assert ended(process, workers)[0] == 130
@@ -156,8 +156,8 @@ def test_a_second_ctrl_c_ends_the_workers_at_once(stopped):
     _, start = stopped
     process, workers = start()
     for worker in workers:
-        os.kill(worker, signal.SIGSTOP)  # so that they cannot end politely
-    for _ in range(60):  # two that come at once are one, so until it has ended
+        os.kill(worker, signal.SIGSTOP)  # they cannot end by themselves
+    for _ in range(60):  # two signals at once count as one, so send them until it has ended
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.5)
         if process.poll() is not None:

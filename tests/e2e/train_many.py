@@ -1,4 +1,4 @@
-"""Trains every config of a YAML file in a folder of its own: `python train_many.py CONFIGS FOLDER`, or by torchrun."""
+"""Train every config of a YAML file in its own folder: `python train_many.py CONFIGS FOLDER`, or under torchrun."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     accept(*plugins)
     import_if_possible(plugins)
     if not (alone := "WORLD_SIZE" not in os.environ):
-        init_process_group("gloo")  # once, for all of them
+        init_process_group("gloo")  # once for all configs
     for one in configs:
         name, first, then = one.pop("name"), one.pop("parallel", {}), one.pop("then", None)
         for parallel in [{}] if alone else [first] if then is None else [first, then]:
@@ -41,4 +41,4 @@ if __name__ == "__main__":
             with suppress(KeyboardInterrupt):
                 train(config, folder / name, Stopping() if then and parallel is first else Callback())
     if not alone:
-        destroy_process_group()  # its threads must not outlive Python
+        destroy_process_group()  # its threads must end before Python

@@ -1,4 +1,4 @@
-"""A process that knows no plug-in yet, for tests that bring some."""
+"""Fixtures for tests that bring plug-ins of their own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from plugin_state import as_a_new_process
 
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """As in a new process, in a folder and on a machine of its own."""
+    """Start as in a new process, in an empty folder and with an empty list of plug-ins."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "state"))

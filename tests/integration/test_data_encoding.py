@@ -1,4 +1,4 @@
-"""Tokenising by several threads or processes: the same bytes, no more memory, nothing left behind."""
+"""Encoding with several threads or processes: the same bytes, no more memory, and no processes or files left behind."""
 
 import gzip
 import itertools
@@ -17,7 +17,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from archlab.data import encoding
-from archlab.data.encoding import encoded
+from archlab.data.encoding import encode_pieces
 from archlab.data.prepare import prepare
 from archlab.data.split import Piece
 from archlab.data.tokenizer import train
@@ -51,7 +51,8 @@ def every_text_is_worth_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def slow(tokenizer: Tokenizer) -> Tokenizer:
-    """The same to a text without that word, but not to tiktoken: it is left to processes."""
+    """Add a token. It has no effect on a text without that word, but tiktoken cannot be used, so processes encode the
+    text."""
     tokenizer.add_tokens(["unheard"])
     return tokenizer
 
@@ -81,12 +82,12 @@ def test_an_error_in_a_process_is_told_and_ends_them() -> None:
     tokenizer.normalizer = normalizers.NFC()
     pieces = [Piece(None, f"{i}.txt", "cafe" * 200 + "\u0301" * (i == 30), True) for i in range(60)]
     with pytest.raises(UserError, match=r"^30\.txt: the tokenizer changes its text"):
-        list(encoded(tokenizer, pieces, 10**6, 2))
+        list(encode_pieces(tokenizer, pieces, 10**6, 2))
     assert not multiprocessing.active_children()
 
 
 def test_only_so_many_batches_wait() -> None:
-    """However long the text is, it is read no further than the processes are."""
+    """The text is not read further ahead than the workers need, even if it is very long."""
     read = 0
 
     def pieces():
@@ -95,7 +96,7 @@ def test_only_so_many_batches_wait() -> None:
             read += 1
             yield Piece(None, "endless", "x" * 500, True)
 
-    found = encoded(slow(train(["plain text"], 257)), pieces(), 10**6, 2)
+    found = encode_pieces(slow(train(["plain text"], 257)), pieces(), 10**6, 2)
     for wanted in range(1, 40):
         assert next(found).text_bytes == 500
         assert read <= wanted + 2 * 2
@@ -117,7 +118,7 @@ print(re.findall(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[0])
 
 
 def peak(script: Path, source: Path, out: Path, tokenizer: Path) -> int:
-    """Bytes that the process which reads and writes took."""
+    """Return the peak memory, in bytes, of the process that reads and writes."""
     done = subprocess.run(
         [sys.executable, script, source, out, tokenizer], capture_output=True, text=True, check=True, env=os.environ
     )
@@ -141,7 +142,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 
 def test_threads_end_with_what_they_encode() -> None:
     endless = (Piece(None, "a", "x" * 1000, True) for _ in itertools.count())
-    found, before = encoded(train(["text"], 257), endless, 10**9, 3), threading.active_count()
+    found, before = encode_pieces(train(["text"], 257), endless, 10**9, 3), threading.active_count()
     next(found)
     assert threading.active_count() > before
     found.close()
@@ -149,7 +150,7 @@ def test_threads_end_with_what_they_encode() -> None:
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """However it ends; here by a kill, which lets it tell nobody."""
+    """Worker processes end however their parent ends. Here it is killed, so it cannot tell them."""
     script = tmp_path / "endless.py"
     script.write_text(
         "import itertools, multiprocessing as mp\n"
@@ -159,7 +160,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         "pieces = (Piece(None, 'a', 'x' * 10**6, True) for _ in itertools.count())\n"
         "slow = train(['text'], 257)\n"
         "slow.add_tokens(['unheard'])\n"
-        "for n, _ in enumerate(encoding.encoded(slow, pieces, 10**9, 2)):\n"
+        "for n, _ in enumerate(encoding.encode_pieces(slow, pieces, 10**9, 2)):\n"
         "    if n == 0: print(*[child.pid for child in mp.active_children()], flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
@@ -176,7 +177,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
-    """Also where a terminal sends it to every process."""
+    """The same holds if a terminal sends Ctrl-C to all processes."""
     (tmp_path / "tokenizer.json").write_text(slow(train([" ".join(WORDS)], 257)).to_str())
     (tmp_path / "long.txt").write_text(f"{' '.join(WORDS)}\n" * (2 * 8_000_000 // 60))
     before = sorted(tmp_path.iterdir())
@@ -189,16 +190,16 @@ def test_ctrl_c_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate()
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    assert "interrupted" in said
+    _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "interrupted" in errors
     assert sorted(p for p in tmp_path.iterdir() if p.name != "cache") == before
     assert not [pid for pid in children if is_alive(pid)]
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that it started, without the one that only looks after shared resources."""
+    """Return the worker processes of a process, without Python's resource tracker."""
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():

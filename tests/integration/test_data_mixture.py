@@ -1,4 +1,4 @@
-"""Mixtures: shares that are exact after any number of samples, and windows that are those of each source alone."""
+"""Mixtures: exact shares after any number of samples, and the same windows as for each source by itself."""
 
 import math
 from fractions import Fraction
@@ -15,7 +15,7 @@ from archlab.config.schema import DataConfig, MixtureSource
 from archlab.data.open import open_training_data, tokens_per_byte
 from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
-from archlab.data.text_data import TextData, TextSource, divided
+from archlab.data.text_data import TextData, TextSource, distribute_samples
 from archlab.errors import UserError
 from archlab.infer.score import score
 from archlab.training.callback import Callback
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, DataFolder]:
-    """Two texts of one tokenizer, one of them four times as long."""
+    """Two texts with the same tokenizer. One is four times as long as the other."""
     made: dict[str, DataFolder] = {}
     for name, lines in (("prose", 2000), ("code", 500)):
         (tmp_path / name).mkdir()
@@ -55,7 +55,7 @@ def config_of(folders: dict[str, DataFolder], **weights: float) -> DataConfig:
 
 
 def as_seats(weights: list[int], n: int) -> list[int]:
-    """Sainte-Lague, seat by seat, in whole numbers."""
+    """The Sainte-Lague method with integers, one seat at a time."""
     counts, given = [0] * len(weights), []
     for _ in range(n):
         best = max(range(len(weights)), key=lambda k: (Fraction(weights[k], 2 * counts[k] + 1), -k))
@@ -68,7 +68,7 @@ def as_seats(weights: list[int], n: int) -> list[int]:
 @settings(max_examples=25, deadline=None)
 def test_samples_are_shared_out_like_seats(weights: list[int]) -> None:
     expected = as_seats(weights, 120)
-    source, number = divided(weights, range(120))
+    source, number = distribute_samples(weights, range(120))
     assert source.tolist() == expected
     for k in range(len(weights)):
         assert number[source == k].tolist() == list(range(expected.count(k)))
@@ -81,12 +81,12 @@ def test_samples_are_shared_out_like_seats(weights: list[int]) -> None:
 )
 @settings(max_examples=50, deadline=None)
 def test_any_part_is_that_of_the_whole(weights: list[float], first: int, parts: list[int]) -> None:
-    """No sample is left out or comes twice, wherever batches begin; and every source has its share of those before."""
-    whole = divided(weights, range(first, first + sum(parts)))
+    """No sample is left out or repeated, wherever batches begin. Each source has had its share of all earlier samples."""
+    whole = distribute_samples(weights, range(first, first + sum(parts)))
     assert all(len(found) == sum(parts) for found in whole)
     at, found = first, []
     for part in parts:
-        found.append(divided(weights, range(at, at + part)))
+        found.append(distribute_samples(weights, range(at, at + part)))
         at += part
     for one, pieces in zip(whole, zip(*found, strict=True), strict=True):
         np.testing.assert_array_equal(one, np.concatenate(pieces))
@@ -109,10 +109,10 @@ def test_shares_are_kept_over_any_stretch(folders: dict[str, DataFolder]) -> Non
 
 
 def test_each_source_is_read_as_if_it_were_alone(folders: dict[str, DataFolder]) -> None:
-    """Also over the ends of its epochs; and one source alone is a text as ever."""
+    """This also holds across the ends of epochs, and for a mixture of one source."""
     data = mixed(folders, prose=2.0, code=1.0)
     windows = np.concatenate([data.batch(5, step, 6, 32).tokens for step in range(300)])
-    source, _ = divided([1.0, 2.0], range(1800))
+    source, _ = distribute_samples([1.0, 2.0], range(1800))
     for n, name in enumerate(("code", "prose")):
         alone = TextData([TextSource(name, folders[name])])
         expected = np.concatenate([alone.batch(5, step, 1, 32).tokens for step in range((source == n).sum())])
@@ -128,7 +128,7 @@ def test_held_out_text_is_in_the_same_shares(folders: dict[str, DataFolder]) -> 
     for fold, rows in zip(folds, (found.tokens[:10], found.tokens[10:]), strict=True):
         whole = fold.read(0, len(fold)).tolist()
         assert all(row in [whole[i : i + 17] for i in range(len(whole) - 16)] for row in rows.tolist())
-    every = data.held_out(16, None, masked=True)  # as much as there is of what is used up first
+    every = data.held_out(16, None, masked=True)  # until the first source has no more windows
     counts = [len(TextData([source]).held_out(16, None, masked=True).tokens) for source in data.sources]
     assert len(every.tokens) == pytest.approx(min(counts[0] * 4, counts[1] * 4 / 3), abs=3)
     assert every.documents is not None
@@ -162,10 +162,12 @@ def test_tokens_per_byte_are_those_of_what_is_read(folders: dict[str, DataFolder
 
 def test_another_tokenizer_is_refused(folders: dict[str, DataFolder], tmp_path: Path) -> None:
     other = prepare([str(tmp_path / "code")], tmp_path / "other", 290, None, 0.1)
-    with pytest.raises(UserError, match=r"data\.mixture\.prose\.path: .* another tokenizer than code; .*--tokenizer"):
+    with pytest.raises(
+        UserError, match=r"data\.mixture\.prose\.path: .* a different tokenizer than code; .*--tokenizer"
+    ):
         open_training_data(config_of(folders | {"code": other}, prose=1, code=1), 300)
     text = DataConfig(mixture={"a": MixtureSource(path=str(tmp_path / "code"))})
-    with pytest.raises(UserError, match=r"data\.mixture\.a\.path: .*code is no data folder"):
+    with pytest.raises(UserError, match=r"data\.mixture\.a\.path: .*code is not a data folder"):
         open_training_data(text, 300)
 
 
@@ -236,7 +238,7 @@ def test_a_run_of_a_mixture_goes_on_as_if_it_had_never_stopped(
     losses = [[line.get("loss") for line in RunFolder(tmp_path / n).metrics()] for n in ("whole", "cut")]
     assert losses[0] == losses[1]
     assert not [note for note in notes.notes if "is read" in note]
-    with pytest.raises(UserError, match=r"data\.mixture\.code\.weight: 1\.0 there, 2\.0 here"):
+    with pytest.raises(UserError, match=r"data\.mixture\.code\.weight: 1\.0 in the folder, 2\.0 here"):
         trained(moved, tmp_path / "cut", notes, mask, "data.mixture.code.weight=2")
     there = tuple(f"data.mixture.{name}.path={folder.path}" for name, folder in moved.items())
     own = score(str(tmp_path / "cut"), there, 256)

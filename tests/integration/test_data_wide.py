@@ -1,4 +1,4 @@
-"""A vocabulary of more tokens than two bytes can number, from text to a trained model."""
+"""A vocabulary that needs more than two bytes per token, from text to a trained model."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plug-ins whose code returns something else than archlab needs: one message, with file and class, and exit code 2."""
+"""Plug-ins whose code returns something other than archlab needs: one message with file and class, and exit code 2."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ from plugin_state import as_a_new_process
 pytestmark = pytest.mark.usefixtures("new_process")
 
 BREACHES = {
-    # What the code computes.
+    # values that the code computes
     "norm: None": ("power_norm.py", "return (wide /", "(wide /", "PowerNormModule.forward returned None; allowed: a float32 tensor [1, 8, 32]"),
     "norm: shape": ("power_norm.py", ".to(x.dtype)", ".mean(-1)", "PowerNormModule.forward returned a float32 tensor [1, 8]; allowed: a float32 tensor [1, 8, 32]"),
     "norm: dtype": ("power_norm.py", ".to(x.dtype)", ".double()", "PowerNormModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32"),
@@ -34,7 +34,7 @@ BREACHES = {
     "activation: shape": ("mish.py", "F.mish(x)", "x[..., :1]", "Function.forward returned a float32 tensor"),
     "activation: arguments": ("mish.py", "mish(x)", "mish(x, y)", "missing a required argument: 'y'; allowed: (x)"),
     "position: None": ("bell.py", "return -", "-", "BellBias.forward returned None; allowed: a floating-point tensor [1, 4, 8, 8]"),
-    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8], where an axis"),
+    "position: shape": ("bell.py", ".square()", ".square().mean(-1)", "BellBias.forward returned a float32 tensor [4, 1, 8]; allowed: a floating-point tensor [1, 4, 8, 8]; any axis"),
     "position: number": ("bell.py", "return n_heads", "return str(n_heads) + ' heads'", "Bell.of_a_layer returned '4 heads'; allowed: int"),
     "attend: None": ("relu_attention.py", "return F.dropout", "F.dropout", "attend returned None; allowed: a float32 tensor [1, 4, 8, 8]"),
     "attend: shape": ("relu_attention.py", "(v.dtype) @ v", "(v.dtype)[:, :1]", "attend returned a float32 tensor [1, 1, 8, 8]; allowed: a float32 tensor [1, 4, 8, 8]"),
@@ -44,31 +44,31 @@ BREACHES = {
     "mlp: dtype": ("squared.py", "square())", "square()).double()", "SquaredModule.forward returned a float64 tensor [1, 8, 32]; allowed: a float32 tensor"),
     "mlp: arguments": ("squared.py", "x, context=None, state=None", "x", "too many positional arguments; allowed: (x, context, state)"),
     "a role": ("squared.py", 'role="input"', 'role="reader"', "up.weight has the role 'reader'; allowed: embedding, input"),
-    # What the class says.
+    # values that the class declares
     "parameters: None": ("squared.py", 'return {"mlp": 2 * site.d_model * self.d_ff}', "return None", "Squared.parameters returned None; allowed: dict[str, int]"),
     "parameters: text": ("squared.py", "2 * site.d_model * self.d_ff", "'many'", "Squared.parameters returned 'many' at mlp; allowed: a valid integer"),
     "parameters: below 0": ("squared.py", "2 * site.d_model * self.d_ff", "-1", "Squared.parameters returned -1 at mlp; allowed: greater than or equal to 0"),
     "parameters: a part": ("squared.py", '{"mlp": 2', '{"mpl": 2', "Squared.parameters returned 'mpl' at mpl.[key]; allowed: norms, positions, attention, mixer, mlp"),
-    "work: None": ("squared.py", "yield this", "this", "Squared.work returned None; allowed: Iterator[Operation]"),
-    "work: a number": ("squared.py", "yield this.product", "yield 3; this.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
+    "work: None": ("squared.py", "yield model_pass", "model_pass", "Squared.work returned None; allowed: Iterator[Operation]"),
+    "work: a number": ("squared.py", "yield model_pass.product", "yield 3; model_pass.product", "Squared.work returned 3 at [0]; allowed: a tuple, list, dictionary or an instance of Operation"),
     "work: a kind": ("squared.py", '"activations"', '"wobbles"', "Squared.work returned 'wobbles' at [1].kind; allowed: 'products', 'attention'"),
-    "work: a part": ("squared.py", '("mlp", site', '("head", site', "at [0]; allowed: another part than embedding, head, stream"),
-    "work: arguments": ("squared.py", "work(self, site, this)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
+    "work: a part": ("squared.py", '("mlp", site', '("head", site', "at [0]; allowed: any part except embedding, head, stream"),
+    "work: arguments": ("squared.py", "work(self, site, model_pass)", "work(self, site)", "Squared.work() takes 2 positional arguments but 3 were given"),
     "state: a number": ("average.py", 'return (archlab.StateTensor("last", (site.d_model,)),)', "return 3", "Average.state returned 3; allowed: tuple[StateTensor, ...]"),
     "state: a shape": ("average.py", "(site.d_model,)),)", "site.d_model),)", "Average.state returned 32 at [0].shape; allowed: a valid tuple"),
     "roles: text": ("average.py", 'return ("output",)', 'return ("outward",)', "Average.roles returned 'outward' at [0]; allowed: 'embedding', 'input'"),
     "a class variable": ("mish.py", "[int] = 5", "[int] = 'five'", "Mish.flops_per_number is 'five'; allowed: int"),
     "no property": ("reverse.py", "    @property\n", "", "Reverse.smallest is a method; allowed: a property"),
-    "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides what archlab calls by that name"),
+    "a field that hides": ("squared.py", '    d_ff: int = 512\n', '    d_ff: int = 512\n    work: int = 3\n', "the field work hides the method of that name, which archlab calls"),
     "state: below 0": ("average.py", "(site.d_model,)),)", "(-3,)),)", "Average.state returned -3 at [0].shape[0]; allowed: greater than or equal to 0"),
     "constants: a list": ("power_norm.py", '{"weight": 1.0}', '["weight"]', "PowerNormModule.constants is ['weight']; allowed: a dict"),
     "constants: text": ("power_norm.py", '{"weight": 1.0}', '{"weight": "one"}', "weight [32] starts at 'one'; allowed: a number, or a tensor of its shape"),
     "constants: shape": ("power_norm.py", '{"weight": 1.0}', '{"weight": torch.ones(3)}', "weight [32] starts at tensor([1., 1., 1.]); allowed: a number"),
     "a type of nothing": ("squared.py", "d_ff: int", "d_ff: 'Nothing'", "a field has the type Nothing, which the file does not define"),
-    # What decides a training.
+    # values that affect a training
     "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory made a NoneType; allowed: a torch.optim.Optimizer"),
     "optimizer: step": ("lion.py", "def step(self)", "def step(self, gradients)", "missing a required argument: 'gradients'; allowed: ()"),
-    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number from 0 on"),
+    "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number >= 0"),
     "schedule: text": ("root.py", "return 1 -", "return 'fast' if done > 0.5 else 1 -", "its function returned 'fast' for done="),
     "schedule: arguments": ("root.py", "(train, done)", "(done)", "root() takes 1 positional argument but 2 were given"),
     "objective: None": ("smooth.py", "return (1", "(1", "its function returned None; allowed: a floating-point tensor without axes"),
@@ -88,7 +88,7 @@ BREACHES = {
     "task: no answer": ("reverse.py", "return vocab_size - 2", "return 0", "Reverse.answers returned 0; allowed: int"),
     "task: sentence": ("reverse.py", 'return f"Give', 'f"Give', "Reverse.describe returned None; allowed: str"),
 }  # fmt: skip
-"""What is wrong -> file of the document, text in it, what stands there instead, the message."""
+"""Problem -> (file of the document, text in it, replacement of the text, message)."""
 
 
 SHORT = ["train.eval_tokens=8", "train.eval_seq_len=8"]
@@ -139,12 +139,12 @@ def test_a_share_is_of_the_same_class() -> None:
 
 
 FIELDS = {
-    "an arbitrary class": ("    thing: Thing\n", "the field thing has the type Thing; allowed: what YAML can say"),
+    "an arbitrary class": ("    thing: Thing\n", "the field thing has the type Thing; allowed: types that YAML can hold"),
     "a class that pydantic does not check": (
         "    model_config = {'arbitrary_types_allowed': True}\n    thing: Thing = Thing()\n",
         "the field thing is <archlab_plugin_",
     ),
-    "a function": ("    thing: Callable[[int], int] = abs\n", "the field thing is <built-in function abs>; allowed: what YAML"),
+    "a function": ("    thing: Callable[[int], int] = abs\n", "the field thing is <built-in function abs>; allowed: types that YAML"),
     "a tuple": ("    thing: tuple[int, ...] = (1, 2)\n", "the field thing is written as [1, 2], which is not read back as (1, 2)"),
     "a path": ("    thing: Path = Path('x')\n", "the field thing is written as 'x', which is not read back as PosixPath('x')"),
     "no type": ("    thing = 3\n", "`thing = 3` has no type; write `name: int = …` for a field"),
@@ -171,16 +171,16 @@ def test_an_outcome_that_gives_no_number(given: str) -> None:
     outcome = kinds(Outcome)["guesses"]()
     run: Any = SimpleNamespace(tokens=torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(
-        UserError, match=r"guesses\.py: outcome guesses: its function gave .*; allowed: a finite number"
+        UserError, match=r"guesses\.py: outcome guesses: its function returned .*; allowed: a finite number"
     ):
         make(outcome, run, check=check_value)
 
 
 def test_an_error_inside_the_code_is_the_users_own() -> None:
-    """Nothing is put in its place, not even for a TypeError, with which wrong arguments end too."""
+    """The traceback is not replaced, not even for a TypeError, which wrong arguments raise, too."""
     for file, before, after in (
         ("squared.py", "return self.down", "len(3)\n        return self.down"),
-        ("squared.py", "yield this", "len(3)\n        yield this"),
+        ("squared.py", "yield model_pass", "len(3)\n        yield model_pass"),
         ("smooth.py", "    uniform", "    len(3)\n    uniform"),
     ):
         as_a_new_process()
@@ -199,7 +199,9 @@ def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(["train", *arguments, "--out", "run"]) == 2
     message = capsys.readouterr().err
-    assert "run: was begun with plugins that have changed since, and cannot go on with another mlp squared" in message
-    assert "name another folder with --out, or go on with the copy of the file that the folder has" in message
+    assert (
+        "run: was begun with plugins that have changed since, and cannot continue with another mlp squared" in message
+    )
+    assert "name another folder with --out, or continue with the folder's copy of the file" in message
     as_a_new_process()
     assert main(["train", "run", "--out", "run"]) == 0

@@ -1,4 +1,5 @@
-"""Plug-ins: the examples of docs/plugins.md, run as a reader would, and all that can be wrong with one."""
+"""Plug-ins: the examples of docs/plugins.md, run as a reader would run them, and everything that can be wrong
+with one."""
 
 import itertools
 import json
@@ -60,7 +61,7 @@ SQUARED = {"kind": "squared", "d_ff": 48}
 
 
 def config(*overrides: str, **changed: Any) -> Config:
-    """The tiny model with what squared.py and lion.py bring."""
+    """Return the tiny model with the components of squared.py and lion.py."""
     for name in ("squared.py", "lion.py"):
         if not Path(name).exists():
             write(FILES[name], name)
@@ -75,7 +76,8 @@ def config(*overrides: str, **changed: Any) -> Config:
 
 
 def the_study(**changed: str) -> Study:
-    """That of the document, of tiny models and runs, with those of its files that are `changed` or not there yet."""
+    """Return the document's study with tiny models and runs. Write the `changed` files and those that do not
+    exist yet."""
     as_a_new_process()
     for name, text in FILES.items():
         if name in changed or not Path(name).exists():
@@ -124,7 +126,7 @@ def test_the_study_of_the_document_as_its_files_change(monkeypatch: pytest.Monke
 
 
 def test_a_finished_study_keeps_its_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its report is the same after they were changed, taken away, and the folder was moved."""
+    """The report is unchanged after the plug-ins were edited or removed and the folder was moved."""
     monkeypatch.setattr(Local, "run_all", tiny.run_here)
     first = run(the_study())
 
@@ -160,7 +162,7 @@ def test_the_mlp_of_the_document_is_what_it_says() -> None:
 
 
 def test_the_optimiser_of_the_document_is_lion() -> None:
-    """One update, by the formula of Chen 2023, of a matrix and of a norm."""
+    """One update of a matrix and of a norm, compared with the formula of Chen 2023."""
     asked = config("train.weight_decay=0.5")
     model = archlab.Decoder(asked.model)
     optimizer = make_optimizer(model, asked.train)
@@ -178,7 +180,7 @@ def test_the_optimiser_of_the_document_is_lion() -> None:
 
 
 class StopAt(Callback):
-    """Ctrl-C after so many steps."""
+    """Stop a training as Ctrl-C does, after `step` steps."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -211,7 +213,7 @@ def test_a_run_has_its_plugins_with_it() -> None:
 
 
 def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path.cwd())  # as an installed module, of which a run has no copy
+    monkeypatch.syspath_prepend(Path.cwd())  # like an installed module, of which a run keeps no copy
     monkeypatch.delitem(sys.modules, "installed", raising=False)
     write(FILES["squared.py"], "installed.py")
     asked = config(plugins=["installed", "lion.py"])
@@ -249,12 +251,12 @@ KINDS = {file: re.findall(r'^    kind: Literal\["(\w+)"\]', text, re.M)[0] for f
 
 
 def documented(file: str, *overrides: str) -> Config:
-    """The tiny config with what a file of the document adds."""
+    """Return the tiny config with everything that a file of the document adds."""
     return archlab.load_config(*written(file), *overrides)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    """What a command prints."""
+def printed_by(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Return what a command prints."""
     assert main(list(arguments)) == code
     printed = capsys.readouterr()
     return printed.out if code == 0 else printed.err
@@ -285,24 +287,24 @@ def test_a_config_of_the_document_is_what_it_says(file: str) -> None:
 @pytest.mark.parametrize("file", USED)
 def test_commands_know_a_kind_as_one_of_their_own(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, kind = written(file), KINDS[file]
-    shown = said(capsys, "show", *arguments)
+    shown = printed_by(capsys, "show", *arguments)
     assert re.search(rf"\b(kind|activation|schedule): {kind}\b", shown)
-    priced = json.loads(said(capsys, "cost", *arguments, "--json"))
+    priced = json.loads(printed_by(capsys, "cost", *arguments, "--json"))
     built = archlab.Decoder(archlab.load_config(*arguments).model)
     assert priced["parameters"]["total"] == sum(p.numel() for p in built.parameters())
-    said(capsys, "check", *arguments)
+    printed_by(capsys, "check", *arguments)
     (name,) = (own.display_name for own in users_kinds())
-    said(capsys, "draw", *arguments, "--out", "block.svg")
+    printed_by(capsys, "draw", *arguments, "--out", "block.svg")
     if file in OF_THE_MODEL:
         assert name.lower() in Path("block.svg").read_text().lower()
-    explained = said(capsys, "explain", kind, "--plugins", file)
+    explained = printed_by(capsys, "explain", kind, "--plugins", file)
     own = users_kinds()[0]
     assert " ".join((own.__doc__ or "").split()) in " ".join(explained.split())
     assert str(Path(file).resolve()) in explained
     assert all(f".{field}\n" in explained for field in own.model_fields if field != "kind")
 
     misspelt = [*arguments[:2], *(text.replace(kind, f"{kind[:-1]}") for text in arguments[2:])]
-    assert f"did you mean {kind}?" in said(capsys, "show", *misspelt, code=2)
+    assert f"did you mean {kind}?" in printed_by(capsys, "show", *misspelt, code=2)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_a_run_with_a_kind_goes_on_where_it_stopped(file: str) -> None:
 
 
 def test_what_each_of_the_smaller_kinds_computes() -> None:
-    """By the formulas of their docstrings."""
+    """The expected values follow the formulas in the docstrings."""
     x = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
     norm = archlab.Decoder(documented("power_norm.py").model).layers[0].get_submodule("mlp_norms.before")
     torch.testing.assert_close(norm(x), x / x.abs().pow(2.5).mean(-1, keepdim=True).pow(1 / 2.5), atol=1e-4, rtol=1e-4)
@@ -373,7 +375,8 @@ def test_what_each_of_the_smaller_kinds_computes() -> None:
 
 
 def test_the_attention_that_weighs_by_relu_is_what_it_says() -> None:
-    """With a window, of grouped heads, beside a bias on the scores; head by head."""
+    """The attention has a window, grouped heads and a bias on the scores. The expected values are computed head by
+    head."""
     arguments = [*written("relu_attention.py", "bell.py"), "model.attention.window=3"]
     model = drawn(archlab.load_config(*arguments))
     layer = model.layers[0].get_submodule("attention")
@@ -408,7 +411,7 @@ def test_a_field_that_a_kind_narrows_cannot_be_set(change: str) -> None:
 
 
 def test_other_places_of_a_position() -> None:
-    """Added to the embedding, with parameters; and rotating queries and keys."""
+    """A position may be added to the embedding, with parameters, or rotate queries and keys."""
     write(POSITIONS, "positions.py")
     written()
     for kind, n_parameters in (("added", 16 * 32), ("flipped", 0)):
@@ -426,7 +429,7 @@ def test_other_places_of_a_position() -> None:
 
 
 def drawn(asked: Config, deviation: float = 0.4) -> archlab.Decoder:
-    """Every parameter drawn, so that all heads' temperatures differ."""
+    """Return the model with random changes to every parameter, so that all heads have different temperatures."""
     model = archlab.Decoder(asked.model).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -436,7 +439,7 @@ def drawn(asked: Config, deviation: float = 0.4) -> archlab.Decoder:
 
 
 def test_the_attention_of_the_document_is_what_it_says() -> None:
-    """Pair by pair; a turn by an angle is a product of complex numbers."""
+    """The expected values are computed pair by pair. A rotation is a product of complex numbers."""
     asked = documented("sigmoid.py")
     own = drawn(asked).layers[0].get_submodule("attention")
     x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
@@ -483,7 +486,8 @@ def test_a_kind_of_the_document_keeps_its_texts_apart_and_its_cache_right(
 
 @pytest.mark.parametrize("file", [*OF_THE_MODEL, "smooth.py"])
 def test_one_is_trained_compiled(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced into one graph per layer, and not compiled to C++ here; with the losses of what is not."""
+    """The model is traced into one graph per layer but not compiled to C++. Its losses equal those without
+    compilation."""
     torch.compiler.reset()
     asked = partial(documented, file)
     plain = train(asked("train.compile=false"), "plain", Callback())
@@ -508,9 +512,9 @@ WRONG = {
     "model.mlp.d_f=3": r"model\.mlp\.d_f +unknown; did you mean d_ff\? allowed: kind, d_ff",
     "model.mlp.d_ff=wide": r"model\.mlp\.d_ff +'wide'; allowed: a whole number",
     "train.optimizer.kind=squared": r"train\.optimizer\.kind +'squared'; allowed: adamw, muon, lion",
-    "train.betas=[0.8, 0.9]": r"train\.betas +is AdamW's, and lion does not read it; leave it out",
-    "train.eps=1e-6": r"train\.eps +is AdamW's, and lion does not read it",
-    "plugins=[squared.py]": r"plugins +\S*squared\.py; missing: \S*lion\S*, which brings the optimizer lion",
+    "train.betas=[0.8, 0.9]": r"train\.betas +applies to AdamW, but the optimizer lion does not read it; leave it out",
+    "train.eps=1e-6": r"train\.eps +applies to AdamW, but the optimizer lion does not read it",
+    "plugins=[squared.py]": r"plugins +\S*squared\.py; missing: \S*lion\S*, which registers the optimizer lion",
     "plugins=[nowhere.py]": r"plugins: \S+nowhere\.py: no such file",
     "plugins=[no.where]": r"plugins: no module 'no\.where'; allowed: a module that Python finds",
 }
@@ -528,9 +532,9 @@ BROKEN = {
     "a syntax error": ("def (", "own.py: cannot be imported: SyntaxError"),
     "an error": ("import archlab\n1 / 0", "own.py: cannot be imported: ZeroDivisionError"),
     "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not installed"),
-    "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, and a run keeps a copy of the"),
-    "a part of a neighbour": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
-    "a relative neighbour": ("from .helper import it", "own.py: imports .helper from its own folder"),
+    "a neighbor": ("import math, helper", "own.py: imports helper from its own folder, but a run copies only the"),
+    "a part of a neighbor": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
+    "a relative neighbor": ("from .helper import it", "own.py: imports .helper from its own folder"),
     "no price": (SQUARED_TEXT.replace("def work", "def works"), "mlp squared: Squared has no work; define it in the class"),
     "no operations": (FILES["mish.py"].replace("    flops_per", "    # "), "activation mish: Mish has no flops_per_number"),
     "no place": (FILES["bell.py"].replace("    acts_on", "    # "), "position bell: Bell has no acts_on; define it in"),
@@ -543,7 +547,7 @@ BROKEN = {
     "no value of the kind": (SQUARED_TEXT.replace(' = "squared"', ""), "Squared has a kind without a value; write"),
     "two of one kind": (SQUARED_TEXT + SQUARED_TEXT, "mlp squared is the kind of two classes, Squared and Squared"),
     "archlab's own": ("import archlab\n@archlab.implements(archlab.MultiHead)\nclass Mine:\n    pass", "MultiHead is archlab's own"),
-    "a heading": (FILES["guesses.py"].replace("{windows}", "{windos}"), "outcome guesses: its heading names windos, which is"),
+    "a heading": (FILES["guesses.py"].replace("{windows}", "{windos}"), "outcome guesses: its heading has windos in braces; allowed: its fields"),
     "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
 }  # fmt: skip
 
@@ -559,7 +563,7 @@ def test_a_file_that_is_wrong(what: str) -> None:
 
 
 def test_what_lies_beside_a_file_and_is_found_elsewhere_may_be_imported() -> None:
-    """Python's own, archlab, and what is installed: only its name is that of a file there."""
+    """Modules of Python, archlab and installed packages may share the name of a file in the folder."""
     for name in ("math.py", "archlab.py", "numpy.py"):
         write("raise ValueError", name)
     write("import math\nimport numpy.linalg\n" + FILES["squared.py"], "squared.py")
@@ -578,9 +582,9 @@ def test_two_files_of_one_name() -> None:
 def test_what_a_module_does_not_keep_of_its_promise() -> None:
     plain = SQUARED_TEXT.replace("archlab.Projection", "nn.Linear")
     for text, message in (
-        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared says 4,608 parameters, and its module has 3,072"),
-        (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has neither a constant nor a role .*; allowed: archlab.Projection"),
-        (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter of the role narrow; allowed: input, output, which"),
+        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared says 4,608 parameters, but its module has 3,072"),
+        (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has no initial value.*; allowed: archlab.Projection"),
+        (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter with the role narrow; allowed: input, output "),
         (SQUARED_TEXT.split("@archlab")[0] + "archlab.implements(Squared)(lambda config, site: 3)", "mlp squared: made a int; allowed: a torch.nn.Module"),
         (SQUARED_TEXT.replace("@archlab.implements(Squared)", ""), r"mlp squared: nothing implements Squared; put @archlab\.implements\(Squared\) before"),
     ):  # fmt: skip
@@ -602,12 +606,12 @@ def test_a_norm_and_an_activation_have_as_many_parameters_as_they_say(
 ) -> None:
     write(FILES[file].replace(before, after, 1), file)
     asked = config(change, plugins=["squared.py", "lion.py", file])
-    with pytest.raises(UserError, match=r"says \d+ parameters, and its module has \d+"):
+    with pytest.raises(UserError, match=r"says \d+ parameters, but its module has \d+"):
         archlab.Decoder(asked.model)
 
 
 def test_a_users_kind_takes_over_nothing_but_what_a_common_class_defines() -> None:
-    """`d_ff` of archlab's gated MLP has another meaning than that of the file."""
+    """`d_ff` of archlab's gated MLP has another meaning than `d_ff` in the file."""
     gated = {"kind": "gated", "d_ff": 200}
     assert config("model.mlp.kind=squared", model={"mlp": gated}).model.mlp.d_ff == 512
     write(FILES["power_norm.py"], "power_norm.py")
@@ -643,7 +647,7 @@ def test_what_an_optimiser_must_not_do() -> None:
         (
             'p.mul_(1 - group["lr"] * group["weight_decay"])',
             'self.state[p]["n"] = 3; p',
-            "/n = 3; allowed in its state",
+            "/n = 3; allowed: only tensors",
         ),
     ):
         write(FILES["lion.py"].replace(before, after), "lion.py")
@@ -665,7 +669,7 @@ def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> Non
     found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     file = Path("guesses.py").resolve()
     assert set(found.failed.values()) == {
-        f"plug-in {file}: outcome guesses: its function gave nan; allowed: a finite number, or None"
+        f"plug-in {file}: outcome guesses: its function returned nan; allowed: a finite number, or None"
     }
     none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
     assert none.failed == {}
@@ -683,7 +687,7 @@ def test_an_arm_that_cannot_be_adjusted() -> None:
     write(SQUARED_TEXT.replace("d_ff", "width"), "squared.py")
     text = Path("study.yaml").read_text().replace("d_ff", "width") + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
-    with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
+    with pytest.raises(UserError, match=r"arms\.mine .* and no model\.mlp\.d_ff to adjust"):
         Study("study", read_study("study.yaml")[1], Path("other"))
 
 
@@ -691,15 +695,16 @@ def test_the_files_of_a_study_are_its_own() -> None:
     the_study()
     text = Path("study.yaml").read_text().replace("set: {", "set: {plugins: [], ")
     write(text, "study.yaml")
-    with pytest.raises(UserError, match=r"set\.plugins +is decided by the study's plugins, for all arms"):
+    with pytest.raises(UserError, match=r"set\.plugins +is set by the study's plugins for all arms"):
         Study("study", read_study("study.yaml")[1], Path("other"))
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(0)", "import sys\nsys.exit()"])
 def test_a_plug_in_that_ends_python_is_told(code: str) -> None:
-    """A script that was never meant to be imported: the training would end with exit code 0, and nothing trained."""
+    """Such a script was never meant to be imported. Otherwise the command would end with exit code 0 without
+    training."""
     write(code, "script.py")
-    with pytest.raises(UserError, match=r"plugins: .*script\.py: ends Python when it is imported; put the lines"):
+    with pytest.raises(UserError, match=r"plugins: .*script\.py: exits Python when it is imported; put the lines"):
         config("plugins=[script.py]")
 
 
@@ -726,8 +731,8 @@ class Halved(archlab.MLP):
     def parameters(self, site):
         return self.inner.parameters(site)
 
-    def work(self, site, this):
-        return self.inner.work(site, this)
+    def work(self, site, model_pass):
+        return self.inner.work(site, model_pass)
 
     def roles(self):
         return self.inner.roles()
@@ -745,22 +750,22 @@ class HalvedModule(nn.Module):
     def forward(self, x, context=None, state=None):
         return self.inner(x, context, state) / 2
 """
-"""An MLP with an MLP inside, which may be of its own kind."""
+"""An MLP with an inner MLP, which may be of the same kind."""
 
 
 def test_a_kind_may_be_inside_itself(capsys: pytest.CaptureFixture[str]) -> None:
     write(NESTED)
     twice = "model.mlp={kind: halved, inner: {kind: halved, inner: {kind: plain}}}"
     arguments = [*written(), "plugins=[own.py]", twice]
-    assert "kind: halved" in said(capsys, "show", *arguments)
+    assert "kind: halved" in printed_by(capsys, "show", *arguments)
     x = torch.randn(2, 3, 32)
     mlp = archlab.Decoder(archlab.load_config(*arguments).model).layers[0].get_submodule("mlp")
     torch.testing.assert_close(mlp(x), mlp.get_submodule("inner.inner")(x) / 4)
 
     kinds = ["plain", "gated", "moe", "halved", "none"]
-    assert f"a section of kind {', '.join(kinds)}" in said(capsys, "explain", "halved", "--plugins", "own.py")
+    assert f"a section of kind {', '.join(kinds)}" in printed_by(capsys, "explain", "halved", "--plugins", "own.py")
     assert "Halved" in json_schema()["$defs"]
-    wrong = said(capsys, "show", *arguments, "model.mlp.inner.inner.d_f=3", code=2)
+    wrong = printed_by(capsys, "show", *arguments, "model.mlp.inner.inner.d_f=3", code=2)
     assert "model.mlp.inner.inner.d_f  unknown; did you mean d_ff?" in wrong
 
     layers = "model.layers={a: {mlp.inner.inner.d_ff: 96}, b: {}, pattern: [a, b]}"
@@ -790,14 +795,14 @@ def test_a_kind_is_known_everywhere_that_was_asked_before_it_was_registered() ->
     assert "model.mixer.keep" in config_addresses()
     assert derived_fields(WithAnObjective) == ("objective",)
     layers = {"a": {"mixer.keep": 0.1}, "b": {"mixer.keep": 0.2}, "pattern": ["a", "b"]}
-    with pytest.raises(UserError, match=r"model\.mixer\.keep +every layer kind has its own"):
+    with pytest.raises(UserError, match=r"model\.mixer\.keep +every layer kind replaces it"):
         documented("average.py", "model.mixer.keep=0.3", f"model.layers={to_yaml(layers)}")
 
 
 def test_a_field_of_yours_says_nothing_of_another_kinds_field() -> None:
-    """`d_ff` of a gated MLP is derived, so that layer kinds may all replace it; that of `squared` is not."""
+    """`d_ff` of a gated MLP is derived, so all layer kinds may replace it. `d_ff` of `squared` is not."""
     layers = "model.layers={a: {mlp.d_ff: 32}, b: {mlp.d_ff: 64}, pattern: [a, b]}"
-    with pytest.raises(UserError, match=r"model\.mlp\.d_ff +every layer kind has its own"):
+    with pytest.raises(UserError, match=r"model\.mlp\.d_ff +every layer kind replaces it"):
         documented("squared.py", layers)
     assert archlab.load_config(*written("squared.py")[:2], "model.mlp={kind: gated, d_ff: 48}", layers)
 
@@ -811,7 +816,8 @@ REFUSED_BY_MUP = {
     "squared.py": "model.mlp.kind",
     "lion.py": "train.optimizer",
 }
-"""File of the document -> the field that muP refuses. It allows the others: they do not depend on the width."""
+"""File of the document -> field that muP refuses. It allows the other files, because they do not depend on the
+width."""
 
 
 @pytest.mark.parametrize("file", USED)
@@ -833,7 +839,8 @@ TASK_OUTCOME = {"kind": "answers", "task": {"kind": "reverse", "reversed": 4}}
 
 
 def test_a_changed_task_is_another_outcome() -> None:
-    """A result of the old task is not read for the new one. Names of files that archlab's tasks have stay."""
+    """A result of the old task does not count for the new one. For archlab's own tasks, the names of files do not
+    change."""
 
     def name() -> str:
         trust.accept("reverse.py")
@@ -851,7 +858,7 @@ def test_a_changed_task_is_another_outcome() -> None:
 
 
 def operations(arguments: list[str]) -> set[str]:
-    """The kinds of operation that a profile of one training step of a config finds."""
+    """Return the kinds of operations in the profile of one training step."""
     model = archlab.Decoder(archlab.load_config(*arguments).model)
     return set(clocked(model, lambda: model(torch.arange(8)[None]).square().mean().backward(), 1, "cpu"))
 
@@ -913,11 +920,11 @@ archlab.register_outcome(
     "old_count", CountOptions, lambda run, options: len(run.tokens), title="windows", unit="count", better="neither"
 )
 """
-"""As files of earlier versions were written."""
+"""A plug-in file for earlier versions of archlab."""
 
 
 def in_old_form(**raw: Any) -> Config:
-    """The tiny config with what OLD registers, as earlier versions wrote it."""
+    """Return the tiny config with the kinds that OLD registers, as earlier versions wrote it."""
     write(OLD, "old.py")
     trust.accept("old.py")
     mlp = {"kind": "plugin", "name": "old_squared", "options": {"d_ff": 48}}
@@ -927,12 +934,12 @@ def in_old_form(**raw: Any) -> Config:
 
 
 def test_a_run_of_the_old_form_keeps_its_name() -> None:
-    """The name is that of the version before kinds registered themselves."""
+    """The name is the one from before kinds registered themselves."""
     assert Run("a run", in_old_form(data={"path": "python-stdlib"}), "corpus", threads=1).name == "c1da9d162b25"
 
 
 def test_a_run_folder_of_the_old_form_loads_and_goes_on() -> None:
-    """With the `config.yaml` that earlier versions wrote."""
+    """The folder has the `config.yaml` of earlier versions."""
     asked = in_old_form(data={"path": str(tiny.write_text(Path()).resolve())})
     whole = train(asked, "whole", Callback())
     with pytest.raises(KeyboardInterrupt):

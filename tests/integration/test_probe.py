@@ -1,4 +1,4 @@
-"""Probes: each number against a formula of its own, and a model that is left as it was."""
+"""Probes: each number is compared with an independent formula, and the model stays unchanged."""
 
 import json
 import math
@@ -28,7 +28,7 @@ SEPARATOR = 0
 
 
 def made(*overrides, spread=0.3):
-    """A model whose every parameter is drawn, so that zero biases hide nothing."""
+    """Return a model with random parameters, because zero biases would hide errors."""
     model = Decoder(config(*overrides).model)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -38,7 +38,7 @@ def made(*overrides, spread=0.3):
 
 
 def packed(windows):
-    """With a document that begins at token 5 and one at 9."""
+    """Return windows with documents that begin at tokens 5 and 9."""
     windows = windows.clone()
     windows[:, [5, 9]] = SEPARATOR
     return windows
@@ -72,7 +72,7 @@ KINDS = {
 
 
 class Recorded(WatchedAttend):
-    """Keeps what reached the Attend, and what it gave."""
+    """WatchedAttend that records its inputs and output."""
 
     calls: ClassVar = []
 
@@ -102,7 +102,7 @@ def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, a
 
 
 def even(*overrides):
-    """A model whose queries are all zero, so that all seen keys weigh the same."""
+    """Return a model whose queries are all zero, so that all visible keys have equal weight."""
     model = made(*overrides)
     with torch.no_grad():
         for layer in model.layers:
@@ -132,8 +132,8 @@ def test_even_weights_have_all_of_the_entropy(overrides, separator, seen, is_fir
 def test_a_learned_sink_is_weighed_with_the_keys():
     model = even("model.attention.sinks=true")
     with torch.no_grad():
-        model.layers[0].attention.sinks.fill_(0)  # as a key
-        model.layers[1].attention.sinks.fill_(40)  # as all there is
+        model.layers[0].attention.sinks.fill_(0)  # like one more key
+        model.layers[1].attention.sinks.fill_(40)  # takes all weight
     found = probe(model, WINDOWS, CPU).of_layers
     n = np.arange(1, 17)
     assert found["learned_sink"] == pytest.approx([np.mean(1 / (n + 1)), 1], rel=1e-5)
@@ -142,7 +142,7 @@ def test_a_learned_sink_is_weighed_with_the_keys():
 
 
 def test_the_largest_score_is_that_of_the_seen_keys():
-    """Against the whole square in float64, of the first window alone."""
+    """Compare with all scores in float64, for the first window only."""
     model = made("model.attention.softcap=9.0").double()
     found = probe(made("model.attention.softcap=9.0"), WINDOWS, CPU).of_layers["largest_score"][0]
     attention, kept = model.layers[0].attention, []
@@ -164,7 +164,7 @@ def test_the_largest_score_is_that_of_the_seen_keys():
 
 @pytest.mark.parametrize("overrides", [(), ("model.norm.placement=post",), ("model.head.softcap=3.0",)])
 def test_gradients_and_the_stream_are_those_of_the_whole_loss(overrides, monkeypatch):
-    """In pieces of the logits, against one backward pass over all of them."""
+    """Compare pieces of logits with one backward pass over all of them."""
     monkeypatch.setattr("archlab.training.loss.rows_at_once", lambda *_: 7)
     found = probe(made(*overrides), WINDOWS, CPU)
     model, streams = made(*overrides), []
@@ -201,7 +201,7 @@ def test_log_z_is_that_of_the_logits_with_and_without_their_cap(monkeypatch):
 
 
 def test_under_post_norm_the_gradient_is_larger_with_depth_than_under_pre_norm():
-    """At initialisation, in 2017's layers (Xiong 2020)."""
+    """At initialization, in the layers of 2017 (Xiong 2020)."""
     mlp = "model.mlp={kind: plain, activation: relu, d_ff: 128}"
     how = ("model.n_layers=12", "model.norm.kind=layernorm", mlp, "model.position={kind: sinusoidal}")
     last_to_first = {}
@@ -234,7 +234,7 @@ def test_units_far_below_zero_are_dead(activation, kind):
 def test_a_unit_is_dead_that_no_token_uses():
     units = torch.ones(2, 300, 8)
     units[:, :, :2] = 0
-    units[1, 2, 0] = 1  # one token of 600 makes use of it
+    units[1, 2, 0] = 1  # one token of 600 uses it
     units[:, :, 7] = -0.001
     assert dead_units(units) == 2 / 8
     assert dead_units(torch.zeros(2, 3, 8)) == 1
@@ -252,7 +252,7 @@ def test_loads_of_experts_are_those_of_the_layers_that_have_them():
     assert found["dead_units"] == [0, None]
 
 
-# --- the model is left as it was ------------------------------------------------------------------------------
+# --- the model stays unchanged --------------------------------------------------------------------------------
 
 
 def state_of(model):
@@ -279,7 +279,7 @@ def test_a_probe_leaves_nothing_behind(breaks, monkeypatch):
 
 
 def test_it_watches_while_it_is_asked_to():
-    """Else the test before could not fail."""
+    """Otherwise the previous test could not fail."""
     model = made()
     with watched(model):
         assert state_of(model)[:2] == (4, [WatchedAttend, WatchedAttend])
@@ -308,11 +308,11 @@ def test_what_is_not_finite_is_null():
 
 @pytest.fixture(autouse=True)
 def _cache(shared_cache):
-    """For all that trains below."""
+    """Cache for all training below."""
 
 
 def lines(folder):
-    """Metrics but for the speed, and the probes."""
+    """Return the metrics without the speed, and the probes."""
     metrics = RunFolder(folder).metrics()
     plain = [{k: v for k, v in m.items() if k != "tokens_per_second"} for m in metrics if "probes" not in m]
     return plain, [m for m in metrics if "probes" in m]
@@ -340,7 +340,7 @@ def test_a_training_ends_the_same_with_probes_and_without(how, text, tmp_path):
 
 
 class Stop(Callback):
-    """As if killed after that step."""
+    """Callback that raises an error after a step, as if the process were killed."""
 
     def __init__(self, step):
         self.step = step

@@ -1,4 +1,4 @@
-"""What a person uses from Python."""
+"""The public functions of archlab in Python."""
 
 import json
 import os
@@ -44,15 +44,15 @@ def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
 
 
 def test_no_study_to_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"summary\.json: missing; `archlab study run`"):
+    with pytest.raises(UserError, match=r"summary\.json is missing; `archlab study run`"):
         archlab.load_study(tmp_path)
     (tmp_path / "summary.json").write_text('{"name": 1}')
-    with pytest.raises(UserError, match="damaged, or written by another version of archlab"):
+    with pytest.raises(UserError, match="is damaged, or another version of archlab wrote it"):
         archlab.load_study(str(tmp_path))
 
 
 def values(tmp_path: Path, **changed: Any) -> dict[str, Any]:
-    """A study of two arms and two seeds whose runs take a second each."""
+    """Return a study of two arms and two seeds whose runs take a second each."""
     (tmp_path / "tiny.yaml").write_text(to_yaml(tiny.config(data=tiny.write_text(tmp_path)).model_dump(mode="json")))
     arms = {"silu": {}, "gelu": {"model.mlp.activation": "gelu"}}
     return {
@@ -95,7 +95,7 @@ print(summary.failed, sorted(summary.others[0].arms))
 
 
 def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
-    """Its runs and its timings are in processes of their own, which multiprocessing would start by its script."""
+    """Runs and timings use processes of their own. multiprocessing would run the script again in each of them."""
     asked = values(tmp_path, measure=["peak_memory"])
     (tmp_path / "plain.py").write_text(PLAIN)
     done = subprocess.run(

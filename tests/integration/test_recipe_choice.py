@@ -1,4 +1,4 @@
-"""docs/adding_a_choice.md, followed to the letter in a copy of the repository."""
+"""Follow docs/adding_a_choice.md literally in a copy of the repository."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ RECIPE = Recipe("adding_a_choice.md")
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository with an activation and a norm more."""
+    """Return a copy of the repository with an additional activation and norm."""
     root = copy_of_repository(tmp_path_factory.mktemp("copy"))
     assert (len(list(RECIPE.additions())), len(list(RECIPE.hunks()))) == (5, 5)
     RECIPE.follow(root)

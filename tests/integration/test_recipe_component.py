@@ -1,4 +1,4 @@
-"""docs/adding_a_component.md, followed to the letter in a copy of the repository."""
+"""Follow docs/adding_a_component.md literally in a copy of the repository."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ RECIPE = Recipe("adding_a_component.md")
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository with a mixer and an attention more."""
+    """Return a copy of the repository with an additional mixer and attention."""
     root = copy_of_repository(tmp_path_factory.mktemp("copy"))
     assert (len(list(RECIPE.files())), len(list(RECIPE.hunks()))) == (5, 11)
     RECIPE.follow(root)

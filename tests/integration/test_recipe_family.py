@@ -1,4 +1,4 @@
-"""docs/adding_a_family.md, followed to the letter in a copy of the repository."""
+"""Follow the steps of docs/adding_a_family.md literally in a copy of the repository."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ RECIPE = Recipe("adding_a_family.md")
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the repository after steps 1 to 3."""
+    """Return a copy of the repository after steps 1 to 3."""
     root = copy_of_repository(tmp_path_factory.mktemp("copy"))
     assert [Path(path).stem for path, _ in RECIPE.files()] == ["jais2", "jais2"]
     RECIPE.follow(root)
@@ -39,7 +39,7 @@ def test_the_checks_of_the_page_pass(command: str, copy: Path) -> None:
 
 
 def test_a_forgotten_step_is_noticed(copy: Path, tmp_path: Path) -> None:
-    """Without the lists of step 2, the check of the lists fails."""
+    """The check of the lists fails without the lists of step 2."""
     forgotten = tmp_path / "forgotten"
     shutil.copytree(copy, forgotten)
     shutil.copy(ROOT / "src/archlab/families/registry.py", forgotten / "src/archlab/families/registry.py")

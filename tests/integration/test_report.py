@@ -313,7 +313,7 @@ def test_a_picture_that_fails_takes_nothing_with_it(
     out, err = capsys.readouterr()
     assert words(study.answer) in words(out)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-    assert "note: report.png is not written: could not draw the picture: no such glyph" in err
+    assert "note: report.png was not written: could not draw the picture: no such glyph" in err
 
 
 @pytest.mark.parametrize("name", ["rich", "diverging_ladder"])

@@ -1,4 +1,4 @@
-"""What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
+"""Runs and results of a study. A table of results replaces the training."""
 
 import csv
 import io
@@ -32,9 +32,9 @@ from archlab.study.executors import executor as task
 from archlab.study.executors import local
 from archlab.study.executors.executor import RunProgress
 from archlab.study.executors.local import Local
-from archlab.study.folder import claim
+from archlab.study.folder import claim_folder
 from archlab.study.formatting import amount
-from archlab.study.plan import doubts_of_folds
+from archlab.study.plan import fold_warnings
 from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
 from archlab.study.record import Curve, StudySummary, load_study
@@ -52,12 +52,12 @@ from tiny import MODEL, TRAIN, write_text
 
 
 def silent(runs):
-    """As the terminal's progress, but silent."""
+    """Replace the progress in the terminal by silence."""
     return lambda progress: None
 
 
 def summary_of(score: float | None) -> RunSummary:
-    """Of a run that scored so; None where it diverged."""
+    """Return the summary of a run with this score; None means that it diverged."""
     return RunSummary(
         status="finished" if score else "diverged",
         steps=10,
@@ -74,7 +74,7 @@ def summary_of(score: float | None) -> RunSummary:
 
 
 class Laboratory:
-    """Studies in a folder; every run scores what `score` says of its config, and is noted."""
+    """Studies in a folder. `score` gives the score of each run from its config, and `ran` lists the runs."""
 
     def __init__(self, folder, text):
         self.folder, self.text, self.ran = folder, text, []
@@ -128,7 +128,7 @@ def lab(tmp_path, monkeypatch, text, tmp_path_factory):
 
 
 def printed(table):
-    """The lines of a table in 80 columns."""
+    """Return the lines of a table in 80 columns."""
     out = Console(width=80, record=True, file=io.StringIO(), markup=False)
     out.print(table)
     return [line.rstrip() for line in out.export_text().splitlines()]
@@ -154,7 +154,7 @@ def test_one_more_seed_runs_only_that_seed(lab):
 
 
 def test_seeds_are_added_as_the_first_ones_scatter(lab):
-    """The differences are 0.09, 0.1 and 0.11: three seeds find 0.06, and finding less takes more of them."""
+    """The differences are 0.09, 0.1 and 0.11. Three seeds find 0.06; a smaller difference needs more seeds."""
     lab.score = lambda config: (
         2.0 + (config.model.norm.kind == "layernorm") * (0.1 + 0.01 * (-1, 0, 1)[config.train.seed % 3])
     )
@@ -166,7 +166,7 @@ def test_seeds_are_added_as_the_first_ones_scatter(lab):
     assert more.seeds == list(range(expected))
     compared = more.arms[1].comparison
     assert compared.pairs == expected
-    reach = t.isf(0.025, 2) * 0.01 / expected**0.5  # of the first three seeds, whose scatter is the larger one
+    reach = t.isf(0.025, 2) * 0.01 / expected**0.5  # the scatter of the first three seeds is the larger one
     assert compared.high - compared.low == pytest.approx(2 * reach, rel=1e-6)
     assert lab.study(seeds={"until": 0.03, **rule}, folds=1).read().seeds == more.seeds
     assert lab.run(seeds={"until": 0.001, **rule}, folds=1).seeds == list(range(12))
@@ -191,16 +191,16 @@ def test_no_seed_is_added_before_all_first_ones_have_ended(lab):
 
 def test_seeds_that_are_added_after_a_look_are_named(lab):
     assert lab.run(seeds=2).warnings == []
-    said = "1 of the 3 seeds that are compared was not planned before the first result"
+    said = "1 of the 3 compared seeds was not planned before the first result"
     assert said in lab.run(seeds=3).warnings[0]
     assert said in lab.study(seeds=3).read().warnings[0]
-    assert "1 of the 2 seeds that are compared was not planned" in lab.run(seeds=[1, 2]).warnings[0]
+    assert "1 of the 2 compared seeds was not planned" in lab.run(seeds=[1, 2]).warnings[0]
     assert lab.run(seeds=2).warnings == []
 
 
 def test_seeds_that_are_added_before_the_first_result_are_planned(lab):
     study = lab.study(seeds=2)
-    claim(study.folder, study.config, study.corpora)
+    claim_folder(study.folder, study.config, study.corpora)
     assert lab.run(seeds=3).warnings == []
 
 
@@ -212,7 +212,7 @@ def test_one_more_arm_runs_only_that_arm(lab):
 
 @pytest.mark.parametrize(("pays_from", "compiled"), [(0, True), (1.8e8, False), (1e9, False)])
 def test_arms_are_compiled_alike(lab, monkeypatch, pays_from, compiled):
-    """The second alone would be compiled by the middle threshold."""
+    """The middle threshold alone would compile only the second arm."""
     monkeypatch.setitem(compiling.PAYS_FROM, "cpu", pays_from)
     monkeypatch.setattr(compiling, "has_compiler", lambda: True)
     found = lab.study(arms={"a": {}, "b": {"model.n_layers": 6}}).arms
@@ -222,7 +222,7 @@ def test_arms_are_compiled_alike(lab, monkeypatch, pays_from, compiled):
 
 
 def test_what_does_not_decide_a_result_repeats_no_run(lab):
-    """Fewer workers, as after running out of memory; or other checkpoints."""
+    """Fewer workers, as after running out of memory, and other checkpoints."""
     lab.run()
     before = {path.name for path in (lab.folder / "out" / "runs").iterdir()}
     lab.study(workers=1).run(silent)
@@ -260,7 +260,7 @@ GRID = {"train.lr": [0.5, 0.1, 0.2, 0.3]}
 
 
 def far_from(best):
-    """Scores by the distance of the learning rate from an arm's best, the same for all seeds."""
+    """Return a score that grows with the distance of the learning rate from the arm's best, the same for all seeds."""
     return lambda config: 2.0 + abs(config.train.lr - best[config.model.norm.kind])
 
 
@@ -268,7 +268,9 @@ def test_every_arm_gets_its_best_value_and_a_warning_at_the_edge(lab):
     lab.score = far_from({RMS: 0.2, LAYER: 0.5})
     summary = lab.run(tune=GRID, labels={"b": "LayerNorm"})
     assert [arm.tuned for arm in summary.arms] == [{"train.lr": 0.2}, {"train.lr": 0.5}]
-    assert summary.warnings == ["LayerNorm: train.lr = 0.5 won at the edge of its grid; a wider one may find better"]
+    assert summary.warnings == [
+        "LayerNorm: train.lr = 0.5 is best, at the edge of its grid; a wider grid may find a better value"
+    ]
     assert [seed for _, seed, _ in lab.ran] == [1000] * 8 + [0, 0, 1, 1]
     assert lab.ran[8:] == [(RMS, 0, 0.2), (LAYER, 0, 0.5), (RMS, 1, 0.2), (LAYER, 1, 0.5)]
 
@@ -305,7 +307,7 @@ def test_an_arm_that_diverges_everywhere_is_counted(lab):
     summary = lab.run(tune=GRID)
     assert summary.arms[1].diverged == [0, 1]
     assert summary.arms[1].comparison.verdict == "diverged"
-    assert "b: diverged at every value of the tuning grid; the first is used" in summary.warnings
+    assert "b: diverged at every value of the tuning grid; the first value is used" in summary.warnings
     assert not any("b: train.lr" in warning for warning in summary.warnings)
 
 
@@ -369,7 +371,7 @@ def test_the_picture_of_a_sweep_ends_at_the_loss_of_an_untrained_model(lab):
 
 
 def test_seeds_are_drawn_without_what_they_do_to_all_alike():
-    """One seed lies 0.3 above the other; where it is missing, the point stays where it would have been."""
+    """One seed is 0.3 above the other. If it is missing, the point stays at its place."""
     rows = [
         {"arm": arm, "value": lr, "seed": seed, "loss": lr + 0.3 * seed}
         for arm in "ab"
@@ -394,7 +396,7 @@ def test_a_summary_of_an_older_version_loads(lab):
     assert "Inside the arms" not in render(old)
 
 
-# --- runs that fail -------------------------------------------------------------------------------
+# --- failed runs -------------------------------------------------------------------------------
 
 
 def test_a_run_that_fails_is_named_left_out_and_tried_again(lab):
@@ -403,7 +405,7 @@ def test_a_run_that_fails_is_named_left_out_and_tried_again(lab):
     )
     summary = lab.run(seeds=3)
     assert summary.failed == {"b, seed 1": "too little memory"}
-    assert summary.warnings[:2] == ["1 run not finished, and left out", "b, seed 1 failed: too little memory"]
+    assert summary.warnings[:2] == ["1 run not finished and left out", "b, seed 1 failed: too little memory"]
     assert (summary.arms[1].comparison.pairs, list(summary.arms[1].values)) == (2, [0, 2])
     assert list(summary.arms[1].runs) == [0, 2]
     lab.fails = lambda config: None
@@ -416,7 +418,7 @@ def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab, seeds, compar
         "too little memory" if (config.model.norm.kind, config.train.lr) == (LAYER, 0.5) else None
     )
     with pytest.raises(
-        UserError, match=r"tuning is not over(?s:.*)b, train.lr=0.5, seed 1000: failed: too little memory"
+        UserError, match=r"tuning is not finished(?s:.*)b, train.lr=0.5, seed 1000: failed: too little memory"
     ):
         lab.run(tune=GRID, seeds=seeds)
     assert {seed for norm, seed, _ in lab.ran if norm == RMS} == {*compared, 1000}
@@ -425,7 +427,7 @@ def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab, seeds, compar
 
 def test_no_seed_is_added_while_the_reference_is_not_tuned(lab):
     lab.fails = lambda config: "no memory" if (config.model.norm.kind, config.train.lr) == (RMS, 0.5) else None
-    with pytest.raises(UserError, match="tuning is not over"):
+    with pytest.raises(UserError, match="tuning is not finished"):
         lab.run(tune=GRID, seeds={"until": 0.001, "at_most": 4, "first": 3})
     assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {0, 1, 2, 1000}
 
@@ -460,7 +462,7 @@ def test_whatever_happens_in_a_worker_is_reported_of_its_run(lab, monkeypatch, e
 
 
 def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
-    """But not where their weights come from, which the heading says."""
+    """The source of their weights is not printed, because the heading names it."""
 
     def noting(config, folder, callback, corpus):
         callback.on_note("rows from 256 on are never used")
@@ -499,7 +501,7 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "comparing: 4 runs, from random weights"
     assert [line.partition("; ")[2] for line in lines[1:]] == ["4.5 min left", "3 min left", "90 s left", "", ""]
-    assert lines[-1] == "timing, with nothing beside it: training speed"
+    assert lines[-1] == "timing, with nothing else running: training speed"
 
 
 def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
@@ -537,7 +539,7 @@ def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
 
 
 def environments(lab, *changes):
-    """Write what each of the study's runs says of where it was made."""
+    """Write the environment of each of the study's runs."""
     for folder, change in zip(sorted((lab.folder / "out" / "runs").iterdir()), changes, strict=True):
         known = {"code": code_digest(), "torch": "2.13", "processor": "a CPU", "threads": 1}
         (folder / "env.json").write_text(json.dumps(known | change))
@@ -553,7 +555,7 @@ def test_runs_that_were_made_in_several_places_are_named(lab):
         "its runs differ in the code of archlab",
         "its runs differ in the processor",
         "its runs differ in the number of threads",
-        "runs were made by other code of archlab than this",
+        "another version of archlab's code made some runs",
     ]
 
 
@@ -567,14 +569,14 @@ def test_runs_of_other_code_are_made_again_where_that_is_asked(lab):
         assert len(lab.ran) == ran
 
 
-# --- crossed factors, and references that are named -----------------------------------------------
+# --- crossed factors and named references -----------------------------------------------
 
 NAMED = {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.mlp.kind": "plain"}, "d": {"train.lr": 0.1}}
 PLACED = {"model.norm.placement": ["pre", "post"], "train.warmup": [0, 0.1]}
 
 
 def test_a_study_names_its_references_in_its_answer(lab):
-    """b is 0.1 worse than d, c 0.2 better than b."""
+    """b is 0.1 worse than d, and c is 0.2 better than b."""
     scores = {"layernorm": 2.3, "plain": 2.1}
 
     def score(config):
@@ -611,7 +613,7 @@ def test_a_study_records_its_factors_and_contrasts(lab):
     other = summary.by("largest_gradient")
     assert [contrast.comparison.difference for contrast in other.contrasts] == [0, 0, 0]
     assert set(summary.others[-1].arms) == {arm.name for arm in summary.arms}
-    said = "warmup=0.1 helps by 0.304 bits per byte more where norm.placement=post than where norm.placement=pre"
+    said = "warmup=0.1 helps by 0.304 bits per byte more with norm.placement=post than with norm.placement=pre"
     assert said in summary.answer
     assert lab.study(**crossing).read() == summary
 
@@ -679,13 +681,13 @@ def test_a_rule_adds_no_seeds_beyond_the_folds_that_judge_them(lab):
 
 
 @pytest.mark.parametrize(("seeds", "folds", "said"), [
-    (4, None, "4 seeds are judged on 3 folds, and tested as 3: more folds, up to 6, would find smaller differences"),
-    ([0, 3, 6], None, "all seeds are judged on fold 0: the intervals are about that part of the text alone"),
+    (4, None, "4 seeds are judged on 3 folds, so the test has 3 values; more folds (up to 6) would find smaller differences"),
+    ([0, 3, 6], None, "all seeds are judged on fold 0, so the intervals are about that part of the text only"),
     (3, None, None), (4, 1, None),
 ])  # fmt: skip
 def test_few_folds_for_many_seeds_are_named(lab, seeds, folds, said):
     study = lab.study(seeds=seeds, set={"data.path": str(lab.text), "data.held_out": 0.15}, folds=folds)
-    assert list(doubts_of_folds(study.plan, study.config.seed_list)) == ([said] if said else [])
+    assert list(fold_warnings(study.plan, study.config.seed_list)) == ([said] if said else [])
 
 
 def test_a_mean_over_shared_folds_is_one_over_folds(lab):
@@ -772,15 +774,15 @@ def test_the_fold_for_tuning_judges_no_comparison(lab):
     assert {run.config.data.fold for run in study.plan.all_tuning()} == {n_folds - 1}
     compared = {study.plan.compared(arm, seed).config.data.fold for arm in study.arms for seed in range(8)}
     assert n_folds - 1 not in compared
-    with pytest.raises(UserError, match=f"folds: {n_folds} for tests; .* the last one is for tuning; allowed: up to"):
+    with pytest.raises(UserError, match=f"folds is {n_folds}; .* the last one is for tuning; allowed: up to"):
         lab.run(folds=n_folds, **settings)
-    with pytest.raises(UserError, match="the text has 1, and the last one is for tuning; allowed: up to 0"):
+    with pytest.raises(UserError, match="the text has 1 fold, and the last one is for tuning; allowed: up to 0"):
         lab.run(set={"data.path": str(lab.text), "data.held_out": 0.6}, **settings)
 
 
 def test_too_few_folds_are_refused_before_the_text_is_prepared(lab, monkeypatch):
     monkeypatch.setattr("archlab.study.runner.open_corpora", lambda arms: pytest.fail("the text was prepared"))
-    with pytest.raises(UserError, match="folds: 50 for tests"):
+    with pytest.raises(UserError, match="folds is 50"):
         lab.run(folds=50)
 
 
@@ -804,7 +806,7 @@ def test_the_command_can_be_pasted_into_a_shell(lab):
 
 
 def test_the_cache_is_that_of_a_text_and_ends_at_the_window(lab):
-    """2 layers of keys and values, 2 heads of 8, 2 bytes each, for 16 tokens or a window of 4."""
+    """Keys and values of 2 layers with 2 heads of 8 and 2 bytes each, for 16 tokens or a window of 4."""
     summary = lab.run(arms={"a": {}, "b": {"model.attention.window": 4}})
     per_token = 2 * 2 * 2 * 8 * 2
     assert summary.kv_context == 16
@@ -825,19 +827,19 @@ def test_the_summary_says_where_each_run_is_and_what_tuning_cost(lab):
 def test_an_unfinished_study_says_what_is_missing(lab):
     lab.run(arms={"a": {}})
     summary = lab.study().read()
-    assert summary.warnings == ["2 runs not finished, and left out"]
+    assert summary.warnings == ["2 runs not finished and left out"]
     assert summary.arms[1].comparison.verdict == "too few runs"
 
 
 def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study = lab.study()
-    claim(study.folder, study.config, study.corpora)
+    claim_folder(study.folder, study.config, study.corpora)
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == [
         "base.yaml", "corpus.json", "digests.json", "planned.json", "study.yaml",
     ]  # fmt: skip
-    with pytest.raises(UserError, match="tuning is not over"):
+    with pytest.raises(UserError, match="tuning is not finished"):
         lab.study(tune=GRID).read()
 
 
@@ -845,14 +847,14 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
 def test_a_folder_with_something_else_is_refused(lab, held):
     (lab.folder / "out").mkdir()
     (lab.folder / "out" / held).write_text("mine")
-    with pytest.raises(UserError, match=f"holds something else \\({held}\\) and no study.yaml"):
+    with pytest.raises(UserError, match=f"has other files \\({held}\\) and no study.yaml"):
         lab.run()
     assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
 
 
 def test_another_question_needs_another_folder(lab):
     lab.run()
-    with pytest.raises(UserError, match=r"holds another study \('Which\?'\); name another folder"):
+    with pytest.raises(UserError, match=r"holds another study \('Which\?'\); give another folder"):
         lab.run(question="Why?")
 
 
@@ -883,7 +885,7 @@ def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
         lab.run(**values)
     for damage in ("{", "[{}]", "[]"):
         (lab.folder / "out" / "corpus.json").write_text(damage)
-        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and the text itself is read"):
+        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and archlab reads the text itself"):
             lab.study(**values).read()
     (lab.folder / "out" / "digests.json").unlink()
     for damage in ("{", "[{}]", "[]"):
@@ -897,7 +899,7 @@ def test_a_damaged_base_is_named_and_another_one_mends_it(lab):
     whole = (folder / "base.yaml").read_text()
     (folder / "base.yaml").write_text(whole.replace("n_layers: 2", "n_layers: 1"))
     for begin in (lambda: read_study(str(folder)), lab.run):
-        with pytest.raises(UserError, match=r"base.yaml: damaged: .*or name a whole one in .*study.yaml"):
+        with pytest.raises(UserError, match=r"base.yaml: damaged: .*or name another file in .*study.yaml"):
             begin()
     study = folder / "study.yaml"
     study.write_text(study.read_text().replace("base.yaml", str(lab.folder / "base.yaml")))
@@ -930,7 +932,7 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab):
     shutil.rmtree(lab.folder / "out" / "runs")
     found = lab.study().read()
     assert (found.arms, found.answer) == (first.arms, first.answer)
-    assert "its runs are not here" in found.warnings[-1]
+    assert "its runs are missing" in found.warnings[-1]
     (lab.folder / "out" / "summary.json").write_text("{")
     with pytest.raises(UserError, match=r"summary.json: damaged"):
         lab.study().read()
@@ -948,7 +950,7 @@ def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, r
         ((label, why),) = summary.failed.items()
         assert label == "b, seed 1"
         assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run again", why)
-        assert summary.warnings[:2] == ["1 run not finished, and left out", f"{label} failed: {why}"]
+        assert summary.warnings[:2] == ["1 run not finished and left out", f"{label} failed: {why}"]
         assert {k: v for k, v in summary.arms[1].values.items() if k < 3} == {0: 2.0, 2: 2.02}
     assert [news.failed for news in told] == [why]
     assert lab.ran == [(RMS, 3, 1e-3), (LAYER, 3, 1e-3)]
@@ -975,12 +977,12 @@ def test_what_an_unfinished_run_has_written_so_far_is_not_read(lab):
 
 def test_a_file_is_no_folder(lab):
     (lab.folder / "out").write_text("mine")
-    with pytest.raises(UserError, match="is a file; --out names a folder"):
+    with pytest.raises(UserError, match="is a file; --out must be a folder"):
         lab.run()
 
 
 def test_a_study_may_lie_where_names_are_no_utf8(lab):
-    """As Latin-1 wrote them; what is kept of the name in texts has their numbers in place of such bytes."""
+    """The names are Latin-1. In texts, numbers replace the bytes that are not UTF-8."""
     folder = lab.folder / "caf\udce9"
     folder.mkdir()
     (lab.folder / "base.yaml").rename(folder / "base.yaml")

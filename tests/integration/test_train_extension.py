@@ -1,4 +1,4 @@
-"""A run that is made longer: as if it had been asked for from the start, or refused with the reason."""
+"""Extension of a run: the result is that of a longer run from the start, or an error gives the reason."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def assert_same_run(one, other):
     [
         (CONSTANT, CONSTANT, 11),
         ((*CONSTANT, "train.optimizer=muon"), (*CONSTANT, "train.optimizer=muon"), 11),
-        (WSD, WSD, 8),  # 4 steps of decay are made again: 2 of warm-up and half of 8 come before
+        (WSD, WSD, 8),  # 4 steps of decay are repeated; 2 steps of warm-up and half of 8 come before
         (WSD, (*WSD[:2], "train.decay=0.2"), 8),
         (CONSTANT[:2], WSD, 11),  # a decay at the end of a constant rate
     ],
@@ -76,13 +76,15 @@ def test_a_finished_run_is_extended_as_if_it_had_been_so_from_the_start(text, tm
     notes = Notes()
     train(longer, tmp_path / "run", notes)
     assert notes.steps == list(range(begins_with, 21))
-    assert "the run of 640 training tokens becomes one of 1,280" in notes.notes
+    assert "the run of 640 training tokens is extended to 1,280" in notes.notes
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     assert load_config(tmp_path / "run") == load_config(tmp_path / "whole")
     again = Notes()
     train(longer, tmp_path / "run", again)
     assert again.steps == []
-    with pytest.raises(UserError, match=r"another config; name another folder\n  train.tokens: 1280 there, 640 here"):
+    with pytest.raises(
+        UserError, match=r"another config; name another folder\n  train.tokens: 1280 in the folder, 640 here"
+    ):
         train(config(*short, "train.eval_every=1", data=text), tmp_path / "run", Callback())
 
 
@@ -92,7 +94,7 @@ def test_an_interrupted_run_is_extended_too(text, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(config(*WSD, "train.checkpoint_every=2", data=text), tmp_path / "run", Notes(stop_at=9))
     notes = Notes()
-    train(longer, tmp_path / "run", notes)  # step 8 was made with a rate that had fallen
+    train(longer, tmp_path / "run", notes)  # step 8 used a learning rate that had already fallen
     assert notes.steps[0] == 8
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
@@ -177,12 +179,12 @@ def test_more_than_the_length_is_another_run(text, tmp_path):
 
 
 def test_a_run_of_a_study_has_the_length_that_the_study_says(text, tmp_path):
-    """Its name stands for its tokens; and it keeps nothing for a longer one."""
+    """Its folder is named after its config, and it keeps no checkpoint for a longer run."""
     (tmp_path / STUDY).write_text("question: ?\n")
     run = tmp_path / "runs" / "0123456789ab"
     train(config(*WSD, data=text), run, Callback())
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000010"]
     assert not (run / "checkpoints" / "step-00000010" / "optimizer.safetensors").exists()
-    with pytest.raises(UserError, match="is a run of a study, which alone decides its length"):
+    with pytest.raises(UserError, match="belongs to a study, which sets the length of its runs"):
         train(config(*WSD, "train.tokens=1280", data=text), run, Callback())
     assert RunFolder(run).summary().steps == 10

@@ -1,4 +1,4 @@
-"""How a run may end: finished, diverged, interrupted; and what it leaves."""
+"""Ends of a run: finished, diverged or interrupted; and the files that it leaves."""
 
 import math
 import signal
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 class Recorder(Callback):
-    """Keeps what it was told, and may raise when told of a step."""
+    """Callback that records its calls, and may raise an exception at a step."""
 
     def __init__(self, stop_at=None):
         self.steps, self.notes, self._stop_at = [], [], stop_at
@@ -61,7 +61,7 @@ def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
     prepare([str(text)], tmp_path / "data", 300, None, 0.05)
     for size, notes in (
         (300, []),
-        (4096, ["model.vocab_size 4,096; the data has 300 token ids: rows from 300 on are never used"]),
+        (4096, ["model.vocab_size is 4,096, but the data has only 300 token ids; rows of the embedding from 300 on are never used"]),
     ):
         recorder = Recorder()
         train(config(f"model.vocab_size={size}", data=tmp_path / "data"), tmp_path / str(size), recorder)
@@ -69,7 +69,7 @@ def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
 
 
 def test_a_run_goes_on_in_the_number_format_in_which_it_began(text, tmp_path, monkeypatch):
-    """The measurement that decides `auto` may end otherwise another time."""
+    """The measurement behind `auto` may have another result next time."""
     asked = config("train.dtype=auto", "train.checkpoint_every=2", data=text)
     monkeypatch.setattr(device, "_cpu_gains_by_bfloat16", lambda: False)
     whole = train(asked, tmp_path / "whole", Callback())
@@ -91,7 +91,7 @@ def test_a_finished_run_is_only_read(text, tmp_path):
 
 
 def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
-    """At this rate the first update already throws the weights out of the range of float32."""
+    """At this learning rate, the first update already exceeds the range of float32."""
     run = config("train.lr=1e38", "train.warmup=0", "train.eval_every=10", data=text)
     summary = train(run, tmp_path, Callback())
     assert summary.status == "diverged"
@@ -104,7 +104,7 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
 
 
 def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, monkeypatch):
-    """The last update may ruin a model whose last training loss was fine."""
+    """The last update may ruin a model whose last training loss was finite."""
     broken = Predictions(np.full((1, 16), np.nan, np.float32), None)
     monkeypatch.setattr(training, "predict", lambda *_, **__: broken)
     summary = train(config("train.eval_every=10", data=text), tmp_path, Callback())
@@ -118,8 +118,8 @@ UNIFORM = math.log(300)
 @pytest.mark.parametrize(
     ("first", "last", "why"),
     [
-        (6.05, 5.9, None),  # four steps of a tiny model: it has only begun
-        (5.7, 5.7001, None),  # nothing was learnt, nothing lost
+        (6.05, 5.9, None),  # four steps of a tiny model: training has only begun
+        (5.7, 5.7001, None),  # nothing was learned or lost
         (15.7, 3.0, None),
         (3.0, 2.9, None),
         (15.7, 6.5, "it ended more than a tenth worse than a uniform guess (6.50 against 5.70 nats per token)"),
@@ -136,7 +136,7 @@ def test_what_ends_worse_than_a_guess_or_than_it_began_has_diverged(first, last,
 
 @pytest.mark.parametrize("eval_every", [1, 10])
 def test_a_run_that_ends_badly_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
-    # At larger rates scores are so large that some processors' fused attention gives a gradient that is no number.
+    # At larger rates, scores are so large that fused attention gives NaN gradients on some processors.
     summary = train(config("train.lr=2", f"train.eval_every={eval_every}", data=text), tmp_path, Callback())
     evaluations = [line for line in RunFolder(tmp_path).metrics() if "bits_per_byte" in line]
     assert evaluations[0]["held_out_loss"] == pytest.approx(UNIFORM, rel=0.2)
@@ -164,7 +164,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(text, tmp_path, stop_
 
 
 class Signals(Callback):
-    """Sends this process a signal at a step."""
+    """Callback that sends this process a signal at a step."""
 
     def __init__(self, step, number=signal.SIGINT):
         self._step, self._number = step, number
@@ -185,7 +185,7 @@ def test_a_signal_ends_the_run_at_once_with_a_checkpoint(text, tmp_path, number)
 
 
 def test_a_signal_at_the_last_step_loses_neither_the_run_nor_the_signal(text, tmp_path):
-    """Else a worker that was asked to stop would begin the next run."""
+    """Otherwise a worker that was asked to stop would begin the next run."""
     with pytest.raises(KeyboardInterrupt):
         train(config(data=text), tmp_path, Signals(10))
     assert RunFolder(tmp_path).summary().status == "finished"
@@ -207,7 +207,7 @@ def test_a_kill_between_the_last_checkpoint_and_the_summary(text, tmp_path, monk
 
 
 def test_a_config_that_the_text_cannot_serve_leaves_nothing_behind(text, tmp_path):
-    with pytest.raises(UserError, match="vocab_size: 100"):
+    with pytest.raises(UserError, match="vocab_size is 100"):
         train(config("model.vocab_size=100", data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
 
@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path
     assert recorder.steps[0].step == 4
     (damage,) = recorder.notes
     assert "step-00000006/optimizer.safetensors: damaged" in damage
-    assert damage.endswith("; the one before is used")
+    assert damage.endswith("; the checkpoint before it is used")
     assert ", step 3 of " in recorder.weights
 
 

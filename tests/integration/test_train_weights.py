@@ -1,4 +1,4 @@
-"""Where a training's weights come from: it says so before its first step, and weights that it would ignore are refused."""
+"""Source of a run's weights: it is printed before the first step, and weights that would be ignored are refused."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ HOLDS = "{}: has weights, but a training in {} would start from random weights."
 
 @pytest.fixture(scope="module")
 def trained(text, tmp_path_factory):
-    """A finished run, and the same model as a Hugging Face folder."""
+    """Folder with a finished run, and the same model as a Hugging Face folder."""
     home = tmp_path_factory.mktemp("trained")
     train(config("train.schedule=constant", "train.warmup=0.2", data=text), home / "run", Callback())
     assert app.main(["export", str(home / "run"), "--out", str(home / "hf")]) == 0
@@ -36,7 +36,7 @@ def here(trained, tmp_path, monkeypatch):
 
 
 def refused(capsys, *arguments):
-    """The lines of the refusal, and the commands among them."""
+    """Return the lines of the error, and the commands in them."""
     capsys.readouterr()
     assert app.main(["train", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -118,7 +118,7 @@ def test_an_imported_model_takes_the_overrides_along(here, capsys, text):
 
 
 def test_a_run_that_stopped_goes_on(here, capsys):
-    """`--out` names a run with a checkpoint, so that the weights are its own."""
+    """`--out` names a run with a checkpoint, which has its own weights."""
     (here / "run" / "summary.json").unlink()
     _, (further, _) = refused(capsys, "run", "--out", "b")
     assert further == ["train", "run", "--out", "run"]
@@ -144,7 +144,7 @@ def test_what_cannot_be_made_longer_says_why(here, capsys, text):
     (here / STUDY).write_text("question: ?\n")
     shutil.copytree(here / "run", here / "runs" / "0123456789ab")
     lines, _ = refused(capsys, "runs/0123456789ab", "--out", "c")
-    assert "is a run of a study, which alone decides its length" in lines[1]
+    assert "belongs to a study, which sets the length of its runs" in lines[1]
 
 
 @pytest.mark.parametrize("folder", ["run", "hf"])

@@ -1,4 +1,4 @@
-"""Whose code runs: what the user names does, what a folder from elsewhere names does not."""
+"""Trust: code named by the user runs; code named by a folder from elsewhere does not."""
 
 import os
 import pickle
@@ -27,18 +27,18 @@ import archlab, pathlib, torch
 pathlib.Path({ran!r}).touch()
 archlab.register_optimizer("own", archlab.Options, lambda groups, options: torch.optim.SGD(groups))
 """
-"""A plug-in that leaves a trace when it is imported."""
+"""A plug-in that creates a file when it is imported."""
 
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Path:
-    """The file that appears when the plug-in runs."""
+    """Return the path of the file that the plug-in creates."""
     return tmp_path / "RAN"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, ran: Path) -> Path:
-    """A folder from elsewhere, with a config that names the plug-in beside it."""
+    """Return a folder from elsewhere with a config that names the plug-in next to it."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "own.py").write_text(OWN.format(ran=str(ran)))
@@ -110,7 +110,7 @@ def test_the_user_names_files(folder: Path, ran: Path) -> None:
 
 @pytest.mark.parametrize("base", ["elsewhere", "elsewhere/config.yaml"])
 def test_a_base_is_named_by_whoever_names_the_file_above_it(base: str, folder: Path, ran: Path) -> None:
-    """A file may be a base of the user's file; a folder is a folder wherever it is named."""
+    """The user's file may name another file as its base. A folder is untrusted wherever it is named."""
     Path("mine.yaml").write_text(f"base: {base}\n")
     if base == "elsewhere":
         with pytest.raises(UserError, match=r"own\.py: a folder names"):
@@ -151,7 +151,7 @@ def test_neither_does_a_study_folder(
     (folder / "sub" / "other.yaml").write_text(study(plugins=[str(own)]))
     (folder / "study.yaml").write_text(study(**values))
     named = "set" in values or "arms" in values
-    if named:  # such a file name is looked for where the command runs
+    if named:  # such a file name is looked up in the working directory
         Path("own.py").write_text(own.read_text())
     scale = ["--scale", "small"] if "scales" in values else []
     for verb in ("run", "show"):
@@ -171,7 +171,7 @@ def test_a_study_of_python_names_its_plugins(folder: Path, ran: Path) -> None:
 
 
 def test_a_hugging_face_folder_is_one_whatever_lies_in_it(tmp_path: Path, folder: Path, ran: Path) -> None:
-    """A config.yaml beside config.json is another tool's; no tool of ours writes both."""
+    """A config.yaml next to config.json belongs to another tool, because archlab never writes both."""
     archlab.save_pretrained(archlab.Decoder(tiny.config().model), tmp_path / "hf")
     for name in ("config.yaml", "own.py"):
         (tmp_path / "hf" / name).write_text((folder / name).read_text())
@@ -183,7 +183,7 @@ def test_a_hugging_face_folder_is_one_whatever_lies_in_it(tmp_path: Path, folder
 
 
 def own_run(ran: Path) -> Path:
-    """A run that was trained here with a plug-in."""
+    """Return a run that was trained on this machine with a plug-in."""
     Path("own.py").write_text(OWN.format(ran=str(ran)))
     given = tiny.config(data=tiny.write_text(Path()).resolve()).model_dump(mode="json")
     given["train"] |= {"optimizer": {"kind": "plugin", "name": "own"}}
@@ -206,7 +206,7 @@ def test_ones_own_run_goes_on_without_asking(ran: Path, monkeypatch: pytest.Monk
 
 
 def test_a_changed_copy_is_another_file(ran: Path) -> None:
-    """Digests.json notices damage; somebody can change it, too."""
+    """digests.json detects damage, but somebody could change it, too."""
     run = own_run(ran)
     with (run / "plugin0-own.py").open("a") as file:
         file.write("# The same, but for a comment.\n")
@@ -219,7 +219,7 @@ def test_a_changed_copy_is_another_file(ran: Path) -> None:
 def test_a_worker_on_another_machine_trusts_what_it_is_sent(
     ran: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The config comes from the process that has checked it, and the run's folder holds the same code."""
+    """The config comes from a process that has checked it, and the folder of the run holds the same code."""
     own_run(ran)
     sent = pickle.dumps(archlab.load_config("mine.yaml"))
     as_a_new_process()
@@ -229,7 +229,7 @@ def test_a_worker_on_another_machine_trusts_what_it_is_sent(
 
 
 def test_compiled_code_beside_a_file_never_runs(ran: Path) -> None:
-    """Python itself takes an unchecked .pyc from `__pycache__`, whatever the source says."""
+    """Python itself uses an unchecked .pyc from `__pycache__`, whatever the source says."""
     run = own_run(ran)
     evil = run / "plugin0-own.py.evil"
     evil.write_text(OWN.format(ran=str(ran) + "-evil"))
@@ -250,7 +250,7 @@ def test_a_list_that_cannot_be_written_stops_no_training(ran: Path, monkeypatch:
 def test_a_module_that_a_folder_names(
     on_path: str, listed: bool, folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Python finds it does not matter: the user did not choose it."""
+    """It does not matter where Python finds the module, because the user did not choose it."""
     Path("lib").mkdir()
     (Path(on_path) / "own_module.py").write_text((folder / "own.py").read_text())
     (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [own_module]\n")
@@ -266,7 +266,7 @@ def test_a_module_that_a_folder_names(
 
 
 def test_a_module_of_python_that_runs_the_working_folder(folder: Path, ran: Path) -> None:
-    """`unittest.__main__` imports the tests that it finds there."""
+    """`unittest.__main__` imports the tests in the working directory."""
     (folder / "__init__.py").write_text((folder / "own.py").read_text())
     (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [unittest.__main__]\n")
     with pytest.raises(UserError, match=r"plugins: unittest\.__main__ \(in \S+\): a folder names"):

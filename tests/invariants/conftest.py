@@ -1,4 +1,4 @@
-"""What holds in tests that go over the grid, and in no others of the same process."""
+"""Fixtures for tests over the grid; they do not affect other tests of the same process."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from archlab.model import products
 
 @pytest.fixture(autouse=True)
 def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a text of the grid is several chunks, the last of them not full, and several blocks of queries."""
+    """Make chunks and blocks so small that a text of the grid has several, with a shorter last chunk."""
     if hasattr(request.module, "grid"):
         monkeypatch.setattr(recurrent, "CHUNK", 8)
         monkeypatch.setattr(query_blocks, "BLOCK", 4)

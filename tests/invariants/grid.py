@@ -1,4 +1,4 @@
-"""A pairwise grid over all architectural choices: every pair of values that the rules allow is in some config.
+"""Pairwise grid over all architectural choices: some config contains each pair of values that the rules allow.
 
 Drawing all rows takes half a minute. So grid.json keeps them, and only pairs of values that it lacks are drawn when this
 module is imported. `python tests/invariants/grid.py` draws all rows again and writes the file.
@@ -31,7 +31,7 @@ VOCABULARY, SEQ_LEN, AT_LEAST = 23, 26, 320
 STORED = Path(__file__).with_name("grid.json")
 Pair = tuple[str, Any, str, Any]
 Rows = dict[tuple[str, ...], dict[str, Any]]
-"""Overrides -> the row that they are of."""
+"""Overrides -> their row."""
 BASE: dict[str, Any] = {
     "model": {"vocab_size": VOCABULARY, "d_model": 24, "n_layers": 2, "max_seq_len": 32, "attention": {"n_heads": 4}}
 }
@@ -51,7 +51,7 @@ def _layers(text: str) -> str:
 
 NOTHING = ()
 FACTORS: dict[str, list[Any]] = {
-    # Heads are 8 wide in every row, which longrope's lists go by.
+    # heads have width 8 in every row, which decides the length of longrope's lists
     "heads": [
         "model.attention={n_heads: 4, head_dim: 8}",
         "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 2}",
@@ -81,7 +81,7 @@ FACTORS: dict[str, list[Any]] = {
     "placement": [NOTHING, *(f"model.norm.placement={p}" for p in ("post", "double", "output", "carried"))],
     "parallel": [NOTHING, "model.block.parallel=shared", "model.block.parallel=separate"],
     "multipliers": [NOTHING, "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"],
-    # Beside attention; in its place in some of "layers".
+    # besides attention; instead of it in some values of "layers"
     "mixer": [
         NOTHING,
         *(
@@ -227,7 +227,7 @@ ORDER = {factor: i for i, factor in enumerate(FACTORS)}
 
 
 def _overrides(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row's overrides, in the order of FACTORS."""
+    """Return the overrides of a row, in the order of FACTORS."""
     values = (row[factor] for factor in FACTORS)
     return tuple(o for value in values for o in ((value,) if isinstance(value, str) else value))
 
@@ -239,7 +239,7 @@ def _parsed(override: str) -> Raw:
 
 @functools.cache
 def _is_valid(overrides: tuple[str, ...]) -> bool:
-    """As `build_config` has it, without words for what is wrong: thousands of rows are tried."""
+    """Return whether `build_config` would accept the overrides. It makes no messages, because thousands of rows are tried."""
     change = dict(itertools.chain.from_iterable(_parsed(override).items() for override in overrides))
     try:
         return not broken_rules(Config.model_validate(overlay(BASE, change, Config)))
@@ -252,7 +252,7 @@ def _pairs(row: dict[str, Any]) -> set[Pair]:
 
 
 def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict[str, Any]:
-    """The other factors in random order, each with the value that makes most missing pairs."""
+    """Fill the other factors in random order, each with the value that adds the most missing pairs."""
 
     def gain(factor: str, value: Any) -> int:
         at = ORDER[factor]
@@ -266,7 +266,7 @@ def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict
 
 
 def _rows_with(pair: dict[str, Any], missing: set[Any], draw: random.Random) -> Iterator[dict[str, Any]]:
-    """The greedy row, and what the rules leave of it; then the pair alone with any one other value that it needs."""
+    """Yield the greedy row and its valid part, then the pair alone with any single other value that it needs."""
     greedy = _filled(dict(pair), missing, draw)
     yield greedy
     least = {factor: values[0] for factor, values in FACTORS.items()}
@@ -280,7 +280,7 @@ def _rows_with(pair: dict[str, Any], missing: set[Any], draw: random.Random) -> 
 
 
 def _fuller(row: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """The row with those values in it, less what the rules forbid: all at once, or one half after the other."""
+    """Add values to the row, except those that the rules forbid: all at once, or one half after the other."""
     if _is_valid(_overrides(row | more)):
         return row | more
     if len(more) == 1:
@@ -291,7 +291,7 @@ def _fuller(row: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(rows: Rows, impossible: set[Pair]) -> tuple[Rows, set[Pair]]:
-    """Return the rows and more, which hold all pairs of values, and the pairs that no row can hold."""
+    """Return the rows, extended until they contain all pairs of values, and the pairs that no row can contain."""
     draw = random.Random(0)
     pairs = [(a, x, b, y) for a, b in itertools.combinations(FACTORS, 2) for x in FACTORS[a] for y in FACTORS[b]]
     rows, impossible = dict(rows), impossible.intersection(pairs)
@@ -316,7 +316,7 @@ def _drawn(rows: Rows, impossible: set[Pair]) -> tuple[Rows, set[Pair]]:
 
 
 def stored() -> tuple[Rows, set[Pair]]:
-    """Return the rows and the impossible pairs of grid.json, without those whose factors or values are gone."""
+    """Return the rows and impossible pairs of grid.json, without those whose factors or values no longer exist."""
     text = json.loads(STORED.read_text(encoding="utf-8"))
     values = {
         f: [value if isinstance(value, str) else tuple(value) for value in text["values"][f]] for f in text["values"]
@@ -329,7 +329,7 @@ def stored() -> tuple[Rows, set[Pair]]:
 
 
 def store(rows: Rows, impossible: set[Pair]) -> None:
-    """Write grid.json: the values, and rows and pairs as places among them."""
+    """Write grid.json: the values, and rows and pairs as indices of values."""
     values = [f"  {json.dumps(f)}: {json.dumps(FACTORS[f])}" for f in FACTORS]
     places = [f"  {[FACTORS[f].index(row[f]) for f in FACTORS]}" for row in rows.values()]
     pairs = sorted([a, FACTORS[a].index(x), b, FACTORS[b].index(y)] for a, x, b, y in impossible)
@@ -345,12 +345,12 @@ def _grid() -> tuple[Rows, set[Pair]]:
 
 @functools.cache
 def grid() -> tuple[tuple[str, ...], ...]:
-    """At least AT_LEAST sets of overrides, the same in every run."""
+    """Return at least AT_LEAST sets of overrides, the same in every run."""
     return tuple(_grid()[0])
 
 
 def rows_with_each_override(times: int) -> list[int]:
-    """Rows in which every override comes up so many times, if it does in all rows."""
+    """Return rows in which every override occurs `times` times, if it occurs that often in all rows."""
     chosen, seen = list[int](), Counter[str]()
     for index, overrides in enumerate(grid()):
         if any(seen[override] < times for override in overrides):
@@ -360,7 +360,7 @@ def rows_with_each_override(times: int) -> list[int]:
 
 
 def covering(*factors: str, alone: str | None = None) -> list[int]:
-    """Rows that hold every pair of values of these factors that some row holds, and every value of the factor `alone`."""
+    """Return rows that cover all pairs of values of these factors, and all values of the factor `alone`."""
     chosen, seen = list[int](), set[Any]()
     for index, row in enumerate(_grid()[0].values()):
         values = [(factor, _value(row, factor)) for factor in factors]
@@ -372,7 +372,7 @@ def covering(*factors: str, alone: str | None = None) -> list[int]:
 
 
 def _value(row: dict[str, Any], factor: str) -> Any:
-    """The row's value of a factor; the kind alone of a position; of a bias, the kind of position that makes one."""
+    """Return the row's value of a factor. For a position it is the kind; for a bias, the kind of position that makes one."""
     if factor not in ("position", "bias"):
         return row[factor]
     kind = row["position"].partition("kind: ")[2].partition(",")[0].rstrip("}")
@@ -380,23 +380,23 @@ def _value(row: dict[str, Any], factor: str) -> Any:
 
 
 def left_out() -> set[Pair]:
-    """Pairs of values for which no valid config was found."""
+    """Return pairs of values for which no valid config was found."""
     return _grid()[1]
 
 
 @functools.cache
 def config(index: int) -> Config:
-    """Config number `index` of the grid."""
+    """Return config number `index` of the grid."""
     return build_config(BASE, grid()[index])
 
 
-def randomised(config: Config, **kwargs: Any) -> Decoder:
-    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing.
+def randomized(config: Config, **kwargs: Any) -> Decoder:
+    """Return a float64 decoder with random parameters, because zero biases and unit norms would hide errors.
 
-    A parameter's values depend on its name and shape alone.
+    A parameter's values depend only on its name and shape.
     """
     model = Decoder(config.model, **kwargs).double().eval()
-    # Where nothing normalises, streams grow and saturate each softmax: then hardly any token is seen.
+    # without norms, streams grow and saturate every softmax, so that hardly any token has weight
     size = 0.5 if config.model.norm.kind == "none" else 1.0
     with torch.no_grad():
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
@@ -404,31 +404,33 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
             parameter.copy_(size * drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
-            if name.endswith(("A_log", "Lambda")):  # so that a state lasts as long as the text
+            if name.endswith(("A_log", "Lambda")):  # so that states do not decay within the text
                 parameter.sub_(4)
     return model
 
 
 @functools.cache
 def model(index: int) -> Decoder:
-    """The randomised decoder of config number `index`."""
-    return randomised(config(index))
+    """Return the decoder of config number `index` with random parameters."""
+    return randomized(config(index))
 
 
 def tokens(batch: int, length: int = SEQ_LEN, seed: int = 0) -> torch.Tensor:
-    """Drawn from the grid's vocabulary."""
+    """Return random tokens of the grid's vocabulary."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     return torch.randint(0, VOCABULARY, (batch, length), generator=generator)
 
 
 def prefix(config: Config, batch: int, length: int = 9) -> torch.Tensor | None:
-    """So many first tokens of each text as its prefix, where a layer reads one."""
+    """Return `length` as the prefix of each text if a layer reads a prefix, otherwise None."""
     return torch.full((batch,), length) if sees_as(config.model, "prefix") else None
 
 
 def turns_by_length(config: Config, length: int = SEQ_LEN) -> bool:
-    """Whether RoPE's angles depend on how long the text is, within `length`: then cached decoding differs from the
-    full pass by design."""
+    """Return whether RoPE's angles depend on the length of the text, for texts of up to `length` tokens.
+
+    Cached decoding then differs from the full pass by design.
+    """
     scalings = [getattr(layer.position, "scaling", None) for layer in layer_configs(config.model)]
     return any(isinstance(s, DynamicNTK | Longrope) and s.original_max_seq_len < length for s in scalings)
 

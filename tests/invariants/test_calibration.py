@@ -1,4 +1,6 @@
-"""The simulated studies of benchmarks/calibration.py and designs.py, fewer: each promise within four standard errors."""
+"""Simulated studies of benchmarks/calibration.py and designs.py, in smaller number: promises hold within four
+standard errors.
+"""
 
 import importlib
 import math
@@ -33,7 +35,7 @@ def designs(calibration: Any) -> Iterator[Any]:
 
 
 def error(rate: float) -> float:
-    """Four standard errors of a share of so many studies: a right procedure fails one such test in 30,000."""
+    """Return four standard errors of a share of STUDIES. A correct procedure fails one such test in 30,000."""
     return 4 * math.sqrt(rate * (1 - rate) / STUDIES)
 
 
@@ -57,7 +59,7 @@ def test_the_rule_for_seeds_keeps_the_error_rate(calibration: Any, monkeypatch: 
 
 
 def test_stated_effects_are_found_four_times_in_five(calibration: Any) -> None:
-    """Where noise is normal. With tails, what was seen is often too small: 74% at least were found by 20,000 studies."""
+    """This holds for normal noise. With heavy tails, 20,000 studies found at least 74%."""
     found = calibration.smallest_effects(np.random.default_rng(3), STUDIES)
     assert len(found) == 18
     for name, row in found.items():

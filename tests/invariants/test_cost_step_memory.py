@@ -1,4 +1,4 @@
-"""The peak of a training step: against torch's own record of what it allocates."""
+"""Peak memory of a training step, compared with torch's record of its allocations."""
 
 from itertools import accumulate
 
@@ -35,7 +35,11 @@ SIZE = (
         *(("model.n_layers=4", f"model.position={kind}") for kind in ("t5", "shaw", "alibi")),
         ("model.n_layers=4", "model.norm.kind=prmsnorm", "model.mlp={kind: plain, activation: xielu}"),
         ("model.n_layers=4", "model.mlp={kind: gated, activation: quick_gelu, clamp: 7}", "model.dropout=0.1"),
-        ("model.n_layers=2", "model.d_model=512", "train.batch_tokens=256"),  # the update, not the activations
+        (
+            "model.n_layers=2",
+            "model.d_model=512",
+            "train.batch_tokens=256",
+        ),  # the peak is in the update, not in the activations
     ],
 )
 def test_the_peak_is_what_torch_allocates(overrides, recompute):

@@ -1,4 +1,7 @@
-"""Block diagrams of the pairwise grid compute what the model computes. The test runs their boxes along their wires."""
+"""Block diagrams of the pairwise grid compute what the model computes.
+
+The test applies the boxes of a diagram along its wires.
+"""
 
 from functools import partial
 
@@ -17,7 +20,7 @@ from tests.reference.drawn import Picture, Rect
 
 
 def each_kind_once(config: Config) -> Config:
-    """Return a model with as many layers as its picture has frames, in the same order."""
+    """Return a model with as many layers as its diagram has frames, in the same order."""
     n = 1 if config.model.layers is None else len(set(config.model.layers.pattern))
     return config.model_copy(update={"model": config.model.model_copy(update={"n_layers": n})})
 
@@ -94,7 +97,7 @@ def inside_mlp(mlp: MLP, part: str, x: Tensor) -> Tensor:
 
 
 def inside_attention(attention: MultiHeadAttention, context: Context, part: str, x: Tensor, *others: Tensor) -> Tensor:
-    """Queries, keys and values have the shape [B, heads, T, width] after their projection."""
+    """Apply a part of attention. After their projection, queries, keys and values are [B, heads, T, width]."""
     config, H = attention.config, attention.config.n_heads
     match part.split():
         case ["query" | "key" | "value" as name, "projection"]:
@@ -129,13 +132,13 @@ def inside_attention(attention: MultiHeadAttention, context: Context, part: str,
 
 
 WIRED = grid.covering("placement", "parallel", "mixer", "layers", "embedding", "position")
-"""Rows with every pair of choices that change wires or boxes on the stream."""
+"""Rows with every pair of choices that change wires or boxes on the residual stream."""
 
 
 @pytest.mark.parametrize("index", WIRED)
 def test_a_diagram_computes_what_the_model_does(index):
     config = each_kind_once(grid.config(index))
-    model, picture = grid.randomised(config), Picture(block_diagram(config, "tiny"))
+    model, picture = grid.randomized(config), Picture(block_diagram(config, "tiny"))
     tokens_BT = grid.tokens(2, 9)
     prefix = grid.prefix(config, 2, 4)
     with torch.no_grad():
@@ -154,7 +157,7 @@ INSIDE = grid.covering(
 @pytest.mark.parametrize("index", INSIDE)
 def test_an_inside_computes_what_its_component_does(index):
     config = each_kind_once(grid.config(index))
-    model = grid.randomised(config)
+    model = grid.randomized(config)
     picture = Picture(block_diagram(config, "tiny", ["mlp", "attention"]))
     tokens_BT, prefix = grid.tokens(2, 9), grid.prefix(config, 2, 4)
     with torch.no_grad():

@@ -1,8 +1,8 @@
-"""Every setting works or is refused: a walk through the schema, for every field, every kind and several values.
+"""Every setting works or is refused: the tests walk through the schema, for every field, every kind and several values.
 
-Each value is laid over configs of the grid until one changes what the model computes. A config that takes a value
-silently everywhere, or a refusal that does not name the field, is a failure. Values are made from types and
-constraints; no field is listed here.
+Each value is merged into configs of the grid until one changes what the model computes. Two things are failures: a
+value that never changes anything and is not refused, and a refusal that does not name the field. Values are made from
+types and constraints; no field is listed here.
 """
 
 import itertools
@@ -52,13 +52,13 @@ from schema_classes import classes_in, kind_names
 
 NUMBERS: tuple[Any, ...] = (1, 3, 2, 6, 0, 0.4, 0.5, 1.7)
 LENGTHS = (4, 1)
-"""Of lists; longrope's must have one number per pair of the grid's heads, which is 4."""
+"""Lengths of lists. A list of longrope needs one number per pair of the grid's heads, which is 4."""
 VERSIONS = 3
-"""Of a section that requires values."""
+"""Number of versions of a section with required values."""
 
 
 def values(hint: Any) -> Iterator[Any]:
-    """Some values of a type, None among them where it may be; dicts for config sections."""
+    """Yield some values of a type: None if it is allowed, and dicts for config sections."""
     if get_origin(hint) is Annotated and any(isinstance(mark, KindName) for mark in get_args(hint)):
         yield from kind_names(FieldInfo.from_annotation(hint))
     elif get_origin(hint) is Annotated:
@@ -105,18 +105,18 @@ def hint_of(field: FieldInfo) -> Any:
 
 
 def sections(schema: type[BaseModel]) -> Iterator[Raw]:
-    """The section with only what it requires, in several versions; tagged ones name their kind."""
+    """Yield several versions of the section with only its required values. A tagged section has its `kind`."""
     required = {name: f for name, f in schema.model_fields.items() if f.is_required()}
     kind = {"kind": schema.model_fields["kind"].default} if "kind" in schema.model_fields else {}
     if schema.model_config.get("extra") == "allow":
-        # Sections of one's own naming: the names that lists of text are made of.
+        # Sections with names chosen by the user: the names from which lists of text are made.
         kind = {"a": {"mlp.d_ff": 12}, "b": {"position.kind": "none"}}
     options = [list(values(hint_of(f))) for f in required.values()]
     if not options:
         yield kind
         return
     for i in range(VERSIONS):
-        # Earlier ones a step ahead, so that not all are equal.
+        # Shift earlier fields by one, so that not all values are equal.
         chosen = (some[(i + len(options) - 1 - j) % len(some)] for j, some in enumerate(options))
         yield kind | dict(zip(required, chosen, strict=True))
 
@@ -126,12 +126,12 @@ def section_classes(hint: Any) -> list[type[BaseModel]]:
 
 
 Change = tuple[tuple[str, Any], ...]
-"""Dotted path -> value, one after the other."""
+"""(dotted path, value), applied in order."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A field, and settings of `model` that differ in it alone: without a value (the first that is valid), and with it."""
+    """A field, a change of `model` that sets it, and changes without it, of which the first valid one is used."""
 
     path: str
     before: tuple[Change, ...]
@@ -139,7 +139,7 @@ class Setting:
 
 
 def walk(schema: type[BaseModel], at: str = "", company: Change = ()) -> Iterator[Setting]:
-    """Every value of every field of the section, then of the sections in it."""
+    """Yield every value of every field of the section, then of its inner sections."""
     for name, field in schema.model_fields.items():
         path = f"{at}{name}"
         classes = section_classes(field.annotation)
@@ -147,15 +147,15 @@ def walk(schema: type[BaseModel], at: str = "", company: Change = ()) -> Iterato
             for value in values(hint_of(field)):
                 yield Setting(path, ((*company, *default(path, field)), company), (*company, (path, value)))
         for inner in classes:
-            # Company: a section that is not there by default is put there first, with what it requires; or it is in
-            # some config of the grid already.
+            # Company: add a section that is absent by default, with its required values. Also try without adding it,
+            # because a config of the grid may have it.
             there = len(classes) == 1 and field.default is not None
             for least in [()] if there else [(), *(((path, section),) for section in sections(inner))]:
                 yield from walk(inner, f"{path}.", company + least)
 
 
 def default(path: str, field: FieldInfo) -> Change:
-    """The field as if it had been left out; nothing for one that cannot be."""
+    """Return the change that sets a field to its default, or nothing for a required field."""
     if field.is_required():
         return ()
     value = field.get_default(call_default_factory=True)
@@ -163,7 +163,7 @@ def default(path: str, field: FieldInfo) -> Change:
 
 
 def by_path() -> dict[str, dict[str, list[Setting]]]:
-    """Field of `model` -> value -> the settings that give it, in different company."""
+    """Return field of `model` -> value -> the settings with that value, in different company."""
     found: dict[str, dict[str, list[Setting]]] = {}
     for path, settings in of_section(ModelConfig).items():
         for setting in settings:
@@ -172,7 +172,7 @@ def by_path() -> dict[str, dict[str, list[Setting]]]:
 
 
 def of_section(schema: type[BaseModel]) -> dict[str, list[Setting]]:
-    """Field -> its settings."""
+    """Return field -> its settings."""
     found: dict[str, list[Setting]] = {}
     for setting in walk(schema):
         found.setdefault(setting.path, []).append(setting)
@@ -180,13 +180,13 @@ def of_section(schema: type[BaseModel]) -> dict[str, list[Setting]]:
 
 
 def classes(schema: type[BaseModel]) -> set[type[BaseModel]]:
-    """The section's class and those of all sections in it."""
+    """Return the classes of the section and of all its inner sections."""
     inner = (c for field in schema.model_fields.values() for c in section_classes(field.annotation))
     return {schema}.union(*map(classes, inner))
 
 
 def options(field: FieldInfo) -> set[str]:
-    """Values of a field that behave differently, by name: each that has one, null, and both of a yes or no."""
+    """Return the values of a field that behave differently, as text: each named value, null, and True and False."""
     parts = {field.annotation, *get_args(field.annotation)}
     named = {repr(v) for kind in parts if get_origin(kind) is Literal for v in get_args(kind)}
     named |= set(map(repr, kind_names(field)))
@@ -194,7 +194,7 @@ def options(field: FieldInfo) -> set[str]:
 
 
 def found(section: BaseModel) -> Iterator[tuple[type[BaseModel], str, Any]]:
-    """(class, field, value) of every field of the section and of those in it."""
+    """Yield (class, field, value) of every field of the section and of its inner sections."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         yield type(section), name, value
@@ -203,7 +203,7 @@ def found(section: BaseModel) -> Iterator[tuple[type[BaseModel], str, Any]]:
 
 
 def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
-    """A kind, a named value or a field that nobody put there is missed here. Sizes of the model may stay as they are."""
+    """Fails if a kind, a named value or a field is missing in the grid. Sizes of the model may have their defaults."""
     seen: dict[tuple[type[BaseModel], str], set[str]] = {}
     for index in range(len(grid.grid())):
         model = grid.config(index).model
@@ -211,8 +211,8 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
         for section in (model, *(with_overrides(model, change) for change in kinds)):
             for schema, name, value in found(section):
                 seen.setdefault((schema, name), set()).add(repr(value))
-    elsewhere = {Dropout, Init, Balance}  # in training, and in the parameters that the grid draws
-    derived = {MuP}  # factors on scores and logits, which the grid has by themselves
+    elsewhere = {Dropout, Init, Balance}  # these act in training, and in the parameters that the grid draws
+    derived = {MuP}  # these are factors on scores and logits, which the grid has on their own
     for schema in classes(ModelConfig) - elsewhere - derived:
         for name, field in schema.model_fields.items():
             values = seen.get((schema, name), set())
@@ -229,8 +229,11 @@ TEXT = torch.from_numpy(np.random.default_rng(0).integers(0, 23, (2, 200)))
 
 
 def outputs(config: Config) -> Iterator[Tensor]:
-    """All that may change, what is quick first: logits by drawn parameters, initial values, dropout, loss, what an update
-    does to routers, bfloat16."""
+    """Yield all outputs that may change, the fastest first.
+
+    They are logits with drawn parameters, logits with initial values, logits with dropout, the loss, logits after an
+    update of the routers, and logits in bfloat16.
+    """
     model = grid.randomised(config)
     tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
     yield model(tokens, prefix=grid.prefix(config, len(tokens)))
@@ -241,15 +244,15 @@ def outputs(config: Config) -> Iterator[Tensor]:
     window = TEXT[:, : seq_len + 1] % config.model.vocab_size
     routers = Routers(model.eval(), ALONE)
     collected = routers.collector()
-    minimised, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
-    yield sum(routers.minimised(collected), minimised)
+    minimized, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
+    yield sum(routers.minimized(collected), minimized)
     routers.correct()
     yield model(tokens)
     yield model.bfloat16()(tokens)
 
 
 PLAIN = -1
-"""Not of the grid: what all of its configs change, for a setting that goes with few choices."""
+"""Index of the base config, which is not in the grid, for settings that few choices allow."""
 
 
 @cache
@@ -259,7 +262,7 @@ def base(index: int) -> Raw:
 
 
 def built(index: int, change: Change) -> Config | str:
-    """A config of the grid with a change, or why not."""
+    """Return a config of the grid with a change, or the reason why it is refused."""
     raw = base(index)
     try:
         for path, value in change:
@@ -270,7 +273,7 @@ def built(index: int, change: Change) -> Config | str:
 
 
 def meaning(config: Config) -> Any:
-    """Equal for configs that say the same in other words."""
+    """Return a value that is equal for configs with the same meaning."""
     outside = resolve(config.model).model_copy(update={"layers": None})
     return outside, layer_configs(config.model), config.train
 
@@ -284,7 +287,7 @@ def differ(a: Config, b: Config) -> bool:
 
 
 def without(index: int, setting: Setting, seen: dict[str, Config | None]) -> Config | None:
-    """The first valid config without the value; the values of a field share it."""
+    """Return the first valid config without the value; all values of a field share it."""
     key = f"{index} {setting.before}"
     if key not in seen:
         valid = (c for c in (built(index, before) for before in setting.before) if isinstance(c, Config))
@@ -293,7 +296,7 @@ def without(index: int, setting: Setting, seen: dict[str, Config | None]) -> Con
 
 
 def outcomes(path: str, wrap: Callable[[Change], Change] = lambda change: change) -> dict[str, str]:
-    """Each value's outcome, by name."""
+    """Return the outcome of each value."""
     seen: dict[str, Config | None] = {}
     return {
         value: outcome([Setting(path, tuple(map(wrap, s.before)), wrap(s.after)) for s in settings], seen)
@@ -304,9 +307,9 @@ def outcomes(path: str, wrap: Callable[[Change], Change] = lambda change: change
 def outcome(
     settings: list[Setting], befores: dict[str, Config | None]
 ) -> Literal["works", "refused", "silent", "same"]:
-    """Over company and configs of the grid: works where it first changes something, else the worst that was seen."""
+    """Return "works" as soon as a config changes its output, otherwise the worst outcome over all configs."""
     seen: Any = "same"
-    # The default, given where it would have been left out, is the same config twice: nothing to build.
+    # A setting equal to the default gives the same config twice, so there is nothing to build.
     differing = (setting for setting in settings if setting.after not in setting.before)
     for setting, index in itertools.product(differing, BASES):
         was = without(index, setting, befores)
@@ -317,7 +320,7 @@ def outcome(
             _, *named = f"model.{setting.path}".split(".")
             value = setting.after[-1][1]
             inside = list(value) if isinstance(value, dict) else []  # of a whole section one field may be refused
-            # n_layers: "a never comes up in 1 layers"
+            # n_layers: "a is never used in 1 layers"
             words = [part.removeprefix("n_").rstrip("s") for part in (*named[-3:], *inside)]
             assert any(word in is_now.lower() for word in words), is_now
             seen = "refused" if seen == "same" else seen
@@ -359,7 +362,7 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 
 HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "eval_seq_len", "checkpoint_every",
        "probe_every", "recompute", "keep", "spikes", "log")  # fmt: skip
-"""How and how often, not what: the same losses up to rounding, by another way, as the last test sees."""
+"""Settings of how a run works and how often, not of what it computes. The losses stay equal up to rounding."""
 
 SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}
 TRAINED: list[Raw] = [
@@ -367,12 +370,15 @@ TRAINED: list[Raw] = [
     {"train": SMALL | {"schedule": "wsd", "tokens": 16 * 64}},
     {"train": SMALL | {"tokens": 12, "batch_tokens": 2, "seq_len": 1}},
     {"train": SMALL | {"weight_decay": 0.5}, "model": {"head": {"scale": 9.0}}},
-    {"train": SMALL, "model": {"mlp": {"kind": "moe", "experts": 4}, "mixer": {"kind": "short_conv"}}},  # every role
+    {
+        "train": SMALL,
+        "model": {"mlp": {"kind": "moe", "experts": 4}, "mixer": {"kind": "short_conv"}},
+    },  # has parameters of every role
 ]
 
 
 def trajectory(config: Config) -> list[float]:
-    """Every step's loss, of a long run those of the first forty, then the loss after the last."""
+    """Return the loss of every step, at most forty, and the loss after them."""
     train, losses = resolve_train(config), []
     device = Device("cpu", torch.bfloat16 if train.dtype == "bfloat16" else torch.float32)
     model = Decoder(config.model, seed=train.seed).train()
@@ -387,7 +393,7 @@ def trajectory(config: Config) -> list[float]:
 
 
 def of_training(change: Change) -> Raw:
-    """As fields of a whole config; a later one is laid over those before it."""
+    """Return training settings as fields of a whole config; later ones override earlier ones."""
     raw: Raw = {}
     for path, value in change:
         raw = overlay(raw, {f"train.{path}": value}, Config)
@@ -402,11 +408,11 @@ def trained(base: Raw, change: Raw) -> Config | str:
 
 
 WHAT = {path: list(settings) for path, settings in of_section(TrainConfig).items() if path.split(".")[0] not in HOW}
-"""Field -> its settings, in different company; without plug-ins: test_plugins.py trains with one."""
+"""Field -> its settings, in different company. Plug-ins are missing here; test_plugins.py trains with one."""
 
 
 ALIKE = {"lr_multipliers"} | ({"objective"} if len(kinds(Objective)) == 1 else set())
-"""A section whose own value is {}, and one whose only kind has no fields."""
+"""Sections without an effect: one whose own value is {}, and one whose only kind has no fields."""
 
 
 @pytest.mark.parametrize("path", [path for path in WHAT if path not in ALIKE])
@@ -429,7 +435,7 @@ def test_every_training_setting_changes_the_losses_or_is_refused(path: str) -> N
 
 
 def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[Any]]:
-    """The losses of a whole run, and what it did on its way to them."""
+    """Return the losses of a whole run and a log of its actions."""
     done: list[Any] = []
     predict, save, hidden, recompute = training.predict, Saver.save, Decoder.hidden, training.recompute_layers
 
@@ -479,8 +485,8 @@ def test_every_other_training_setting_changes_the_way_but_not_the_losses_or_is_r
     assert isinstance(was, Config)
     losses, way = run(was, tmp_path / "was", monkeypatch)
     results = {}
-    # How many of the newest checkpoints stay is not seen at the end: tests/unit/test_train_checkpoint.py.
-    # What spikes do is in tests/unit/test_train_spikes.py; here only that they are looked for.
+    # The number of kept checkpoints is tested in tests/unit/test_train_checkpoint.py, because the end does not show it.
+    # The reaction to spikes is tested in tests/unit/test_train_spikes.py; this test only sees that they are detected.
     by_hand = {"keep": [{"every": 1}], "spikes": [{"window": 2, "deviations": 0.01}], "log": [["tensorboard"]]}
     some = by_hand.get(name) or values(hint_of(TrainConfig.model_fields[name]))
     for n, value in enumerate(some):
@@ -488,7 +494,7 @@ def test_every_other_training_setting_changes_the_way_but_not_the_losses_or_is_r
         if value == "auto" or (isinstance(is_now, Config) and resolved(was) == resolved(is_now)):
             continue
         if name == "compile" and value is False:
-            continue  # what auto means for so short a run
+            continue  # equals auto for such a short run
         try:
             other = is_now if isinstance(is_now, str) else run(is_now, tmp_path / str(n), monkeypatch)
         except UserError as error:
@@ -497,7 +503,7 @@ def test_every_other_training_setting_changes_the_way_but_not_the_losses_or_is_r
             assert name in other
             results[repr(value)] = "refused"
         else:
-            # float32 sums in another order, over six updates.
+            # float32 sums in another order, over six updates
             np.testing.assert_allclose(other[0], losses, rtol=1e-4)
             results[repr(value)] = "works" if other[1] != way else "silent"
     assert "silent" not in results.values(), results

@@ -1,6 +1,6 @@
-"""Compiled flex_attention on the CPU: forward only, float32, on configs that differ in all it handles.
+"""Compiled flex_attention on the CPU: forward only, in float32, on configs that differ in everything it handles.
 
-Over the whole grid, in float64 and with gradients, its traced form is in test_grid.py.
+test_grid.py tests its traced form on the whole grid, in float64 and with gradients.
 """
 
 import shutil
@@ -27,7 +27,7 @@ CONFIGS = {
 
 def decoder(overrides: str, kernel: str) -> Decoder:
     config = build_config(grid.BASE, [f"model.{o}" for o in overrides.split(" model.")] + ["model.n_layers=1"])
-    return grid.randomised(config, kernel=kernel).float()
+    return grid.randomized(config, kernel=kernel).float()
 
 
 @pytest.fixture(autouse=True)

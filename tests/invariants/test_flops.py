@@ -1,4 +1,4 @@
-"""FLOPs of matrix products against torch's FlopCounterMode, for every choice."""
+"""FLOPs of matrix products, compared with torch's FlopCounterMode for every choice."""
 
 import grid
 import pytest
@@ -17,7 +17,7 @@ LENGTH = 24
 
 @pytest.mark.parametrize("index", range(len(grid.grid())))
 def test_products_are_those_that_torch_counts(index: int) -> None:
-    """The reference kernel multiplies every query with every key, so that its pairs are counted here; the rest exactly."""
+    """The reference kernel multiplies every query with every key, so its pairs are computed here; the rest is exact."""
     model = grid.config(index).model
     decoder = archlab.Decoder(model, kernel="reference").eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -1,8 +1,8 @@
-"""Curves of short trainings stay what they were: speed changes no result.
+"""Loss curves of short training runs do not change: optimizations for speed must not change results.
 
-In float32 bit by bit on the machine that made the record, within 1e-4 on others, whose products round otherwise;
-compiled and in bfloat16 within a bound. Made anew by `python tests/invariants/test_golden.py`, which a change of the
-order of a sum asks for; then docs/notebook.md says why.
+In float32 they are equal bit by bit on the machine that made the record, and within 1e-4 on others, whose products
+round differently. Compiled and bfloat16 curves stay within a bound. `python tests/invariants/test_golden.py` makes a
+new record, for example after the order of a sum changed; docs/notebook.md then gives the reason.
 """
 
 import json
@@ -48,7 +48,7 @@ SIZE = (
 def curve(
     name: str, dtype: torch.dtype = torch.float32, *, compiled: bool = False, products_up_to: int = 0
 ) -> list[float]:
-    """Loss and norm of the gradient of every step."""
+    """Return the loss and the gradient norm of every step."""
     size = SIZE if "mixture" not in name else tuple(text for text in SIZE if "d_ff" not in text)
     config = load_config("tiny-llama", *size, *CONFIGS[name])
     train, device = resolve_train(config), Device("cpu", dtype)
@@ -58,7 +58,7 @@ def curve(
         compile_layers(model)
     optimizer, draw, found = make_optimizer(model, train), np.random.default_rng(0), list[float]()
     for step in range(STEPS):
-        # Text with something to learn: each token is often the one before it plus 1.
+        # text with a pattern: each token is often the one before it plus 1
         windows = (draw.integers(0, 97, (4, 1)) + np.cumsum(draw.random((4, 65)) < 0.9, axis=1)) % 97
         result = update(model, optimizer, Windows(windows), train, step, device, 0 if train.document_mask else None)
         found += [result.loss, result.grad_norm]
@@ -66,7 +66,7 @@ def curve(
 
 
 def machine() -> dict[str, object]:
-    """What the bits hang on."""
+    """Return the properties of the machine on which the bits depend."""
     return {"torch": torch.__version__, "features": dict(torch.cpu.get_capabilities())}
 
 
@@ -88,7 +88,7 @@ def test_float32_curves_are_the_recorded_ones(name: str) -> None:
 @pytest.mark.parametrize("products_up_to", [0, 64])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bfloat16_curves_are_near_them(name: str, products_up_to: int) -> None:
-    """Products of 8 bits: a loss is within a hundredth, a norm of the gradient within a tenth."""
+    """Products have 8 bits: losses are within 1%, gradient norms within 10%."""
     golden = json.loads(RECORD.read_text())["curves"][name]
     found = curve(name, torch.bfloat16, products_up_to=products_up_to)
     np.testing.assert_allclose(found[::2], golden[::2], rtol=1e-2)
@@ -97,7 +97,7 @@ def test_bfloat16_curves_are_near_them(name: str, products_up_to: int) -> None:
 
 @pytest.mark.parametrize("products_up_to", [0, 64])
 def test_compiled_curves_are_near_them(products_up_to: int) -> None:
-    """Sums in another order, and exponentials of another library."""
+    """Sums have another order, and exponentials come from another library."""
     found = curve("llama", compiled=True, products_up_to=products_up_to)
     np.testing.assert_allclose(found, json.loads(RECORD.read_text())["curves"]["llama"], 1e-4)
 

@@ -1,4 +1,4 @@
-"""A forward pass as one graph without values that are read back, and without squares that nobody reads."""
+"""A forward pass is one graph. It reads no values back, and makes no unused [T, T] tensors."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0
 
 
 def tiny(*overrides: str) -> ModelConfig:
-    """Two layers, 17 tokens in the vocabulary."""
+    """Return a config with two layers and a vocabulary of 17 tokens."""
     size = ("model.vocab_size=17", "model.n_layers=2", "model.d_model=32", "model.mlp.d_ff=16", "model.max_seq_len=32")
     heads = () if any("attention=" in text for text in overrides) else ("model.attention.n_kv_heads=2",)
     return load_config("tiny-llama", *size, *heads, *overrides).model
@@ -57,13 +57,13 @@ MIXERS = (
     ],
 )
 def test_a_forward_pass_is_one_graph(override: str) -> None:
-    """Nothing in it stops torch.compile (train.compile), which raises here where something does."""
-    torch.compiler.reset()  # it gives up after eight forms of one function, counted over all models
+    """torch.compile (train.compile) captures the whole pass; here it raises an error if it cannot."""
+    torch.compiler.reset()  # torch stops compiling after eight versions of a function, counted over all models
     model = Decoder(tiny(override))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
         torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
-    # And nothing reads a value, which would wait for a GPU: where there are none, shapes are enough.
+    # no value is read, which would wait for a GPU: the pass runs with shapes alone
     assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
 
 
@@ -77,7 +77,7 @@ BLOCKS = (
 
 @pytest.mark.parametrize("override", BLOCKS)
 def test_blocks_of_queries_are_one_graph_for_all_layers(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled as a whole, or layer by layer: what the first layer needs, the others find as it was."""
+    """This holds for the whole model and for single layers: later layers reuse what the first one made."""
     torch.compiler.reset()
     monkeypatch.setattr(query_blocks, "BLOCK", 4)
     model, tokens, by_layer = Decoder(tiny(override)), TOKENS.repeat(1, 2), CompileCounter()
@@ -122,7 +122,7 @@ STEPS = (
 
 @pytest.mark.parametrize("override", STEPS)
 def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> None:
-    """And gives what the full pass gives: the state is of fixed shape, written in place, its length a tensor."""
+    """Its output is that of the full pass. The state has a fixed shape, is written in place, and its length is a tensor."""
     torch.compiler.reset()
     model, tokens = Decoder(tiny(override)).double().eval(), TOKENS.repeat(1, 2)
     counter = CompileCounter()
@@ -142,11 +142,11 @@ def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> Non
 
 @pytest.mark.parametrize("position", ["rope", "alibi"])
 def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> None:
-    """[T, T] would be 1.25 GB of int64 for each kind of layer."""
+    """[T, T] would be 1.25 GB of int64 per kind of layer."""
     (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
     tokens = torch.zeros(1, 12_500, dtype=torch.int64)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         view = start_pass(tokens, None, None, None, torch.float32).context(layer)
     most = max(event.self_cpu_memory_usage for event in profile.key_averages())
     assert view.mask_BTS is None
-    assert (most > 1e9) == (position == "alibi")  # which reads it
+    assert (most > 1e9) == (position == "alibi")  # the only one that reads it

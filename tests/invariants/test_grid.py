@@ -1,4 +1,5 @@
-"""Over a pairwise grid of all choices: who sees whom, kernels, packing, the cache, and what is counted without building."""
+"""Tests over a pairwise grid of all choices: visibility, kernels, packing, the cache, and counts made without
+a model."""
 
 from dataclasses import replace
 from functools import cache
@@ -42,26 +43,26 @@ def test_the_grid_leaves_out_only_what_rules_forbid() -> None:
 
 
 def test_every_kind_is_in_the_grid() -> None:
-    """So that sight, caches, kernels, counts and FLOPs of each are tested."""
+    """Visibility, caches, kernels, counts and FLOPs are therefore tested for every kind."""
     assert without_a_row(grid.config(index) for index in range(len(grid.grid()))) == set()
 
 
-# --- who sees whom --------------------------------------------------------------------------------------------
+# --- visibility -----------------------------------------------------------------------------------------------
 
 
 def seen_by_hand(layer: LayerConfig, length: int, prefix: int) -> np.ndarray:
-    """[query, key], written out pair by pair."""
+    """Return the mask [query, key], computed pair by pair."""
     return seen_by_attention(layer.attention, length, prefix) | seen_by_mixer(layer.mixer, length)
 
 
 def seen_by_mixer(mixer: Mixer, length: int) -> np.ndarray:
-    """[query, key]: a state sees all before it, a convolution no more than its taps."""
+    """Return the mask [query, key]. A recurrent state sees everything before it; a convolution sees only its taps."""
     reach = {"none": 0, "short_conv": getattr(mixer, "taps", 0)}.get(mixer.kind, length)
     return np.tri(length, dtype=bool) & ~np.tri(length, k=-reach, dtype=bool)
 
 
 def seen_by_attention(a: Attention, length: int, prefix: int = 0) -> np.ndarray:
-    """[query, key]."""
+    """Return the mask [query, key]."""
     seen = np.zeros((length, length), dtype=bool)
     if isinstance(a, Absent):
         return seen
@@ -79,7 +80,8 @@ def seen_by_attention(a: Attention, length: int, prefix: int = 0) -> np.ndarray:
 
 
 ROUNDING = 3e-14
-"""Relative to the largest logit. The noise is up to 1.5e-15, the smallest effect 2.6e-13, through two summaries of blocks."""
+"""Bound relative to the largest logit. The noise is at most 1.5e-15; the smallest effect is 2.6e-13, through two
+summary layers."""
 
 
 PREFIX = 9
@@ -87,7 +89,7 @@ PREFIX = 9
 
 @cache
 def effects(index: int) -> np.ndarray:
-    """[changed token, position]: how far the logits there move, against the largest of all."""
+    """Return [changed token, position]: how far the logits move, relative to the largest logit."""
     model, tokens = grid.model(index), grid.tokens(1)
     changed = tokens.repeat(T, 1)
     at = torch.arange(T)
@@ -99,7 +101,7 @@ def effects(index: int) -> np.ndarray:
 
 @every_decoding_config
 def test_the_future_does_not_move_the_past(index: int) -> None:
-    """But within a prefix."""
+    """Inside a prefix it may."""
     moved, start = effects(index), 0 if grid.prefix(grid.config(index), 1) is None else PREFIX
     later, earlier = np.tril_indices(T, -1)
     assert moved[later, earlier][later >= start].max() < ROUNDING
@@ -107,7 +109,7 @@ def test_the_future_does_not_move_the_past(index: int) -> None:
 
 @every_config
 def test_a_token_moves_exactly_those_that_see_it(index: int) -> None:
-    """Through all layers: a token is seen over others that see it."""
+    """Information passes through all layers, so a token may be seen through other tokens."""
     reached = np.eye(T, dtype=bool)
     for layer in layer_configs(grid.config(index).model):
         reached = (seen_by_hand(layer, T, PREFIX).astype(int) @ reached) > 0
@@ -130,7 +132,7 @@ def test_visibility_is_counted_as_it_is_masked(index: int) -> None:
 @every_config
 def test_packed_documents_are_as_if_alone(index: int) -> None:
     model, tokens = grid.model(index), grid.tokens(2)
-    # The second row comes back to an earlier number: that is another document.
+    # The second row returns to an earlier number, which is a separate document.
     lengths = ((4, 9, 1, 12), (11, 2, 13))
     documents = [[n for n, length in enumerate(row) for _ in range(length)] for row in lengths]
     documents[1] = [n % 2 for n in documents[1]]
@@ -148,7 +150,7 @@ def test_packed_documents_are_as_if_alone(index: int) -> None:
 
 
 def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
-    """Relative to the largest value: zeros beside large values round."""
+    """Compare relative to the largest value, because zeros next to large values have rounding errors."""
     assert a.shape == b.shape
     assert (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1e-3)
 
@@ -156,7 +158,9 @@ def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
 def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
     config = grid.config(index)
     model, tokens = grid.randomised(config, kernel="auto" if kernel == "products" else kernel), grid.tokens(2)
-    prefer_products(model, T if kernel == "products" else 0)  # where a layer sees all before it, and adds nothing
+    prefer_products(
+        model, T if kernel == "products" else 0
+    )  # applies to layers that see everything before them and add nothing to scores
     logits = model(tokens, prefix=grid.prefix(config, 2))
     documents = torch.arange(T).div(10, rounding_mode="floor").expand(2, T)
     (logits.square().mean() + model(tokens, documents=documents).square().mean()).backward()
@@ -165,23 +169,28 @@ def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
 
 @pytest.fixture
 def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """flex as it is traced, before compilation: there float64 and gradients work on a CPU too, where torch refuses
-    them because its compiler lacks them. What is compiled is in test_flex.py."""
+    """Use flex in its traced form, before compilation.
+
+    In this form, float64 and gradients work on a CPU, too. torch refuses them because its compiler does not support
+    them. test_flex.py tests the compiled form.
+    """
     monkeypatch.setitem(RULES, "flex", replace(RULES["flex"], lacks=lambda needs: None))
     monkeypatch.setattr(flex, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
 OF_KERNELS = grid.covering("heads", "visibility", "bias", "sinks", "softcap", "scale")
-"""A kernel gets queries, keys, values, a mask, biases, sinks and how to score: no more than these factors make."""
+"""Rows with every combination of the factors that a kernel sees: queries, keys, values, mask, biases, sinks
+and scores."""
 OF_FLEX = {*grid.covering("visibility", "bias", "sinks", "softcap", "scale", alone="heads")}
-"""Flex traces each graph anew, a second of each test. Heads are only sizes to it; what it traces is the rest."""
+"""Rows for flex, which needs a second to trace each graph. The number of heads is only a size there, so it is
+left out."""
 
 
 @pytest.mark.parametrize("index", OF_KERNELS)
 @pytest.mark.usefixtures("traced_flex")
 def test_kernels_agree_forward_and_backward(index: int) -> None:
-    able = ["sdpa", "blocked", "products"]  # of which, of flex and of the reference, `auto` takes one
+    able = ["sdpa", "blocked", "products"]  # `auto` picks one of these, flex or the reference
     able += ["flex"] * (index in OF_FLEX)
     model = grid.config(index).model
     if model.attention.softcap is not None:
@@ -206,7 +215,7 @@ def test_kernels_agree_forward_and_backward(index: int) -> None:
 def cached(
     index: int, tokens: Tensor, chunks: list[int], padding: Tensor | None = None, prefix: Tensor | None = None
 ) -> Tensor:
-    """Logits of a forward pass in pieces."""
+    """Return the logits of a forward pass in pieces."""
     model = grid.model(index)
     cache = Cache(model.config, len(tokens), tokens.shape[1], dtype=torch.float64, padding=padding)
     first, *rest = tokens.split(chunks, 1)
@@ -226,7 +235,7 @@ CHUNKS = {
     ("index", "chunks"), [(i, c) for c in CHUNKS for i in decoding[:: 3 if c == "by token" else 1]]
 )
 def test_cached_is_full(index: int, chunks: str) -> None:
-    """By token takes as many passes as there are tokens, and steps of one are in "uneven" too: every third config will do."""
+    """ "by token" is slow and "uneven" has steps of one token, too; it therefore runs on every third config only."""
     tokens, first = grid.tokens(2), CHUNKS[chunks][0]
     prefix = grid.prefix(grid.config(index), 2, min(first, PREFIX))
     with torch.no_grad():
@@ -256,9 +265,9 @@ LONGROPE = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [
     ],
 )
 def test_only_angles_that_depend_on_the_length_make_cached_differ(scaling, chunks, is_full) -> None:
-    """The documented exceptions: keys were turned as those of a text as long as it then was."""
+    """The documented exceptions: keys in the cache were rotated for the length of the text at that time."""
     config = build_config(grid.BASE, ["model.attention.head_dim=8", f"model.position.scaling={scaling}"])
-    model, tokens = grid.randomised(config), grid.tokens(1, sum(chunks))
+    model, tokens = grid.randomized(config), grid.tokens(1, sum(chunks))
     cache = Cache(model.config, 1, sum(chunks), dtype=torch.float64)
     with torch.no_grad():
         pieces = torch.cat([model(piece, cache=cache) for piece in tokens.split(chunks, 1)], 1)
@@ -268,8 +277,10 @@ def test_only_angles_that_depend_on_the_length_make_cached_differ(scaling, chunk
 
 @every_decoding_config
 def test_cached_is_full_for_prompts_of_unequal_length(index: int) -> None:
-    """Padded on the left, each row is as if alone, however the padded prompts are cut: a text without padding, or where
-    angles turn by the length, another cut."""
+    """With padding on the left, each row gives the same logits as alone, however the padded prompts are split.
+
+    The row alone is a text without padding. If angles depend on the length, it is the same row with another split.
+    """
     lengths, longest = [14, 6, 1], 14
     texts = [grid.tokens(1, n + T - longest, seed=n) for n in lengths]
     padded = torch.cat([torch.nn.functional.pad(t, (T - t.shape[1], 0)) for t in texts])
@@ -298,7 +309,7 @@ def test_the_cache_is_as_large_as_predicted(index: int) -> None:
     for states, attention in zip(cache.layers, attentions, strict=True):
         if isinstance(attention, Absent):
             continue
-        # That the tests above go round each ring twice at least.
+        # Check that the tests above go through each ring buffer at least twice.
         is_bounded = attention.window is not None and attention.stride is None and not attention.global_tokens
         is_chunked = attention.blocks is not None and not attention.blocks.summary
         slots = attention.blocks.size if is_chunked else attention.window if is_bounded else T

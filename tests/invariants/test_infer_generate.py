@@ -1,4 +1,4 @@
-"""Generation with the cache is that without: whole or in chunks, padded or alone, in one go or several."""
+"""Generation is the same with and without the cache, in chunks, with padding, and in one call or several."""
 
 import copy
 from collections import Counter
@@ -40,7 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def tiny(*overrides: str) -> Decoder:
-    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing."""
+    """Return a float64 decoder with random parameters, because zero biases and norms of 1 could hide errors."""
     raw: dict[str, Any] = {
         "model": {
             "vocab_size": 19,
@@ -76,7 +76,7 @@ def test_with_a_prefix_the_cache_changes_nothing(chunk: int | None) -> None:
 
 
 def recomputed(model: Decoder, tokens: Tensor, n: int) -> Tensor:
-    """Greedy, the whole text through the model for every token."""
+    """Generate greedily, with a full pass over the whole text for every token."""
     for _ in range(n):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), dim=1)
     return tokens
@@ -95,7 +95,7 @@ def test_greedy_with_the_cache_is_greedy_without(model: Decoder) -> None:
 
 
 def test_prefill_in_chunks_changes_nothing(model: Decoder) -> None:
-    """Nor for the ten tokens after it, with which every window and ring has moved on."""
+    """This includes ten more tokens, which move every window and ring."""
     prompts = text(15, batch=2)
     logits, expected = model(prompts)[:, -1], archlab.generate(model, prompts, 10)
     for chunk in (None, 1, 2, 7, 14, 15, 99):
@@ -119,7 +119,7 @@ def test_unequal_prompts_side_by_side_are_each_alone(model: Decoder, temperature
     whole, pieces = (write(tokens, padding=padding, prefill_chunk=chunk) for chunk in (None, 4))
     assert whole.shape == (4, 23)
     for row, (alone, p) in enumerate(zip(texts, padding.tolist(), strict=True)):
-        # The same place in the batch, for each place draws from a stream of its own.
+        # It must be the same row of the batch, because each row has its own random numbers.
         expected = write(alone.expand(row + 1, -1))[row]
         assert torch.equal(whole[row, p:], expected)
         assert torch.equal(pieces[row, p:], expected)
@@ -215,7 +215,7 @@ def test_int32_prompts_and_no_new_tokens() -> None:
 
 
 def gaps_to_the_full_pass(scaling: str) -> list[float]:
-    """Of each of ten steps that cross the original length of 8."""
+    """Return the logits of each of ten steps that cross the original length of 8."""
     model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
     session = Session(model, text(5), capacity=30)
     full = [(session.logits() - model(session.tokens_BT)[:, -1]).abs().max().item() for _ in session.write(10)]
@@ -224,7 +224,7 @@ def gaps_to_the_full_pass(scaling: str) -> list[float]:
 
 
 def test_dynamic_ntk_is_the_exception() -> None:
-    """Documented: each key stays turned as it was when it was read."""
+    """This is documented: each key keeps the rotation that it got when it was read."""
     gaps = gaps_to_the_full_pass("{kind: dynamic, factor: 4, original_max_seq_len: 8}")
     assert max(gaps[:3]) < 1e-10
     assert min(gaps[3:]) > 1e-4
@@ -247,7 +247,7 @@ def test_longrope_reads_all_again_where_its_factors_change() -> None:
 @pytest.mark.parametrize("read_at_once", [1, 2, 6])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
 def test_longrope_whatever_is_read_where_its_factors_change(read_at_once: int, chunk: int | None) -> None:
-    """Unequal texts, of which the shorter crosses the original length of 8 later than the other."""
+    """The texts have different lengths, so the shorter one crosses the original length of 8 later."""
     scaling = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1], long_factor: [2, 3]}"
     model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
     texts = [text(18)[0], text(16)[0]]
@@ -265,7 +265,7 @@ def test_longrope_whatever_is_read_where_its_factors_change(read_at_once: int, c
 def test_learned_positions_end() -> None:
     model = tiny("model.position={kind: learned}", "model.max_seq_len=16")
     assert archlab.generate(model, text(10), 7).shape == (1, 17)
-    with pytest.raises(UserError, match="max_new_tokens: 8; allowed: up to 7, for learned positions end at max"):
+    with pytest.raises(UserError, match="max_new_tokens: 8; allowed: up to 7, because learned positions end at max"):
         archlab.generate(model, text(10), 8)
     tokens, padding = left_pad([text(10)[0], text(12)[0]])
     assert archlab.generate(model, tokens, 5, padding=padding).shape == (2, 17)
@@ -278,9 +278,9 @@ def test_learned_positions_end() -> None:
     [
         ({"max_new_tokens": -3}, "max_new_tokens: -3; allowed: 0 or more"),
         ({"temperature": -1}, "temperature: -1; allowed"),
-        ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: from 1"),
-        ({"padding": [1]}, r"padding: \[1\]; allowed: for each of 2 texts a number from 0 to 4"),
-        ({"end_of_text": 99}, "token 99: allowed: 0 to 18"),
+        ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: at least 1"),
+        ({"padding": [1]}, r"padding: \[1\]; allowed: for each of the 2 texts, a number from 0 to 4"),
+        ({"end_of_text": 99}, "token 99: not in the model's vocabulary; allowed: 0 to 18"),
         ({"padding": [0.5, 0]}, r"padding: \[0.5, 0.0\]; allowed"),
         ({"padding": [0, 5]}, r"padding: \[0, 5\]; allowed"),
         ({"padding": [-1, 0]}, r"padding: \[-1, 0\]; allowed"),
@@ -303,7 +303,7 @@ def test_empty_prompts_are_refused() -> None:
 
 def test_a_full_cache_says_so() -> None:
     session = Session(tiny(), text(5), capacity=7)
-    with pytest.raises(UserError, match="the cache holds 7 tokens"):
+    with pytest.raises(UserError, match="the cache has room for 7 tokens"):
         list(session.write(4))
 
 
@@ -313,8 +313,8 @@ def test_a_full_cache_says_so() -> None:
         (torch.tensor([1, 2]), r"prompt: \[2\] of torch.int64; allowed: \[batch, seq\]"),
         (torch.zeros(1, 2), r"prompt: \[1, 2\] of torch.float32"),
         (torch.zeros(1, 0, dtype=torch.int64), r"prompt: \[1, 0\] of"),
-        (torch.tensor([[1, 10_000]]), "token 10000: allowed: 0 to "),
-        (torch.tensor([[-1]]), "token -1: allowed"),
+        (torch.tensor([[1, 10_000]]), "token 10000: not in the model's vocabulary; allowed: 0 to "),
+        (torch.tensor([[-1]]), "token -1: not in the model's vocabulary; allowed"),
     ],
 )
 def test_a_prompt_that_is_none_is_refused(prompt: torch.Tensor, message: str) -> None:
@@ -326,12 +326,12 @@ def test_tokens_documents_and_cache_must_agree() -> None:
     model = tiny()
     for given, message in (
         ({"documents": torch.zeros(1, 4)}, r"documents: \[1, 4\]; allowed: the tokens' shape, \[1, 5\]"),
-        ({"cache": Cache(model.config, 2, 9)}, "cache: of 2 texts; tokens are of 1"),
-        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: of a model of another config"),
+        ({"cache": Cache(model.config, 2, 9)}, "cache: made for a batch of 2; the tokens are a batch of 1"),
+        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: made for a model with another config"),
     ):
         with pytest.raises(UserError, match=message):
             model(text(5), **given)
-    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: \[batch, seq\]"):
+    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: a tensor \[batch, seq\]"):
         model(text(5)[0])
 
 
@@ -346,26 +346,26 @@ def test_a_text_ends_at_any_of_several_tokens() -> None:
 
 @pytest.mark.parametrize("end", [True, "a", [1.5], [[1]]])
 def test_the_end_of_text_is_a_token_or_several(end: Any) -> None:
-    with pytest.raises(UserError, match=r"end_of_text: .*; allowed: a token or several"):
+    with pytest.raises(UserError, match=r"end_of_text: .*; allowed: a token id or a list of ids"):
         archlab.generate(tiny(), text(5), 2, end_of_text=end)
 
 
 def test_a_refusal_leaves_a_session_as_it_was() -> None:
     session = Session(tiny(), text(7), capacity=8)
     for _ in range(2):
-        with pytest.raises(UserError, match="the cache holds 8 tokens; 8 are in it and 1 more do not fit"):
+        with pytest.raises(UserError, match="the cache has room for 8 tokens and holds 8; 1 more do not fit"):
             list(session.write(4))
 
 
 @pytest.mark.parametrize("padding", [[True, False], [0.0, 1.0]])
 def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
-    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a number from 0 to 4"):
+    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of the 2 texts, a number from 0 to 4"):
         archlab.generate(tiny(), text(5, batch=2), 2, padding=padding)
 
 
 @pytest.mark.parametrize("tokens", [torch.ones(3, 1).long(), torch.tensor([1, 2]), torch.ones(2, 1)])
 def test_a_session_goes_on_with_tokens_for_every_text(tokens: torch.Tensor) -> None:
-    with pytest.raises(UserError, match=r"tokens: .*; allowed: \[2, n\] of whole numbers"):
+    with pytest.raises(UserError, match=r"tokens: .*; allowed: \[2, n\] of integers"):
         Session(tiny(), text(5, batch=2), capacity=9).read(tokens)
 
 
@@ -394,7 +394,10 @@ def test_the_cache_is_used_under_autocast_too() -> None:
 
 @pytest.mark.parametrize("choice", ["gqa, window", "learned", "alibi, window"])
 def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Padded or not, over several sessions, with reading in between; traced once, and not compiled to C++ here."""
+    """It is tested with and without padding, over several sessions, and with reading in between.
+
+    The step is traced once. It is not compiled to C++ in this test.
+    """
     torch.compiler.reset()
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
@@ -411,7 +414,7 @@ def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monk
 
 
 def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bfloat16 on a CPU, where torch's own product of one row is slow; with no more error than that."""
+    """This is for bfloat16 on a CPU, where torch's product of one row is slow. The error is not larger than torch's."""
     torch.compiler.reset()
     used = list[Counter[str]]()
 
@@ -435,19 +438,19 @@ def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPat
 
 
 def test_tokens_are_written_where_the_prompt_stands() -> None:
-    """Whole texts are not copied for every token; reading on beyond the capacity is refused by the cache alone."""
+    """Texts are not copied for every token. Only the cache refuses to read beyond its capacity."""
     session = Session(tiny(), text(5), 9)
     (address,) = {session.tokens_BT.data_ptr() for _ in session.write(5)}
     assert session.tokens_BT.shape == (1, 10)
     session.read(text(30))
     assert torch.equal(session.tokens_BT[:, 10:], text(30))
     assert session.tokens_BT.data_ptr() != address
-    with pytest.raises(UserError, match="the cache holds 9 tokens"):
+    with pytest.raises(UserError, match="the cache has room for 9 tokens"):
         session.logits()
 
 
 def test_an_uncompiled_step_reads_the_slots_that_are_filled_and_makes_one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the capacity; a ring is read whole. Made of true and false, each layer would make the mask anew."""
+    """This holds for any capacity, but a ring is read completely. A boolean mask would be converted in every layer."""
     layers = "model.layers={a: {attention.window: 3}, b: {}, pattern: [a, b, b]}"
     session = Session(tiny(layers, "model.n_layers=3"), text(5), 50)
     session.logits()

@@ -1,4 +1,4 @@
-"""bfloat16 against float64: the whole model for every choice, and the parts that are computed wider."""
+"""bfloat16 compared with float64: the whole model for every choice, and parts that are computed in float32."""
 
 import copy
 from collections.abc import Iterator
@@ -26,13 +26,15 @@ from archlab.model.router import Router
 from archlab.model.softmax import Softmax
 
 BOUND = 4
-"""A bfloat16 model's error, against that of exact arithmetic with the weights rounded to bfloat16: how a config magnifies
-rounding is in both. Rounding every result, too, made it 1.2 to 2.5 times as large in 53 configs of the grid, where it was
-0.007 of the logits' standard deviation in the median and 0.034 at worst."""
+"""Largest error of a bfloat16 model relative to exact arithmetic with weights rounded to bfloat16.
+
+Both include how much a config magnifies rounding. In 53 configs of the grid the bfloat16 model's error was 1.2 to 2.5
+times as large. It was 0.007 of the logits' standard deviation in the median and 0.034 at worst.
+"""
 
 
 def error(got: Tensor, exact: Tensor, spared: int = 0) -> float:
-    """Relative root mean square, without that many tokens that are off most."""
+    """Return the relative root mean square error, without the `spared` tokens with the largest errors."""
     by_token = (got.double() - exact).square().mean(-1).flatten().sort().values
     return (by_token[: len(by_token) - spared].mean().sqrt() / exact.std()).item()
 
@@ -43,7 +45,7 @@ def routers(model: nn.Module) -> list[Router]:
 
 @contextmanager
 def experts_chosen(model: nn.Module) -> Iterator[list[Tensor]]:
-    """What the routers of a pass choose, in order."""
+    """Yield the choices of all routers of a pass, in order."""
     chosen: list[Tensor] = []
     hooks = [r.register_forward_hook(lambda _, x, routing: chosen.append(routing.chosen_NK)) for r in routers(model)]
     yield chosen
@@ -52,7 +54,7 @@ def experts_chosen(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def with_experts(model: nn.Module, chosen: list[Tensor]) -> nn.Module:
-    """The model, choosing those whatever their scores are."""
+    """Return the model with fixed choices, regardless of scores."""
     for router, of_router in zip(routers(model), chosen, strict=True):
         router.choose = lambda _, of_router=of_router: of_router
     return model
@@ -60,7 +62,7 @@ def with_experts(model: nn.Module, chosen: list[Tensor]) -> nn.Module:
 
 @pytest.mark.parametrize("index", range(len(grid.grid())))
 def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
-    """With the same experts: where two scores nearly tie, rounding chooses another one, which is no error of this size."""
+    """Both use the same experts: if two scores are nearly equal, rounding changes the choice, which is another error."""
     model, tokens = grid.model(index), grid.tokens(2)
     with torch.no_grad(), experts_chosen(model) as chosen:
         exact = model(tokens)
@@ -70,8 +72,8 @@ def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             mixed = with_experts(copy.deepcopy(model).float(), chosen)(tokens)
     assert pure.dtype is torch.bfloat16
-    # What a recurrent mixer reads may nearly cancel, and its norm then makes the rounding of that token large: one of 52 is
-    # off by 0.8 in the worst config, the median by 0.01.
+    # Inputs of a recurrent mixer may nearly cancel, and its norm then magnifies the rounding of that token. In the worst
+    # config the largest error of 52 tokens is 0.8, and the median 0.01.
     spared = 2 if any(layer.mixer.kind != "none" for layer in model.layer_configs) else 0
     of_weights = error(rounded, exact, spared)
     assert 0 < error(pure, exact, spared) < BOUND * of_weights
@@ -80,7 +82,7 @@ def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
 
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_angles_far_out_are_float32(under: str) -> None:
-    """Position 10,000 in bfloat16 would be 9,984, and cos and sin anything."""
+    """In bfloat16, position 10,000 would be 9,984, and cos and sin would be wrong."""
     positions = torch.tensor([[10_000, 9_999]])
     config = position_schema.Rope(theta=1e4)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
@@ -88,7 +90,7 @@ def test_angles_far_out_are_float32(under: str) -> None:
         waves = SinusoidalPositions(position_schema.Sinusoidal(), 64, 100)(positions, torch.bfloat16)
     angles = np.array([10_000, 9_999])[:, None] * 1e4 ** (-np.arange(0, 64, 2) / 64)
     assert turned.cos.dtype is torch.float32
-    # The angle's own rounding: 10,000 * 2^-24, a few times.
+    # the angle's rounding error: a few times 10,000 * 2^-24
     np.testing.assert_allclose(turned.cos[0, 0, :, :32], np.cos(angles), atol=4e-3)
     np.testing.assert_allclose(turned.sin[0, 0, :, 32:], np.sin(angles), atol=4e-3)
     assert waves.dtype is torch.bfloat16
@@ -98,7 +100,7 @@ def test_angles_far_out_are_float32(under: str) -> None:
 @pytest.mark.parametrize("kernel", [reference, sdpa])
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
-    """Large scores whose differences decide: a score of 200 is a multiple of 1 in bfloat16."""
+    """The differences of large scores matter: in bfloat16, a score of 200 is rounded to a multiple of 1."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).bfloat16() for _ in range(3))
     q = q * 4
@@ -112,23 +114,25 @@ def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
 
 @pytest.mark.parametrize(("size", "bound"), [(1, 2**-7), (4, 2**-5)])
 def test_products_round_scores_and_weights(size: int, bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To bfloat16: outputs and gradients are off by less than 2^-7 where scores have a deviation of 1, and by less than
-    four times as much where it is 4, for a score's rounding grows with it."""
-    monkeypatch.setattr(products_module, "BLOCK", 64)  # each rounds the gradients of keys and values once more
+    """They round to bfloat16. Errors of outputs and gradients are below 2^-7 if scores have a standard deviation of 1.
+
+    With a deviation of 4 they are below four times as much, because the rounding of a score grows with it.
+    """
+    monkeypatch.setattr(products_module, "BLOCK", 64)  # each block rounds the gradients of keys and values once more
     generator = torch.Generator().manual_seed(0)
-    q, k, v, given = (torch.randn(2, n, 300, 64, generator=generator).bfloat16() for n in (4, 2, 2, 4))
+    q, k, v, gradient = (torch.randn(2, n, 300, 64, generator=generator).bfloat16() for n in (4, 2, 2, 4))
 
     def computed(kernel: Kernel, dtype: torch.dtype) -> tuple[Tensor, ...]:
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
         out = kernel(*leaves, None, None, Softmax(size / 8))
-        return out.detach(), *torch.autograd.grad(out, leaves, given.to(dtype))
+        return out.detach(), *torch.autograd.grad(out, leaves, gradient.to(dtype))
 
     for got, exact in zip(computed(products, torch.bfloat16), computed(reference, torch.float64), strict=True):
         assert error(got, exact) < bound
 
 
 def test_many_small_weights_add_up() -> None:
-    """8,192 equal weights: a bfloat16 sum of exponentials would stop growing at 256."""
+    """With 8,192 equal weights, a bfloat16 sum of exponentials would stop growing at 256."""
     q, k, v = (torch.zeros(1, 1, 8192, 16).bfloat16() for _ in range(3))
     out = reference(
         q[:, :, -1:], k, v + 1, Given(torch.ones(1, 1, 8192, dtype=torch.bool)), None, Softmax(1.0, None, 0.0)
@@ -146,7 +150,7 @@ WIDE_NORMS = {
 @pytest.mark.parametrize("name", WIDE_NORMS)
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_norms_are_float32(name: str, under: str) -> None:
-    """A mean of 4,096 squares, with an offset that bfloat16 sums would lose."""
+    """The mean of 4,096 squares has an offset that bfloat16 sums would lose."""
     x = (torch.randn(4, 4096, generator=torch.Generator(torch.get_default_device()).manual_seed(0)) + 3).bfloat16()
     norm = make_norm(WIDE_NORMS[name], 4096)
     for parameter in norm.parameters():
@@ -155,7 +159,7 @@ def test_norms_are_float32(name: str, under: str) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         got = norm.bfloat16()(x)
     assert got.dtype is torch.bfloat16
-    # One rounding, of the result; with the cast before the weight, of the weight's product too.
+    # one rounding of the result; with the cast before the weight, also one of the product with the weight
     assert ((got.double() - exact).abs() <= 2**-8 * exact.abs()).all()
 
 

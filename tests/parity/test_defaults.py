@@ -1,4 +1,4 @@
-"""What a config.json leaves out is what the published class takes, and what archlab writes is what the class knows."""
+"""Missing keys of a config.json have the defaults of the published class, and the class knows all keys we write."""
 
 import json
 from typing import Any
@@ -14,19 +14,18 @@ from tests.parity.tiny import Case
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
 NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
-"""Without these the class's own defaults are no model."""
+"""Keys without which the class's defaults are not a valid model."""
 UNLISTED = {"architectures", "pad_token_id", "add_cross_attention", "head_dim", "seq_length"}
-"""Keys of the classes below a family's own, what the code of attention and RoPE asks for, and Bloom's length, which is
-for us alone."""
+"""Keys of base classes, keys that the code of attention and RoPE reads, and Bloom's length, which only archlab reads."""
 UNLISTED_OF = {
     "hunyuan_v1_dense": {"use_cla", "use_qk_norm"}, "mamba2": {"max_position_embeddings"},
     "phi3": {"attention_bias", "lm_head_bias", "mlp_bias"},
 }  # fmt: skip
-"""What some published files of a family hold beside the keys of its class."""
+"""Keys of some published files that the family's class does not have."""
 
 
 @EVERY_FAMILY
-def test_a_key_that_is_left_out_has_the_default_of_the_published_class(family: Family) -> None:
+def test_a_missing_key_has_the_default_of_the_published_class(family: Family) -> None:
     whole = defaults(family.model_type) | NEEDED.get(family.model_type, {})
     expected, compared = family.model_config(whole, "whole"), 0
     for key in sorted(whole.keys() - NO_EFFECT - OTHER_TOOLS - family.no_effect):
@@ -41,7 +40,7 @@ def test_a_key_that_is_left_out_has_the_default_of_the_published_class(family: F
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model_type}-{case.name}")
-def test_every_key_that_is_written_is_one_that_the_class_knows(case: Case) -> None:
+def test_the_class_knows_every_key_that_is_written(case: Case) -> None:
     family = FAMILIES[case.model_type]
     config = transformers.CONFIG_MAPPING[case.model_type](**case.hf)
     theirs = json.loads(config.to_json_string(use_diff=False))
@@ -51,7 +50,7 @@ def test_every_key_that_is_written_is_one_that_the_class_knows(case: Case) -> No
 
 
 @EVERY_FAMILY
-def test_files_of_the_class_without_a_head_are_known_by_the_prefix_that_they_lack(family: Family) -> None:
+def test_the_prefix_is_the_one_that_files_of_the_class_without_a_head_lack(family: Family) -> None:
     assert family.prefix == f"{getattr(transformers, family.architecture).base_model_prefix}."
 
 

@@ -1,4 +1,4 @@
-"""In and out: models trained here as transformers sees them, published ones as runs, sharded files, pooled heads."""
+"""Exchange with transformers: export of trained models, import of published ones, sharded files, pooled heads."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def same_weights(a: archlab.Decoder, b: archlab.Decoder) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_model_trained_here_goes_on_in_transformers(
+def test_a_model_trained_with_archlab_works_in_transformers(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
@@ -70,7 +70,7 @@ def test_a_model_trained_here_goes_on_in_transformers(
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     ours = archlab.from_pretrained(run)
     tokens = torch.tensor([[theirs.config.bos_token_id, *tokenizer("the cat sat on").input_ids]])
-    # Without a mask, transformers would take our first token for padding.
+    # Without a mask, transformers would treat our first token as padding.
     options = {"attention_mask": torch.ones_like(tokens), "eos_token_id": None, "pad_token_id": 0}
     options |= {"max_new_tokens": 20, "do_sample": False}
     assert torch.equal(archlab.generate(ours, tokens, max_new_tokens=20), theirs.generate(tokens, **options))
@@ -102,7 +102,7 @@ def test_load_save_load_is_bit_identical(model_type: str, dtype: torch.dtype, tm
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("said", [{}, {"dtype": None}, {"dtype": None, "torch_dtype": "float32"}], ids=str)
+@pytest.mark.parametrize("in_config", [{}, {"dtype": None}, {"dtype": None, "torch_dtype": "float32"}], ids=str)
 @pytest.mark.parametrize(
     ("model_type", "wide"),
     [
@@ -112,25 +112,25 @@ def test_load_save_load_is_bit_identical(model_type: str, dtype: torch.dtype, tm
     ],
 )  # fmt: skip
 def test_a_file_of_mixed_formats_is_the_model_of_its_numbers(
-    model_type: str, wide: str, said: dict[str, Any], tmp_path: Path
+    model_type: str, wide: str, in_config: dict[str, Any], tmp_path: Path
 ) -> None:
-    """All are bfloat16's. What is multiplied gets the format that config.json says; norms and the like keep theirs."""
+    """All numbers fit into bfloat16. Matrices get the dtype named in config.json; norms and the like keep theirs."""
     folder = published(tmp_path, model_type, dtype=torch.bfloat16)
-    tokens, alike = torch.arange(3, 40)[None], load_hf(folder)
+    tokens, uniform = torch.arange(3, 40)[None], load_hf(folder)
     tensors = load_file(folder / "model.safetensors")
     mixed = {name: tensor.float() if wide in name else tensor for name, tensor in tensors.items()}
     assert {tensor.dtype for tensor in mixed.values()} == {torch.float32, torch.bfloat16}
     save_file(mixed, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | said))
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | in_config))
     found = load_hf(folder)
     matrices_agree = wide in ("A_log", "norm", "gate.weight", "sinks", ".bias")
-    if "torch_dtype" in said and not matrices_agree:
-        alike.float()
-    torch.testing.assert_close(found(tokens), alike(tokens), rtol=0, atol=0)
+    if "torch_dtype" in in_config and not matrices_agree:
+        uniform.float()
+    torch.testing.assert_close(found(tokens), uniform(tokens), rtol=0, atol=0)
     assert archlab.save_pretrained(found, tmp_path / "back") == model_type
 
 
-def test_the_special_tokens_go_along(tmp_path: Path) -> None:
+def test_the_special_tokens_are_kept(tmp_path: Path) -> None:
     folder = published(tmp_path / "hf")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"bos_token_id": 5, "eos_token_id": [6, 7]}))
@@ -141,16 +141,16 @@ def test_the_special_tokens_go_along(tmp_path: Path) -> None:
 
 
 def test_sharded_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = load_hf(published(tmp_path / "one"))
+    single_file = load_hf(published(tmp_path / "single"))
     shards = published(tmp_path / "shards", max_shard_size="20KB")
     assert len(list(shards.glob("*.safetensors"))) > 2
-    assert same_weights(load_hf(shards), one)
+    assert same_weights(load_hf(shards), single_file)
     monkeypatch.setattr(save, "SHARD_BYTES", 20_000)
-    save_pretrained(one, tmp_path / "ours")
+    save_pretrained(single_file, tmp_path / "ours")
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
     theirs, back = (transformers.AutoModelForCausalLM.from_pretrained(f) for f in (shards, tmp_path / "ours"))
     assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), back.parameters(), strict=True))
-    assert same_weights(load_hf(tmp_path / "ours"), one)
+    assert same_weights(load_hf(tmp_path / "ours"), single_file)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -166,7 +166,7 @@ def test_import_and_export_change_nothing(dtype: torch.dtype, tmp_path: Path) ->
 
 
 def test_an_imported_model_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made here, exported, imported, trained on: with its own tokenizer only, and from its own weights."""
+    """A model is trained, exported, imported and trained on, with its own tokenizer only and from its own weights."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     data = f"data.path={write_text(tmp_path)}"
     run, hf, more = (str(tmp_path / name) for name in ("run", "hf", "more"))
@@ -198,14 +198,14 @@ def score(folder: str, overrides: tuple[str, ...]) -> float:
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "starcoder2", "olmo2", "gpt_neox"])
-def test_pooling_to_as_many_heads_is_the_same_model(model_type: str, tmp_path: Path) -> None:
+def test_pooling_to_the_same_number_of_heads_changes_nothing(model_type: str, tmp_path: Path) -> None:
     model = load_hf(published(tmp_path / "hf", model_type))
     heads = model.layer_configs[0].attention.n_kv_heads
     assert same_weights(pool_kv_heads(model, heads), model)
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_pooled_heads_are_means_of_neighbours(kept: int, tmp_path: Path) -> None:
+def test_pooled_heads_are_means_of_adjacent_heads(kept: int, tmp_path: Path) -> None:
     case = Case("qwen2", "mha", {**case_of("qwen2").hf, "num_key_value_heads": 4})
     tiny_model(case).bfloat16().save_pretrained(tmp_path / "mha")
     out = tmp_path / "gqa"
@@ -273,7 +273,7 @@ def test_positions_that_only_layer_kinds_have_are_expressed(tmp_path: Path) -> N
 def test_hybrids_and_mixtures_that_lack_a_part(
     model_type: str, name: str, without: dict[str, Any], tmp_path: Path
 ) -> None:
-    """No attention (for which transformers has no cache), no experts, or no shared expert."""
+    """The models have no attention (transformers then has no cache), no experts, or no shared expert."""
     case = Case(model_type, "without", {**case_of(model_type, name).hf, **without})
     (theirs := tiny_model(case)).save_pretrained(tmp_path / "hf")
     ours, tokens = archlab.from_pretrained(tmp_path / "hf"), torch.arange(3, 40)[None]
@@ -283,29 +283,29 @@ def test_hybrids_and_mixtures_that_lack_a_part(
         logits = model(tokens, use_cache=False).logits
         assert (ours(tokens) - logits).abs().max() <= 1e-4 * logits.std()
     if ours.config.attention.kind == "none":
-        needs = r"LlamaForCausalLM needs num_attention_heads, but model\.attention\.kind is none here"
+        needs = r"LlamaForCausalLM needs num_attention_heads, but model\.attention\.kind is none, which has no n_heads"
         with pytest.raises(UserError, match=needs):
             archlab.save_pretrained(ours, tmp_path / "llama", "llama")
 
 
 def test_mamba_2s_embedding_has_an_old_name(tmp_path: Path) -> None:
-    """A tied head that is stored as well is compared with it there, too."""
+    """A tied head that is also stored is compared with the embedding under its old name, too."""
     folder = published(tmp_path / "hf", "mamba2")
-    tensors, alike = load_file(folder / "model.safetensors"), load_hf(folder)
+    tensors, expected = load_file(folder / "model.safetensors"), load_hf(folder)
     old = {name.replace("embeddings", "embedding"): tensor for name, tensor in tensors.items()}
     assert old.keys() != tensors.keys()
     save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
-    assert same_weights(load_hf(folder), alike)
+    assert same_weights(load_hf(folder), expected)
     head = old["backbone.embedding.weight"] + 1
     save_file(old | {"lm_head.weight": head}, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"lm_head\.weight  differs from the embedding"):
         load_hf(folder)
 
 
-def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:
+def test_where_a_norm_rounds_does_not_matter_in_float32(tmp_path: Path) -> None:
     model = archlab.Decoder(
         archlab.load_config("tiny-llama", "model.embedding.scale=1", "model.norm.cast=after_weight").model
     )
     assert archlab.save_pretrained(model, tmp_path / "wide") == "llama"
-    with pytest.raises(UserError, match=r"model.norm.cast: after_weight here, before_weight there"):
+    with pytest.raises(UserError, match=r"model.norm.cast: after_weight in this model, before_weight if exported"):
         archlab.save_pretrained(model.bfloat16(), tmp_path / "narrow", "llama")

@@ -1,4 +1,4 @@
-"""Every registered family against transformers 5.23.0: logits, greedy tokens, cache, and the way back."""
+"""Every registered family compared with transformers 5.23.0: logits, greedy tokens, cache, and export."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.mod
 
 
 def gap(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference in units of the logits' deviation."""
+    """Return the largest difference, in standard deviations of the logits."""
     return ((ours - theirs).abs().max() / theirs.std()).item()
 
 
@@ -38,12 +38,12 @@ class Saved(NamedTuple):
     theirs: nn.Module
     logits: Tensor
     ours: Decoder
-    """As it was loaded from the folder."""
+    """The model loaded from the folder."""
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Saved]:
-    """A case's model, made once for all tests that look at it; none of them changes it."""
+    """Return a function that makes the model of a case once for all tests. No test may change it."""
     made: dict[tuple[str, str], Saved] = {}
 
     def save(case: Case) -> Saved:
@@ -75,7 +75,7 @@ def test_logits_are_the_published_ones(case: Case, saved: Callable[[Case], Saved
         for cached in (False, True)
     ]
     assert torch.equal(recomputed, greedy[False])
-    if case.cached:  # else a dynamic NTK past its original length, where a cache means other logits by design
+    if case.cached:  # not dynamic NTK, whose logits differ with a cache by design
         assert torch.equal(generate(ours, TOKENS, max_new_tokens=12), greedy[True])
 
 
@@ -84,12 +84,12 @@ def rms(x: Tensor) -> float:
 
 
 def middle(x_BTV: Tensor) -> float:
-    """The median over tokens of each one's root mean square."""
+    """Return the median over tokens of the root mean square of each token's logits."""
     return x_BTV.double().square().mean(-1).sqrt().median().item()
 
 
 @EVERY_CASE
-def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(case: Case, tmp_path: Path) -> None:
+def test_bfloat16_is_as_close_to_float32_as_the_published_code_and_close_to_that(case: Case, tmp_path: Path) -> None:
     tiny_model(case).bfloat16().save_pretrained(tmp_path)
     rounded, exact = (
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype, attn_implementation=case.attention)
@@ -109,16 +109,16 @@ def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(c
         assert torch.equal(
             published.logits.bfloat16().to(published.logits.dtype), published.logits
         )  # Mamba 2 widens them
-        # What rounds a factor or a weight moves every value alike and is the same to the bit; so are the parts.
+        # Rounding of a factor or a weight shifts all values, so it must be the same bit for bit.
         assert torch.equal(_embedded(ours), entering[0])
         for name, (x, y) in calls.items():
-            again = norms[name][1](x)
-            # A sum in another order now and then rounds to the neighbour.
-            assert (again != y).float().mean() < 0.01, name
-    # What rounds sums and products is noise: ours is seldom more (at most 1.12 times; a tiny model's is uneven), and
-    # the difference of two independent errors of one size is sqrt(2) of it (1.26 times is the most seen).
-    # Where two scores of a router nearly tie, rounding chooses another expert, here or there: that moves the token and all
-    # that see it. With mixtures the middle of the tokens counts, which is at most 1.27 times as far off.
+            ours_y = norms[name][1](x)
+            # Sums in another order are sometimes rounded to the adjacent number.
+            assert (ours_y != y).float().mean() < 0.01, name
+    # Rounding of sums and products is noise. Ours was at most 1.12 times that of the published code. The difference of
+    # two independent errors of one size is sqrt(2) times that size; at most 1.26 times was seen.
+    # If two scores of a router are nearly equal, rounding may choose another expert in one of the two. That changes the
+    # token and all later ones. For mixtures the median over tokens is used, which was at most 1.27 times as large.
     is_mixed = any(map(is_mixture, ours.layer_configs))
     size, more, apart = (middle, 1.4, 1.7) if is_mixed else (rms, 1.2, 2**0.5)
     noise = size(published.logits - wanted)
@@ -132,15 +132,15 @@ def _first_layer(theirs: nn.Module, model_type: str) -> nn.Module:
 
 
 def _embedded(ours: Decoder) -> Tensor:
-    """What enters the first layer."""
+    """Return the input of the first layer."""
     seen = list[Tensor]()
-    ours.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    ours.layers[0].register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     ours(TOKENS)
     return seen[0]
 
 
 def _watched(theirs: nn.Module, ours: Decoder, model_type: str) -> dict[str, tuple[nn.Module, nn.Module]]:
-    """Each norm that has a weight, theirs and ours, by its name here."""
+    """Return name in archlab -> (published norm, archlab's norm), for all norms with a weight."""
     found = {}
     for row in placed(FAMILIES[model_type].weights, ours.config):
         owner, _, last = row.ours[0].rpartition(".")
@@ -179,12 +179,14 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(
 )  # fmt: skip
 def test_the_comparison_would_see_it(case: Case, override: str, saved: Callable[[Case], Saved]) -> None:
     _, _, logits, ours = saved(case)
-    broken = Decoder(_changed(ours.config, override), seed=0).eval()  # what the file lacks is drawn, not left over
+    broken = Decoder(
+        _changed(ours.config, override), seed=0
+    ).eval()  # parameters that the file does not have are random
     broken.load_state_dict(ours.state_dict(), strict=False)
     with torch.no_grad():
         assert (
             gap(broken(TOKENS), logits) > 3e-4
-        )  # three times the bar; erf against tanh gelu moves logits by 5e-4 only
+        )  # three times the tolerance; the tanh form of GELU instead of erf changes logits by 5e-4 only
 
 
 def _changed(config: ModelConfig, override: str) -> ModelConfig:

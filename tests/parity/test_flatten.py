@@ -1,4 +1,4 @@
-"""`archlab flatten`: the file it writes is the model, for every family and for every choice of ours."""
+"""`archlab flatten`: the file that it writes computes the same as the model, for every family and every choice."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ from tests.parity.tiny import Case, tiny_model
 
 TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1))
 LONG, LONGEST = ("qwen3_next",), 1000
-"""Families whose layers are too many things for a file of people; the file is the model all the same."""
+"""Families whose layers differ so much that the file is longer than usually allowed. It is correct nevertheless."""
 SMALL: dict[str, Any] = {
     "model": {"vocab_size": 23, "d_model": 24, "n_layers": 3, "max_seq_len": 32, "attention": {"n_heads": 4}}
 }
@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 
 @cache
 def file_of(model: ModelConfig, name: str) -> str:
-    """The flattened file, written once for all tests of a process that look at it."""
+    """Return the flattened file. It is written once per process."""
     return flatten(model, name, LONGEST)
 
 
@@ -51,7 +51,7 @@ def run_file(text: str) -> nn.Module:
 
 
 def gap(text: str, model: Decoder) -> float:
-    """Largest difference of the file's logits from the model's, in units of their deviation."""
+    """Return the largest difference between the file's and the model's logits, in standard deviations of these."""
     flat = run_file(text)
     flat.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -60,7 +60,7 @@ def gap(text: str, model: Decoder) -> float:
 
 
 def check_text(text: str, most_lines: int = MOST_LINES) -> None:
-    """Short, torch only, and nothing in it that is not used."""
+    """Check that the file is short, imports torch only, and has no unused names."""
     assert text.count("\n") < most_lines
     assert set(re.findall(r"^(?:import|from) (\w+)", text, re.M)) <= {"torch", "math"}
     assert [line for line in text.splitlines() if len(line) > 88] == []
@@ -73,7 +73,7 @@ def check_text(text: str, most_lines: int = MOST_LINES) -> None:
 
 
 def noisy(model: Decoder) -> Decoder:
-    """Every number moved, norms, biases and corrections too."""
+    """Add noise to all numbers, including norms, biases and corrections."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in (*model.parameters(), *model.buffers()):
@@ -96,18 +96,18 @@ def test_every_family_in_bfloat16_rounds_factors_and_weights_as_the_model_does(c
     model = load_hf(tmp_path)
     flat = run_file(file_of(model.config, case.model_type)).bfloat16()
     flat.load_state_dict(model.state_dict())
-    for name, buffer in model.named_buffers():  # a router's correction keeps its digits
+    for name, buffer in model.named_buffers():  # a router's correction keeps its precision
         assert torch.equal(flat.get_buffer(name), buffer)
     entering = list[Tensor]()
-    for one in (flat, model):
-        one.layers[0].register_forward_pre_hook(lambda _, given: entering.append(given[0]))
+    for decoder in (flat, model):
+        decoder.layers[0].register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
     with torch.no_grad():
         assert flat(TOKENS).dtype is model(TOKENS).dtype is torch.bfloat16
         assert torch.equal(*entering)
         for name, norm in model.named_modules():
             if isinstance(norm, LayerNorm | RMSNorm) and norm.weight is not None:
                 x = torch.randn(3, *norm.weight.shape, generator=torch.Generator().manual_seed(0)).bfloat16()
-                # A sum in another order now and then rounds to the neighbour.
+                # Sums in another order are sometimes rounded to the adjacent number.
                 assert (norm(x) != flat.get_submodule(name)(x)).float().mean() < 0.02, name
 
 
@@ -229,14 +229,14 @@ def test_every_choice(overrides: tuple[str, ...]) -> None:
     assert gap(text, model) < 1e-5
 
 
-def test_dropout_falls_where_the_model_drops() -> None:
+def test_dropout_is_the_same_as_in_the_model() -> None:
     model = noisy(Decoder(built("model.dropout={embedding: 0.1, attention: 0.2, branch: 0.3}")))
     flat = run_file(flatten(model.config, "dropout"))
     flat.load_state_dict(model.state_dict())
     logits = []
-    for one in (model.train(), flat.train()):
+    for decoder in (model.train(), flat.train()):
         torch.manual_seed(0)
-        logits.append(one(TOKENS))
+        logits.append(decoder(TOKENS))
     torch.testing.assert_close(*logits)
 
 
@@ -247,9 +247,9 @@ def test_it_runs_in_bfloat16_and_rounds_much_like_the_model(norm: str) -> None:
     flat.load_state_dict(exact.state_dict())
     with torch.no_grad():
         wanted = exact(TOKENS)
-        off = (flat(TOKENS).float() - wanted).square().mean().sqrt()
-        off_there = (exact.bfloat16()(TOKENS).float() - wanted).square().mean().sqrt()
-    assert off < 2 * off_there < 0.5 * wanted.std()
+        error = (flat(TOKENS).float() - wanted).square().mean().sqrt()
+        model_error = (exact.bfloat16()(TOKENS).float() - wanted).square().mean().sqrt()
+    assert error < 2 * model_error < 0.5 * wanted.std()
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,7 +297,7 @@ def of_presets() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("files", [of_choices, of_presets])
-def test_ruff_finds_nothing_to_mend(files: Callable[[], Iterator[str]], tmp_path: Path) -> None:
+def test_ruff_finds_nothing_to_change(files: Callable[[], Iterator[str]], tmp_path: Path) -> None:
     for i, text in enumerate(files()):
         (tmp_path / f"file_{i}.py").write_text(text)
     ours = Path(__file__).parents[2] / "pyproject.toml"
@@ -309,7 +309,7 @@ def test_ruff_finds_nothing_to_mend(files: Callable[[], Iterator[str]], tmp_path
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_the_skeleton_does_not_have_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_that_the_skeleton_does_not_support_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KNOWN, Visibility, "visibility stride global_tokens blocks")
     flatten(built(), "plain")
     with pytest.raises(UserError, match=r"model\.attention\.window +5; allowed in a flattened file: null"):
@@ -339,7 +339,7 @@ def test_too_many_kinds_are_refused() -> None:
     many = ", ".join(
         f"k{i}: {{attention.qkv_bias: true, attention.scale: {i + 1}.0, mlp.d_ff: {i + 3}}}" for i in range(8)
     )
-    with pytest.raises(UserError, match=r"model\.layers: 8 kinds"):
+    with pytest.raises(UserError, match=r"model\.layers: 8 different kinds"):
         flatten(
             built("model.n_layers=8", f"model.layers={{{many}, pattern: [{', '.join(f'k{i}' for i in range(8))}]}}"),
             "many",

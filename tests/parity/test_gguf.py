@@ -70,7 +70,7 @@ READ = [
     Case("falcon", "7b", FALCON),
     Case("bloom", "uneven-heads-untied", {**BLOOM, "hidden_size": 36, "n_head": 6, "tie_word_embeddings": False}),
 ]  # fmt: skip
-"""What transformers reads as well."""
+"""Cases of architectures that transformers can read from GGUF as well."""
 
 NAMED = [
     *READ,
@@ -108,7 +108,7 @@ def exported(case: Case, folder: Path) -> GGUFReader:
 
 
 def numbers(reader: GGUFReader) -> dict[str, Any]:
-    """Every key without the architecture's name before it."""
+    """Return the values of all keys, whose names are without the architecture's prefix."""
     prefix = f"{reader.fields['general.architecture'].contents()}."
     return {name.removeprefix(prefix): field.contents() for name, field in reader.fields.items()}
 
@@ -123,7 +123,7 @@ def test_every_architecture_has_a_case() -> None:
 
 @pytest.mark.parametrize("case", READ, ids=named)
 def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
-    """Into a model whose parameters are all NaN before."""
+    """It fills a model whose parameters were all NaN before."""
     exported(case, tmp_path)
     theirs, blank = tiny_model(case), tiny_model(case)
     with torch.no_grad():
@@ -160,15 +160,15 @@ def test_every_tensor_is_where_the_name_map_says(case: Case, tmp_path: Path) -> 
 
 
 def published(case: Case) -> dict[str, tuple[int, ...]]:
-    """Their tensors as llama.cpp's converter sees them: [out, in] throughout, norms of heads stacked, no tied head."""
+    """Return the published shapes as in llama.cpp's converter: always [out, in], stacked head norms, no tied head."""
     theirs, shapes = tiny_model(case), dict[str, tuple[int, ...]]()
     tied = theirs.config.tie_word_embeddings
     for name, tensor in theirs.state_dict().items():
-        one, is_norm_of_head, _ = name.partition(".norms.")
+        before_norms, is_head_norm, _ = name.partition(".norms.")
         name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
-        if is_norm_of_head:
-            heads = 1 + sum(size for size, *_ in [shapes.get(f"{one}.weight", (0,))])
-            shapes[f"{one}.weight"] = (heads, *tensor.shape)
+        if is_head_norm:
+            heads = 1 + sum(size for size, *_ in [shapes.get(f"{before_norms}.weight", (0,))])
+            shapes[f"{before_norms}.weight"] = (heads, *tensor.shape)
         elif not (tied and name in ("lm_head.weight", "embed_out.weight")):
             is_conv = case.model_type == "gpt2" and ".h." in name and tensor.dim() == 2
             shapes[name] = tuple(tensor.T.shape if is_conv else tensor.shape)
@@ -224,7 +224,7 @@ def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
     assert ("rope.scaling.type" in found) == ("rope.scaling.type" in EXPECTED[name])
 
 
-def test_a_factor_on_yarns_waves_is_one_on_the_usual_one(tmp_path: Path) -> None:
+def test_yarns_attention_factor_is_relative_to_the_usual_one(tmp_path: Path) -> None:
     scaled = Case("llama", "factor", {**SMALL, "rope_parameters": {**YARN, "attention_factor": 1.5}})
     found = numbers(exported(scaled, tmp_path))["rope.scaling.attn_factor"]
     assert found * (1 + 0.1 * np.log(4)) == pytest.approx(1.5)  # rope_yarn in ggml-cpu/ops.cpp
@@ -259,7 +259,7 @@ def test_what_float16_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
     model = ours(case_of("llama"), tmp_path / "hf")
     with torch.no_grad():
         model.get_parameter("layers.1.mlp.up.weight")[0, 0] = 1e6
-    with pytest.raises(UserError, match=r"blk\.1\.ffn_up\.weight: holds 1e\+06; allowed in float16: up to 65504"):
+    with pytest.raises(UserError, match=r"blk\.1\.ffn_up\.weight: contains 1e\+06; allowed in float16: up to 65504"):
         save_gguf(model, tmp_path / "out" / "model.gguf", dtype="float16")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -283,11 +283,11 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
          "model.position.scaling.kind is dynamic; allowed: none, linear, llama3, yarn"),
         ("llama", {"rope_parameters": {**YARN, "beta_fast": 8.0}}, "scaling.beta_fast is 8.0; allowed: 32.0"),
-        ("mistral", {"sliding_window": 8}, "model.attention.window is 8; allowed: null, or from 64, which is max_seq_len"),
+        ("mistral", {"sliding_window": 8}, "model.attention.window is 8; allowed: null, or at least max_seq_len, 64"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "model.attention.window is 8"),
         ("qwen2", {"rope_parameters": LLAMA3}, "scaling.kind is llama3; allowed: none, linear, yarn"),
         ("qwen3", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
-        ("qwen2", {"head_dim": 16}, "model.attention: n_heads * head_dim is 64; allowed: 32, as d_model"),
+        ("qwen2", {"head_dim": 16}, "model.attention: n_heads * head_dim is 64; allowed: d_model, 32"),
         ("gemma", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
         ("gemma2", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("gemma2", {"query_pre_attn_scalar": 16}, "model.attention.scale is 0.25; allowed: 0.288675"),
@@ -304,7 +304,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
 def test_what_llama_cpp_cannot_run_is_refused_by_name(
     case: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    attention = "sdpa" if "alibi" in change else "eager"  # the only one that falcon has for it
+    attention = "sdpa" if "alibi" in change else "eager"  # falcon supports alibi with sdpa only
     model = ours(Case(case, "changed", {**case_of(case).hf, **change}, attention=attention), tmp_path)
     with pytest.raises(UserError) as refused:
         save_gguf(model, tmp_path / "model.gguf", case)
@@ -315,12 +315,10 @@ def test_what_llama_cpp_cannot_run_is_refused_by_name(
 
 def test_a_family_that_llama_cpp_is_not_written_for(tmp_path: Path) -> None:
     model = ours(case_of("llama"), tmp_path)
-    with pytest.raises(
-        UserError, match=r"arcee: no family that archlab writes for llama\.cpp; allowed: llama, mistral, "
-    ):
+    with pytest.raises(UserError, match=r"archlab cannot write family arcee for llama\.cpp; allowed: llama, mistral, "):
         save_gguf(ours(Case("arcee", "tiny", SMALL), tmp_path / "other"), tmp_path / "model.gguf")
     (tmp_path / "model.gguf").touch()
-    with pytest.raises(UserError, match="exists; name a new file"):
+    with pytest.raises(UserError, match="already exists; name a new file"):
         save_gguf(model, tmp_path / "model.gguf")
 
 
@@ -335,10 +333,10 @@ def test_a_run_becomes_a_file_with_its_tokenizer(
     assert app.main(["train", *SHAPES[shape], *usual_scale, *TRAIN, data, "--out", str(run)]) == 0
     capsys.readouterr()
     assert app.main(["export", str(run), "--gguf", "--dtype", "bfloat16", "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [f"written as {shape}", str(out)]
-    assert "numbers of three digits and more" in said.err
-    assert ("gelu_tanh" in said.err) == (shape != "llama")
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"written as {shape}", str(out)]
+    assert "numbers of three or more digits" in printed.err
+    assert ("gelu_tanh" in printed.err) == (shape != "llama")
     found, tokenizer = numbers(GGUFReader(out)), Tokenizer.from_file(str(run / "tokenizer.json"))
     size = tokenizer.get_vocab_size()
     assert found["tokenizer.ggml.tokens"][:size] == [tokenizer.id_to_token(i) for i in range(size)]
@@ -372,10 +370,10 @@ GPT2_WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False)
         (split("[a-z]+"), False, None),
     ],
 )
-def test_a_published_tokenizer_goes_along_where_llama_cpp_cuts_alike(
+def test_a_published_tokenizer_is_written_if_llama_cpp_splits_words_in_the_same_way(
     pre_tokenizer: pre_tokenizers.PreTokenizer, whole_words: bool, name: str | None, tmp_path: Path
 ) -> None:
-    """Each of these was compared once with llama.cpp's own tokens of eleven texts."""
+    """Each of these was compared once with the tokens of llama.cpp itself for eleven texts."""
     folder = tmp_path / "hf"
     case = Case("llama", "text", {**SMALL, "vocab_size": 300, "bos_token_id": 0, "eos_token_id": [0, 1]})
     tiny_model(case).save_pretrained(folder)
@@ -392,8 +390,8 @@ def test_a_published_tokenizer_goes_along_where_llama_cpp_cuts_alike(
     assert found["tokenizer.ggml.model"] == ("none" if name is None else "gpt2")
     if name is None:
         assert notes == [
-            "tokenizer.json: no byte-level BPE whose words llama.cpp would cut alike; so the file has none, and "
-            "llama.cpp takes and gives numbers of tokens"
+            "tokenizer.json: not a byte-level BPE that llama.cpp can reproduce; the GGUF file has no tokenizer, so "
+            "llama.cpp reads and writes token ids"
         ]
     else:
         assert notes == []
@@ -402,8 +400,8 @@ def test_a_published_tokenizer_goes_along_where_llama_cpp_cuts_alike(
         assert found["tokenizer.ggml.add_bos_token"] is False
 
 
-def test_a_model_of_the_llamas_shape_is_no_exotic_family(tmp_path: Path) -> None:
-    """Other families say the same model with parts that they leave out; those that llama.cpp runs come first."""
+def test_a_model_like_llama_is_not_written_as_a_rare_family(tmp_path: Path) -> None:
+    """Other families can express the same model. Those that llama.cpp runs are tried first."""
     sizes = ["model.vocab_size=61", "model.d_model=32", "model.n_layers=2", "model.max_seq_len=64", "model.mlp.d_ff=48"]
     heads = "model.attention={n_heads: 4, n_kv_heads: 2, head_dim: 8}"
     for preset, name in (("qwen3-8b", "qwen3"), ("tiny-llama", "granite"), ("qwen2.5-7b", "qwen2")):
@@ -412,7 +410,7 @@ def test_a_model_of_the_llamas_shape_is_no_exotic_family(tmp_path: Path) -> None
 
 
 def odd(**changed: Any) -> Callable[[Path], None]:
-    """A change of a folder's config.json."""
+    """Return a function that changes a folder's config.json."""
 
     def change(folder: Path) -> None:
         file = folder / "config.json"
@@ -422,7 +420,7 @@ def odd(**changed: Any) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (
             lambda folder: (folder / "tokenizer_config.json").write_text("{}x"),
@@ -431,7 +429,7 @@ def odd(**changed: Any) -> Callable[[Path], None]:
         (lambda folder: (folder / "tokenizer_config.json").write_text('{"chat_template": 3}'), "chat_template is 3"),
         (
             lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff"),
-            r"chat_template\.jinja: not a text file",
+            r"chat_template\.jinja: not valid UTF-8",
         ),
         (lambda folder: (folder / "tokenizer.json").write_text("[1]"), r"tokenizer\.json: not a tokenizer\.json"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), r"tokenizer\.json: not a tokenizer\.json"),
@@ -442,18 +440,18 @@ def odd(**changed: Any) -> Callable[[Path], None]:
         (odd(pad_token_id=-1), None),
     ],
 )
-def test_an_odd_folder_is_told_and_leaves_no_file(
-    change: Callable[[Path], object], says: str | None, tmp_path: Path
+def test_an_invalid_folder_is_refused_and_leaves_no_file(
+    change: Callable[[Path], object], message: str | None, tmp_path: Path
 ) -> None:
     folder, out = tmp_path / "hf", tmp_path / "model.gguf"
     tiny_model(Case("llama", "text", {**SMALL, "vocab_size": 300})).save_pretrained(folder)
-    (folder / "generation_config.json").unlink()  # whose numbers go before those of config.json
+    (folder / "generation_config.json").unlink()  # its token ids have priority over those of config.json
     bpe.train(["the cat sat on the mat"] * 3, 280).save(str(folder / "tokenizer.json"))
     change(folder)
-    if says is None:
+    if message is None:
         export_gguf(folder, out)
         assert "tokenizer.ggml.padding_token_id" not in numbers(GGUFReader(out))
         return
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         export_gguf(folder, out)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["hf"]

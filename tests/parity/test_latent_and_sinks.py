@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3 and gpt-oss: their published files, in both spellings, at published lengths, in four bits."""
+"""DeepSeek V2, V3 and gpt-oss: published files in old and new format, at published lengths, and in four bits."""
 
 import json
 from pathlib import Path
@@ -86,32 +86,32 @@ def read(values: dict[str, Any]) -> ModelConfig:
     ("model_type", "total", "active"),
     [("deepseek_v2", 235.7e9, 21.4e9), ("deepseek_v3", 671.0e9, 37.5e9), ("gpt_oss", 20.9e9, 4.2e9)],
 )
-def test_published_files_have_as_many_parameters_as_their_reports_say(
+def test_published_files_have_the_number_of_parameters_of_their_reports(
     model_type: str, total: float, active: float
 ) -> None:
-    """236B and 21B, 671B and 37B, 21B and 3.6B; gpt-oss's report leaves the embedding out of those that are active."""
+    """The reports say 236B and 21B, 671B and 37B, 21B and 3.6B. That of gpt-oss does not count the embedding as active."""
     found = parameters(read(PUBLISHED[model_type]))
     assert found.total == pytest.approx(total, rel=1e-3)
     assert found.active == pytest.approx(active, rel=5e-3)
 
 
-def test_kimi_k2_is_read_as_the_family_that_it_is_of() -> None:
+def test_kimi_k2_is_read_as_deepseek_v3() -> None:
     assert read({**DEEPSEEK_V3, "model_type": "kimi_k2"}) == read(DEEPSEEK_V3)
 
 
 @pytest.mark.parametrize("model_type", PUBLISHED)
-def test_transformers_5_writes_the_published_config_and_we_do(model_type: str) -> None:
-    given = {
+def test_the_config_that_transformers_5_or_archlab_writes_is_the_published_one(model_type: str) -> None:
+    values = {
         key: value for key, value in PUBLISHED[model_type].items() if key not in ("model_type", "quantization_config")
     }
-    theirs = json.loads(transformers.CONFIG_MAPPING[model_type](**given).to_json_string())
+    theirs = json.loads(transformers.CONFIG_MAPPING[model_type](**values).to_json_string())
     ours = read(PUBLISHED[model_type])
     assert not differing(read(theirs), ours)
     assert not differing(read(find_family(model_type, "").hf_config(ours)), ours)
 
 
 @pytest.mark.parametrize("model_type", PUBLISHED)
-def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> None:
+def test_missing_keys_have_the_defaults_of_transformers(model_type: str) -> None:
     sparse: dict[str, Any] = {"vocab_size": 61, "hidden_size": 256, "num_hidden_layers": 5, "num_attention_heads": 128}
     sparse |= {"max_position_embeddings": 4096, "intermediate_size": 64}
     sparse |= {"num_experts_per_tok": 4} if model_type == "deepseek_v2" else {}
@@ -134,7 +134,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
         ("deepseek_v2", "topk_group", None),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
+def test_an_unsupported_value_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
     with pytest.raises(UserError, match=key):
         read({**PUBLISHED[model_type], key: value})
 
@@ -149,17 +149,17 @@ ROTATIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("model_type", PUBLISHED)
-def test_rotations_are_the_published_ones_up_to_the_longest_text(model_type: str) -> None:
-    """Of all pairs: those that YaRN keeps, those that it stretches, and those between."""
-    given = {
+def test_rotations_are_the_published_ones_up_to_the_longest_sequence(model_type: str) -> None:
+    """All pairs are compared: those that YaRN keeps, those that it stretches, and those between."""
+    values = {
         key: value for key, value in PUBLISHED[model_type].items() if key not in ("model_type", "quantization_config")
     }
     ours = layer_configs(read(PUBLISHED[model_type]))[0]
     assert isinstance(ours.position, Rope)
     assert isinstance(ours.position.scaling, Yarn)
-    longest = given["max_position_embeddings"]
+    longest = values["max_position_embeddings"]
     positions = torch.tensor([[0, 1, 4095, 4096, 4097, longest // 2, longest - 1]])
-    theirs = ROTATIONS[model_type](transformers.CONFIG_MAPPING[model_type](**given))(torch.zeros(1), positions)
+    theirs = ROTATIONS[model_type](transformers.CONFIG_MAPPING[model_type](**values))(torch.zeros(1), positions)
     cos, sin = (theirs.real, theirs.imag) if torch.is_tensor(theirs) else theirs
     found = rotation(ours.position, ours.attention.rotary_width, positions, positions[:, -1:] + 1, torch.float32)
     pairs = found.cos.shape[-1] // 2
@@ -170,7 +170,7 @@ def test_rotations_are_the_published_ones_up_to_the_longest_text(model_type: str
 
 @pytest.mark.parametrize("model_type", PUBLISHED)
 def test_logits_are_the_published_ones_beyond_the_original_length(model_type: str, tmp_path: Path) -> None:
-    """4,200 tokens under the published scaling of 4,096 tokens, and of gpt-oss the published window of 128."""
+    """There are 4,200 tokens, with the published scaling from 4,096 tokens on and gpt-oss's published window of 128."""
     case = next(case for case in CASES if case.model_type == model_type)
     hf = {**case.hf, "num_attention_heads": 2, "num_key_value_heads": 2 if "kv_lora_rank" in case.hf else 1}
     hf |= {"num_hidden_layers": 2, "max_position_embeddings": 8192}
@@ -182,7 +182,7 @@ def test_logits_are_the_published_ones_beyond_the_original_length(model_type: st
     tokens = torch.randint(3, 61, (1, 4200), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         wanted, found = theirs(tokens).logits, load_hf(tmp_path)(tokens)
-    # Where two scores of a router nearly tie, another expert is chosen, and what is made of that token differs.
+    # If two scores of a router are nearly equal, another expert may be chosen, which changes the token's logits.
     gaps = (found - wanted).abs().amax(-1)[0] / wanted.std()
     assert gaps.quantile(0.98) <= 1e-4
 
@@ -193,27 +193,27 @@ def test_logits_are_the_published_ones_beyond_the_original_length(model_type: st
 TEXT = torch.arange(3, 40)[None]
 
 
-def test_gpt_oss_in_four_bits_is_the_model_of_what_its_file_means(tmp_path: Path) -> None:
+def test_gpt_oss_in_four_bits_equals_the_model_of_its_dequantized_tensors(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.model_type == "gpt_oss")
     tiny_model(Case("gpt_oss", "four bits", {**case.hf, "intermediate_size": 64})).bfloat16().save_pretrained(tmp_path)
-    stored, meant = load_file(tmp_path / "model.safetensors"), dict[str, torch.Tensor]()
+    stored, dequantized = load_file(tmp_path / "model.safetensors"), dict[str, torch.Tensor]()
     generator = torch.Generator().manual_seed(0)
     for name in [name for name in stored if name.endswith(("gate_up_proj", "down_proj"))]:
         experts, n_in, n_out = stored.pop(name).shape
         blocks = torch.randint(0, 256, (experts, n_out, n_in // 32, 16), dtype=torch.uint8, generator=generator)
         scales = torch.randint(118, 125, (experts, n_out, n_in // 32), dtype=torch.uint8, generator=generator)
         stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        meant[name] = convert_moe_packed_tensors(blocks, scales)
+        dequantized[name] = convert_moe_packed_tensors(blocks, scales)
     save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}))
     assert check_hf(tmp_path) == []
     experts = (model := load_hf(tmp_path)).layers[1].get_submodule("mlp.experts")
-    both = meant["model.layers.1.mlp.experts.gate_up_proj"]
+    both = dequantized["model.layers.1.mlp.experts.gate_up_proj"]
     assert torch.equal(experts.get_parameter("gate"), both[..., 0::2].mT)
     assert torch.equal(experts.get_parameter("up"), both[..., 1::2].mT)
-    assert torch.equal(experts.get_parameter("down"), meant["model.layers.1.mlp.experts.down_proj"].mT)
-    # All else may be stored wide: config.json says what it becomes.
+    assert torch.equal(experts.get_parameter("down"), dequantized["model.layers.1.mlp.experts.down_proj"].mT)
+    # All other tensors may be stored in float32. config.json names the dtype to use.
     wide = {name: t if t.dtype == torch.uint8 else t.float() for name, t in stored.items()}
     save_file(wide, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with torch.no_grad():
@@ -221,7 +221,7 @@ def test_gpt_oss_in_four_bits_is_the_model_of_what_its_file_means(tmp_path: Path
 
 
 def test_sinks_are_read_in_every_layer(tmp_path: Path) -> None:
-    """A window's layers and the full ones: sliding ones are the first."""
+    """Layers alternate between a window and full attention. The first has a window."""
     model = read(GPT_OSS)
     attentions = [layer.attention for layer in layer_configs(model)]
     assert all(isinstance(a, MultiHead) and a.sinks for a in attentions)

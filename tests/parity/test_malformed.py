@@ -1,4 +1,4 @@
-"""A wrong value anywhere in a config.json is refused or changes nothing, and is never a traceback."""
+"""A wrong value anywhere in a config.json is refused or ignored, and never causes a traceback."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from tests.parity.cases import CASES
 
 MALFORMED = [0, -1, 1.5, 10**30, True, "x", "", [], [1], {}, {"a": 1}, None, math.nan, math.inf, [None], [[]]]
 FRACTIONS = {"beta_fast", "beta_slow"}
-"""Numbers that may have a fraction, though those of the good files have none."""
+"""Numbers that may have a fraction, although those of the valid files do not."""
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
 def test_malformed_values_are_refused_or_change_nothing(family: Family) -> None:
-    """Each key of a good config, also inside objects, made wrong in every way: never a traceback, never obeyed."""
+    """Each key of a valid config, including nested ones, gets each wrong value. None may be used or cause a traceback."""
     good = known_good(family)
     family.model_config(good, "good")
     harmless = NO_EFFECT | family.no_effect | OTHER_TOOLS
@@ -31,7 +31,7 @@ def test_malformed_values_are_refused_or_change_nothing(family: Family) -> None:
             try:
                 ours = family.model_config(with_value(good, path, value), "bad.json")
             except UserError as error:
-                assert "bad.json" in str(error)  # noqa: PT017 - a good value for one key is no error at all
+                assert "bad.json" in str(error)  # noqa: PT017 - some values are valid for some keys
                 refused += 1
                 continue
             like = 1.0 if path[-1] in FRACTIONS else at(good, path)
@@ -50,11 +50,11 @@ def test_malformed_values_are_refused_or_change_nothing(family: Family) -> None:
         ("llama", "rope_theta", -1),
     ],
 )  # fmt: skip
-def test_what_breaks_a_rule_is_named_by_its_key(model_type: str, key: str, value: int) -> None:
-    """Also in a kind of layer, and where several keys give one part of our config."""
+def test_an_invalid_value_is_named_by_its_key(model_type: str, key: str, value: int) -> None:
+    """This includes fields of a layer kind and parts of the config that several keys set."""
     family = FAMILIES[model_type]
     case = next(case for case in CASES if case.model_type == model_type)
-    case_values = {name: given for name, given in case.hf.items() if name != "rope_parameters"}
+    case_values = {name: hf_value for name, hf_value in case.hf.items() if name != "rope_parameters"}
     with pytest.raises(UserError) as caught:
         family.model_config({**case_values, key: value}, "bad.json")
     assert f"  {key}  " in str(caught.value)
@@ -85,8 +85,8 @@ def test_the_refusal_says_what_a_key_may_hold(model_type: str, change: dict[str,
     assert message in str(caught.value).splitlines()
 
 
-def test_whole_numbers_with_a_point_and_numbers_without_one_are_understood() -> None:
-    """JSON writers differ in them: 7.0 layers are seven, and a multiplier of 2 is 2.0."""
+def test_whole_numbers_with_and_without_a_decimal_point_are_understood() -> None:
+    """JSON writers differ: 7.0 layers are seven layers, and a multiplier of 2 is 2.0."""
     gemma, granite = FAMILIES["gemma2"], FAMILIES["granite"]
     scaled = gemma.model_config({**known_good(gemma), "query_pre_attn_scalar": 16.0}, "good.json")
     assert scaled.attention.scale == 0.25
@@ -99,7 +99,7 @@ def known_good(family: Family) -> dict[str, Any]:
 
 
 def paths(values: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The path of every key, also of those inside objects."""
+    """Return the path of every key, including keys of nested objects."""
     inside = [(key, *path) for key, value in values.items() if isinstance(value, dict) for path in paths(value)]
     return [*((key,) for key in values), *inside]
 
@@ -119,7 +119,7 @@ def without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def is_like(value: Any, good: Any) -> bool:
-    """Whether a value has the type of a good one, whose elements a list shares; null may be a value of its own."""
+    """Whether a value has the type of a valid one, lists included. null is accepted, because it may have a meaning."""
     if value is None:
         return True
     if isinstance(good, bool) or isinstance(value, bool):
@@ -133,7 +133,7 @@ def is_like(value: Any, good: Any) -> bool:
 
 
 def is_as_if_absent(family: Family, ours: ModelConfig, good: dict[str, Any], path: tuple[str, ...]) -> bool:
-    """Whether a config is that of the good file, or of the good file without the key."""
+    """Whether a config is that of the valid file with or without the key."""
     if not differing(ours, family.model_config(good, "good")):
         return True
     try:

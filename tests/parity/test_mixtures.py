@@ -1,4 +1,4 @@
-"""Files of mixtures of experts that transformers reads beside those it writes, and what such a family cannot say."""
+"""Mixtures of experts: layouts of files that transformers reads but does not write, and models that are refused."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def written(model_type: str, folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("model_type", MIXTURES)
 def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str, tmp_path: Path) -> None:
-    """As transformers holds them in memory, under the names that it has there."""
+    """The tensors have the layout and names of transformers in memory."""
     written(model_type, tmp_path)
     wanted = load_hf(tmp_path).state_dict()
     model = tiny_model(MIXTURES[model_type])
@@ -48,7 +48,7 @@ def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str
 
 
 @pytest.mark.parametrize("model_type", ["glm4_moe", "ernie4_5_moe", "minimax_m2", "qwen3_next"])
-def test_layers_that_predict_further_tokens_are_left_out(model_type: str, tmp_path: Path) -> None:
+def test_layers_for_multi_token_prediction_are_left_out(model_type: str, tmp_path: Path) -> None:
     tensors = written(model_type, tmp_path)
     n_layers = json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"]
     first = {name: t for name, t in tensors.items() if "layers.0." in name}
@@ -72,7 +72,7 @@ def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
     assert check_hf(tmp_path) == ["model.layers.1.mlp.experts.4.up_proj.weight  missing"]
 
 
-def test_a_correction_keeps_its_digits_in_a_rounded_model(tmp_path: Path) -> None:
+def test_a_correction_keeps_its_precision_in_bfloat16(tmp_path: Path) -> None:
     tensors = written("glm4_moe", tmp_path)
     theirs = [t for name, t in tensors.items() if name.endswith("e_score_correction_bias")]
     for model in (load_hf(tmp_path, torch.bfloat16), from_pretrained(tmp_path).to(torch.bfloat16)):
@@ -84,7 +84,7 @@ def test_a_correction_keeps_its_digits_in_a_rounded_model(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model_type", "key", "value", "said"),
+    ("model_type", "key", "value", "message"),
     [
         ("olmoe", "clip_qkv", 8.0, "clip_qkv is 8.0, which archlab cannot build; allowed: null"),
         ("ernie4_5_moe", "moe_norm_min", 0.5, "moe_norm_min is 0.5, which archlab cannot build; allowed: up to 1e-6"),
@@ -93,13 +93,15 @@ def test_a_correction_keeps_its_digits_in_a_rounded_model(tmp_path: Path) -> Non
         ("qwen2_moe", "decoder_sparse_step", 0, "decoder_sparse_step = 0"),
     ],
 )
-def test_what_cannot_be_built_is_said(model_type: str, key: str, value: object, said: str, tmp_path: Path) -> None:
+def test_an_unsupported_value_is_refused(
+    model_type: str, key: str, value: object, message: str, tmp_path: Path
+) -> None:
     written(model_type, tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
     with pytest.raises(UserError) as error:
         load_hf(tmp_path)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def tiny(*overrides: str) -> Decoder:
@@ -114,10 +116,8 @@ def tiny(*overrides: str) -> Decoder:
         ("glm4_moe", ["mlp.router={score: sigmoid, correction: {rate: 0.5}}"]),
     ],
 )
-def test_mixtures_that_are_the_exception_are_written_as_the_rule(
-    family: str, overrides: list[str], tmp_path: Path
-) -> None:
-    """A model whose layers are dense in common; families say it the other way round."""
+def test_mixtures_in_a_layer_kind_are_written_as_the_base(family: str, overrides: list[str], tmp_path: Path) -> None:
+    """The base config of the model has a dense MLP. In published files the mixture is the base."""
     mlp = "mlp={kind: moe, experts: 4, d_ff: 16}"
     norm = ["norm={cast: before_weight, eps: 1e-6}"]
     sparse = tiny(mlp, *norm, *overrides)
@@ -143,7 +143,7 @@ def test_mixtures_that_are_the_exception_are_written_as_the_rule(
         ("mlp={kind: moe, gated: false}", "mlp.gated"),
     ],
 )
-def test_what_mixtral_cannot_say_is_named(override: str, named: str, tmp_path: Path) -> None:
+def test_fields_that_mixtral_cannot_express_are_named(override: str, named: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="MixtralForCausalLM cannot express this model") as error:
         save_pretrained(tiny("norm.cast=before_weight", override), tmp_path / "hf", "mixtral")
     assert f"model.layers.*.{named}" in str(error.value).replace("layers.0.", "layers.*.")

@@ -1,4 +1,4 @@
-"""Weights in few bits: against numbers computed one by one in float64, and against transformers' own code."""
+"""Quantized weights, compared with numbers computed one by one in float64 and with transformers' own code."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf, load_hf
 from archlab.hf.quantization import BlockFP8, Method, method
-from archlab.hf.tensors import Dequantised, Tensors
+from archlab.hf.tensors import Dequantized, Tensors
 from tests.parity.cases import CASES
 from tests.parity.tiny import tiny_model
 
@@ -24,34 +24,34 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "we
 
 
 def drawn(*shape: int, low: int = 0, high: int = 256) -> Tensor:
-    """Random bytes, always the same."""
+    """Return random bytes, always the same for a shape."""
     return torch.randint(low, high, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def read(
     folder: Path, tensors: dict[str, Tensor], how: Method | None, dtype: torch.dtype = torch.bfloat16
-) -> Dequantised:
+) -> Dequantized:
     assert how is not None
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    found = Dequantised(Tensors(folder), how, dtype)
-    seen = Dequantised(Tensors(folder, shapes_only=True), how, dtype)
-    assert list(found) == list(seen)
+    found = Dequantized(Tensors(folder), how, dtype)
+    headers = Dequantized(Tensors(folder, shapes_only=True), how, dtype)
+    assert list(found) == list(headers)
     for name in found:
-        assert (found[name].shape, found[name].dtype) == (seen[name].shape, seen[name].dtype)
-        assert seen[name].is_meta
-        assert torch.equal(seen.content(name), found[name])
+        assert (found[name].shape, found[name].dtype) == (headers[name].shape, headers[name].dtype)
+        assert headers[name].is_meta
+        assert torch.equal(headers.content(name), found[name])
     return found
 
 
-def of_four_bits(bits: int) -> float:
-    """E2M1: a sign, two bits of exponent with bias 1, one of mantissa; below exponent 1 the leading one is missing."""
+def from_four_bits(bits: int) -> float:
+    """Decode E2M1: a sign, two bits of exponent with bias 1, one bit of mantissa. Exponent 0 is subnormal."""
     sign, exponent, mantissa = bits >> 3, bits >> 1 & 3, bits & 1
     size = 2.0 ** (exponent - 1) * (1 + mantissa / 2) if exponent else mantissa / 2
     return -size if sign else size
 
 
-def test_mxfp4_is_undone_exactly(tmp_path: Path) -> None:
-    """Every byte at every scale at which its numbers are finite."""
+def test_mxfp4_is_dequantized_exactly(tmp_path: Path) -> None:
+    """Test every byte with every scale that gives finite numbers."""
     blocks = torch.arange(256, dtype=torch.uint8).repeat(253 * 2).reshape(2, 253, 16, 16)
     scales = torch.arange(253, dtype=torch.uint8)[None, :, None].repeat(2, 1, 16)
     scales[1] = scales[1].flip(0)
@@ -62,7 +62,7 @@ def test_mxfp4_is_undone_exactly(tmp_path: Path) -> None:
     }
     found = read(tmp_path, stored, method({"quant_method": "mxfp4"}, ""))
     assert sorted(found) == ["experts.down_proj", "experts.down_proj_bias"]
-    halves = np.array([[of_four_bits(byte & 15), of_four_bits(byte >> 4)] for byte in range(256)])
+    halves = np.array([[from_four_bits(byte & 15), from_four_bits(byte >> 4)] for byte in range(256)])
     wanted = halves[blocks.numpy()].reshape(2, 253, 16, 32) * 2.0 ** (
         scales.numpy()[..., None].astype(np.float64) - 127
     )
@@ -75,7 +75,7 @@ def test_mxfp4_is_undone_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "block"), [((256, 384), (128, 128)), ((300, 200), (128, 128)), ((5, 3), (128, 128)), ((12, 20), (3, 20))]
 )
-def test_fp8_is_undone_block_by_block_up_to_ragged_edges(
+def test_fp8_is_dequantized_block_by_block_up_to_ragged_edges(
     shape: tuple[int, int], block: tuple[int, int], scale: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     rows, columns = shape
@@ -94,31 +94,31 @@ def test_fp8_is_undone_block_by_block_up_to_ragged_edges(
     found = read(tmp_path, stored, BlockFP8(weight_block_size=block), dtype)
     assert sorted(found) == ["a.bias", "a.weight", "b.weight"]
     factors = 2.0 ** (scales.double() - 127) if scale == "bytes" else scales.double()
-    of_row, of_column = (torch.arange(n) // size for n, size in zip(shape, block, strict=True))
-    wanted = bits.double() * factors[of_row][:, of_column]
+    block_rows, block_columns = (torch.arange(n) // size for n, size in zip(shape, block, strict=True))
+    wanted = bits.double() * factors[block_rows][:, block_columns]
     assert torch.equal(found["a.weight"], wanted.float().to(dtype))
-    if rows % block[0] == columns % block[1] == 0:  # transformers knows no other
+    if rows % block[0] == columns % block[1] == 0:  # transformers supports whole blocks only
         theirs = Fp8Dequantize(None)._dequantize_one(bits, scales, output_dtype=dtype)
         assert torch.equal(found["a.weight"], theirs)
 
 
-def quantised(folder: Path, **how: Any) -> dict[str, Tensor]:
-    """A tiny Qwen 3 whose matrices in the layers are stored in blocks of FP8; returns what the file means."""
+def quantized(folder: Path, **how: Any) -> dict[str, Tensor]:
+    """Save a tiny Qwen 3 whose layer matrices are stored as FP8 in blocks. Return the dequantized tensors."""
     model = tiny_model(next(case for case in CASES if case.model_type == "qwen3"))
     model.bfloat16().save_pretrained(folder)
-    stored, meant = load_file(folder / "model.safetensors"), dict[str, Tensor]()
+    stored, dequantized = load_file(folder / "model.safetensors"), dict[str, Tensor]()
     for name, tensor in list(stored.items()):
         if name.endswith("proj.weight"):
             grid = [-(-n // size) for n, size in zip(tensor.shape, FP8["weight_block_size"], strict=True)]
             scales = 0.5 + torch.rand(grid, generator=torch.Generator().manual_seed(len(name)))
             stored[name], stored[f"{name}_scale_inv"] = tensor.to(torch.float8_e4m3fn), scales
             whole = scales.repeat_interleave(7, 0).repeat_interleave(10, 1)[: tensor.shape[0], : tensor.shape[1]]
-            meant[name] = (stored[name].float() * whole).bfloat16()
+            dequantized[name] = (stored[name].float() * whole).bfloat16()
         else:
-            meant[name] = tensor
+            dequantized[name] = tensor
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     change(folder, quantization_config={**FP8, **how})
-    return meant
+    return dequantized
 
 
 def change(folder: Path, **values: Any) -> None:
@@ -126,10 +126,10 @@ def change(folder: Path, **values: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def test_a_model_in_fp8_is_the_model_of_what_its_file_means(tmp_path: Path) -> None:
-    meant = quantised(tmp_path / "few")
+def test_a_model_in_fp8_equals_the_model_of_its_dequantized_tensors(tmp_path: Path) -> None:
+    dequantized = quantized(tmp_path / "few")
     shutil.copytree(tmp_path / "few", tmp_path / "plain")
-    save_file(meant, tmp_path / "plain" / "model.safetensors")
+    save_file(dequantized, tmp_path / "plain" / "model.safetensors")
     change(tmp_path / "plain", quantization_config=None)
     few, plain = load_hf(tmp_path / "few"), load_hf(tmp_path / "plain")
     assert check_hf(tmp_path / "few") == []
@@ -139,23 +139,23 @@ def test_a_model_in_fp8_is_the_model_of_what_its_file_means(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
-        ({"quant_method": "gptq", "bits": 4}, "quantization_config says 'gptq'; allowed: quant_method mxfp4 or fp8"),
-        ({"bits": 4}, "quantization_config says {'bits': 4}; allowed: quant_method mxfp4 or fp8"),
-        ("fp8", "quantization_config says 'fp8'; allowed: quant_method mxfp4 or fp8"),
+        ({"quant_method": "gptq", "bits": 4}, "quantization_config is 'gptq'; allowed: quant_method mxfp4 or fp8"),
+        ({"bits": 4}, "quantization_config is {'bits': 4}; allowed: quant_method mxfp4 or fp8"),
+        ("fp8", "quantization_config is 'fp8'; allowed: quant_method mxfp4 or fp8"),
         ({**FP8, "activation_scheme": "static"}, "activation_scheme  'static'; allowed: dynamic"),
         ({**FP8, "weight_block_size": None}, "weight_block_size  null; allowed: a list"),
         ({**FP8, "weight_block_size": [8, 10]}, "proj.weight_scale_inv: float8_e4m3fn"),
         ({**FP8, "expert_dtype": "fp4"}, "expert_dtype  'fp4'; did you mean fp8?"),
         ({**FP8, "zero_point": True}, "zero_point  unknown; allowed: quant_method"),
-        (None, "has format float8_e4m3fn; allowed: float32"),
+        (None, "has dtype float8_e4m3fn; allowed: float32"),
     ],
 )
-def test_what_cannot_be_undone_is_refused_by_name(how: Any, said: str, tmp_path: Path) -> None:
-    quantised(tmp_path)
+def test_an_unsupported_quantization_is_refused_by_name(how: Any, message: str, tmp_path: Path) -> None:
+    quantized(tmp_path)
     change(tmp_path, quantization_config=how)
     with pytest.raises(UserError) as caught:
         load_hf(tmp_path)
-    assert said in str(caught.value)
-    assert said in "\n".join(check_hf(tmp_path))
+    assert message in str(caught.value)
+    assert message in "\n".join(check_hf(tmp_path))

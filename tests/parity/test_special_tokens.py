@@ -1,4 +1,4 @@
-"""Special tokens, from whichever file names them, are those of transformers; data, eval and export use the same ones."""
+"""Special tokens are those of transformers, whichever file names them. Data, eval and export use the same tokens."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def byte_level(special: Sequence[str], put_first: str | None = None) -> Tokenize
 def write(
     folder: Path, tokenizer: Tokenizer, files: dict[str, Any], config: dict[str, Any] | None = None, std: float = 0.3
 ) -> Path:
-    """A Hugging Face folder; `config` None: without a model."""
+    """Write a Hugging Face folder. `config` None: without a model."""
     folder.mkdir(parents=True, exist_ok=True)
     if config is not None:
         model = tiny_model(Case("llama", "text", SIZES))
@@ -103,7 +103,9 @@ def text_file(folder: Path, documents: int = 40) -> Path:
 # --- which tokens there are -------------------------------------------------------------------------------
 
 NEXT = byte_level(["<s>", "</s>"]).get_vocab_size()
-NO_FLAG = {key: value for key, value in token("<s>").items() if key != "special"}  # so transformers writes this file
+NO_FLAG = {
+    key: value for key, value in token("<s>").items() if key != "special"
+}  # transformers writes this file without it
 MAP = {"bos_token": NO_FLAG, "eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]}
 DECODER = {"0": token("<s>"), "1": token("</s>"), str(NEXT): token("<|im_start|>"), str(NEXT + 1): token("<|im_end|>")}
 
@@ -138,20 +140,23 @@ def test_tokens_are_those_of_auto_tokenizer(put_first: str | None, files: dict[s
         assert codec.encode(text) == theirs(text).input_ids
     special = codec.special
     assert (special.bos, special.eos) == (theirs.bos_token_id, theirs.eos_token_id)
-    # How lm_eval's `hf` begins a text without context.
+    # lm_eval's `hf` model puts this token before a text without context.
     prefix = theirs.bos_token_id if theirs.bos_token_id is not None else theirs.eos_token_id
     assert special.first == (0 if prefix is None else prefix)
 
 
 def test_a_space_before_the_text_is_as_tokenizer_json_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """transformers follows one file or the other, by the tokenizer's class."""
-    for said, notes in ((False, 0), (True, 1)):
+    """transformers follows either file, depending on the tokenizer's class."""
+    for add_prefix_space, notes in ((False, 0), (True, 1)):
         folder = write(
-            tmp_path, byte_level(["<s>", "</s>"]), {"tokenizer_config": described(add_prefix_space=said)}, {}
+            tmp_path,
+            byte_level(["<s>", "</s>"]),
+            {"tokenizer_config": described(add_prefix_space=add_prefix_space)},
+            {},
         )
         assert load_codec(folder).encode("the") == AutoTokenizer.from_pretrained(folder)("the").input_ids
-        found = "add_prefix_space is true, and false in tokenizer.json, which is followed"
-        assert capsys.readouterr().err.count(found) == notes
+        note = "add_prefix_space is true, and false in tokenizer.json; archlab follows tokenizer.json"
+        assert capsys.readouterr().err.count(note) == notes
 
 
 def test_damaged_and_contradicting_files_are_refused(tmp_path: Path) -> None:
@@ -165,10 +170,10 @@ def test_damaged_and_contradicting_files_are_refused(tmp_path: Path) -> None:
     n = byte_level(["<s>"]).get_vocab_size()
     named = {name: f"{tmp_path / name}.json: " for name in ("tokenizer_config", "added_tokens", "generation_config")}
     found = refused(tokenizer_config=described(added_tokens_decoder={"400": token("<x>")}))
-    number = f"'<x>' is token 400, but {n} is the next number that tokenizer.json has free"
-    assert found == named["tokenizer_config"] + number
-    assert refused(added_tokens={"<x>": 400}).startswith(named["added_tokens"] + "'<x>' is token 400")
-    assert refused(added_tokens={"<x>": "x"}) == named["added_tokens"] + "'x' is not a token's number"
+    message = f"'<x>' has id 400, but the next free id of tokenizer.json is {n}"
+    assert found == named["tokenizer_config"] + message
+    assert refused(added_tokens={"<x>": 400}).startswith(named["added_tokens"] + "'<x>' has id 400")
+    assert refused(added_tokens={"<x>": "x"}) == named["added_tokens"] + "'x' is not a token id; allowed: an integer"
     assert "5 is not a token" in refused(tokenizer_config=described(added_tokens_decoder={"9": 5}))
     assert "added_tokens_decoder is []" in refused(tokenizer_config=described(added_tokens_decoder=[]))
     found = refused(special_tokens_map=[])
@@ -186,7 +191,7 @@ def test_damaged_and_contradicting_files_are_refused(tmp_path: Path) -> None:
 
 
 def generated(folder: Path, prompt: list[int]) -> tuple[list[int], list[int]]:
-    """What transformers and archlab write after a prompt."""
+    """Return the tokens that transformers and archlab generate after a prompt."""
     ids, model = torch.tensor([prompt]), AutoModelForCausalLM.from_pretrained(folder)
     theirs = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)[0, len(prompt) :].tolist()
     session = Session(archlab.from_pretrained(folder), ids, len(prompt) + 8)
@@ -208,7 +213,7 @@ def test_it_stops_where_transformers_does(config: Any, generation: Any, tmp_path
     end = free[2]
 
     def number(value: Any) -> Any:
-        return [number(each) for each in value] if isinstance(value, list) else end if value == "end" else value
+        return [number(item) for item in value] if isinstance(value, list) else end if value == "end" else value
 
     values = json.loads((folder / "config.json").read_text())
     if config != "free":
@@ -222,15 +227,15 @@ def test_it_stops_where_transformers_does(config: Any, generation: Any, tmp_path
     assert theirs == free[: free.index(end) + 1 if stops else len(free)]
 
 
-def test_an_end_that_the_model_cannot_write(tmp_path: Path) -> None:
+def test_an_end_token_outside_the_vocabulary(tmp_path: Path) -> None:
     folder = write(tmp_path, byte_level(["<s>", "</s>"]), {"generation_config": {"eos_token_id": 5000}}, {})
     model, codec = archlab.from_pretrained(folder), load_codec(folder)
     assert codec.special.ends == (AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id,)
     assert "".join(stream_text(model, codec, "the quick", 8))
 
 
-def test_without_an_end_in_the_models_files_the_tokenizers_own_ends_a_text(tmp_path: Path) -> None:
-    """transformers' `generate` would never stop; lm_eval's `hf` stops at it."""
+def test_without_an_end_in_the_models_files_the_tokenizers_eos_token_ends_a_text(tmp_path: Path) -> None:
+    """transformers' `generate` would never stop. lm_eval's `hf` model stops at the tokenizer's token."""
     tokenizer = byte_level(["<s>", "</s>"])
     assert complete_from(tokenizer, write(tmp_path, tokenizer, {"special_tokens_map": {"eos_token": "</s>"}})).ends == (
         1,
@@ -255,7 +260,7 @@ def test_a_gguf_file_names_them(tmp_path: Path) -> None:
     assert (found["bos_token_id"], found["eos_token_id"]) == (0, NEXT + 1)
     assert {found["eot_token_id"], found["eom_token_id"]} == {1, NEXT}
     assert (found["add_bos_token"], found["add_eos_token"]) == (True, False)
-    assert notes == ["texts also end at tokens 7, 8; the file has room for 3 ends"]
+    assert notes == ["texts also end at tokens 7, 8, but a GGUF file can name only 3 ends"]
 
 
 # --- the token that precedes a document -------------------------------------------------------------------
@@ -263,7 +268,7 @@ def test_a_gguf_file_names_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", FIVE_FAMILIES, ids=lambda names: names[0])
 def test_end_tokens_of_any_name(names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The files beside the tokenizer name them; if there are none, the first special token precedes documents."""
+    """Other files name these tokens. Without such files, the first special token precedes documents."""
     begin, end = names
     tokenizer, text = byte_level(["<unk>", *names]), str(text_file(tmp_path))
     beside = write(tmp_path / "hf", tokenizer, {"tokenizer_config": described(bos_token=begin, eos_token=end)}, {})
@@ -276,7 +281,7 @@ def test_end_tokens_of_any_name(names: tuple[str, str], tmp_path: Path, capsys: 
     for document in documents:
         assert document[1:].tolist() == theirs(theirs.decode(document[1:]), add_special_tokens=False).input_ids
     assert "note:" not in capsys.readouterr().err
-    # Made again with the data's own file, which has no other file beside it, it is the same.
+    # Data made with the tokenizer.json of the data folder, without any other file, is the same.
     again = prepare([text], tmp_path / "again", None, made.path / "tokenizer.json", 0.2)
     assert again.fingerprint == made.fingerprint
     tokenizer.save(str(tmp_path / "alone.json"))
@@ -299,7 +304,7 @@ def test_end_tokens_of_any_name(names: tuple[str, str], tmp_path: Path, capsys: 
     ],
     ids=range(8),
 )
-def test_the_begin_of_a_text_precedes_documents_or_else_its_end(
+def test_the_beginning_of_text_token_precedes_documents_otherwise_the_end_of_text_token(
     put_first: str | None, files: dict[str, Any], config: dict[str, Any], expected: str | None, tmp_path: Path
 ) -> None:
     folder = write(tmp_path, byte_level(["<s>", "</s>", "<x>"], put_first), files, config)
@@ -310,7 +315,7 @@ def test_the_begin_of_a_text_precedes_documents_or_else_its_end(
 
 
 def test_several_tokens_before_a_text(tmp_path: Path) -> None:
-    """Like GLM's [gMASK]<sop>."""
+    """An example is GLM's [gMASK]<sop>."""
     tokenizer = byte_level(["[gMASK]", "<sop>"])
     numbers = [("[gMASK]", 0), ("<sop>", 1)]
     tokenizer.post_processor = processors.TemplateProcessing(single="[gMASK] <sop> $A", special_tokens=numbers)
@@ -322,7 +327,7 @@ def test_several_tokens_before_a_text(tmp_path: Path) -> None:
 
 
 def imported(tmp_path: Path, put_first: str | None = LLAMA_3[0]) -> tuple[Path, Path]:
-    """A published folder with a begin and an end, and the run folder that begins with it."""
+    """Return a published folder with a bos and an eos token, and the run folder that imports it."""
     files = {"tokenizer_config": described(bos_token=LLAMA_3[0], eos_token=LLAMA_3[1])}
     folder = write(
         tmp_path / "hf", byte_level(LLAMA_3, put_first), files, {"bos_token_id": 0, "eos_token_id": 1}, std=0.1
@@ -337,7 +342,7 @@ def test_eval_puts_the_models_own_token_before_each_document(put_first: str | No
     folder, run = imported(tmp_path, put_first)
     theirs, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).double()
     data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, run, 0.2)
-    # One window holds all documents, each behind the token that begins a text.
+    # One window holds all documents. Each follows the token that begins a text.
     ids = np.fromfile(data.path / "fold-00-00000.bin", "<u2").astype(np.int64)
     length = min(len(ids) - 1, 120)
     nats = n_bytes = 0.0
@@ -355,23 +360,23 @@ def test_eval_puts_the_models_own_token_before_each_document(put_first: str | No
 
 def test_data_with_another_document_token_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, run = imported(tmp_path)
-    byte_level(LLAMA_3).save(str(tmp_path / "alone.json"))  # says nothing, so that a name in a list decides
+    byte_level(LLAMA_3).save(str(tmp_path / "alone.json"))  # no file names the tokens, so a list of usual names decides
     data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, tmp_path / "alone.json", 0.2)
     assert data.manifest.end_of_text == 1
     for command in (["eval", run], ["eval", folder], ["train", run, "--out", run]):
         arguments = [*command, f"data.path={data.path}", *SMALL_RUN]
         assert app.main([str(word) for word in arguments]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert "begins each document with <|end_of_text|>, and" in said
-        assert "begins a text with <|begin_of_text|>; make it with `archlab data --tokenizer" in said
+        message = " ".join(capsys.readouterr().err.split())
+        assert "begins each document with <|end_of_text|>, but" in message
+        assert "begins a text with <|begin_of_text|>; make it with `archlab data --tokenizer" in message
     byte_level([*LLAMA_3, "<x>"]).save(str(tmp_path / "other.json"))
     other = prepare([str(text_file(tmp_path))], tmp_path / "other", None, tmp_path / "other.json", 0.2)
-    with pytest.raises(UserError, match="has another tokenizer than"):
+    with pytest.raises(UserError, match="has a different tokenizer than"):
         score(str(run), (f"data.path={other.path}", *SMALL_RUN), 64)
 
 
 def test_a_trained_import_ends_where_a_document_begins(tmp_path: Path) -> None:
-    """After training, the model writes the next document's token at the end of one; so does its export."""
+    """After training, the model and its export end a document with the token that begins the next one."""
     folder, run = imported(tmp_path)
     assert load_codec(run).special.ends == load_codec(folder).special.ends == (1,)
     data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, run, 0.2)
@@ -386,7 +391,7 @@ def test_a_trained_import_ends_where_a_document_begins(tmp_path: Path) -> None:
     assert score(str(run), (f"data.path={data.path}",), 64).bits_per_byte
 
 
-# --- runs made here, and their export ---------------------------------------------------------------------
+# --- archlab's own runs and their export ------------------------------------------------------------------
 
 
 def trained(out: Path, data: str, *more: str) -> Path:
@@ -396,7 +401,7 @@ def trained(out: Path, data: str, *more: str) -> Path:
 
 
 def same_as_exported(run: Path, out: Path, document_token: int) -> None:
-    """Ids and text of the run are those of its export, in transformers and here; the GGUF file says the same."""
+    """Check that ids and texts of a run equal those of its export, in transformers and archlab, and in GGUF."""
     export_model(run, out)
     theirs, model = AutoTokenizer.from_pretrained(out), AutoModelForCausalLM.from_pretrained(out)
     ours = load_codec(run)
@@ -405,7 +410,7 @@ def same_as_exported(run: Path, out: Path, document_token: int) -> None:
     assert ours.special.ends == load_codec(out).special.ends == (model.generation_config.eos_token_id,)
     ids = theirs("the quick", return_tensors="pt").input_ids
     written = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
-    expected = theirs.decode(written, skip_special_tokens=True).rstrip("\ufffd")  # parts of characters
+    expected = theirs.decode(written, skip_special_tokens=True).rstrip("\ufffd")  # an incomplete character
     for folder in (run, out):
         loaded, codec = archlab.from_pretrained(folder), load_codec(folder)
         assert [
@@ -422,13 +427,13 @@ def test_an_exported_run_begins_texts_as_the_run_does(tmp_path: Path, monkeypatc
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     run = trained(tmp_path / "run", str(text_file(tmp_path, 200)))
     same_as_exported(run, tmp_path / "hf", 0)
-    # Nothing of our own tokenizers has changed, and the exported one is the same one.
+    # The run's own tokenizer has not changed, and the exported tokenizer is the same.
     assert json.loads((run / "tokenizer.json").read_text())["post_processor"] is None
     bpe.check_same(bpe.load(run), bpe.load(tmp_path / "hf"), "run", "hf")
 
 
 def test_a_run_with_a_published_tokenizer(tmp_path: Path) -> None:
-    names = FIVE_FAMILIES[3]  # has a colon, at which the library's own template would split it
+    names = FIVE_FAMILIES[3]  # has a colon, at which the library's template would split it
     files = {"tokenizer_config": described(bos_token=names[0], eos_token=names[1])}
     folder = write(tmp_path / "from", byte_level(["<unk>", *names]), files)
     data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, folder, 0.2)
@@ -438,7 +443,7 @@ def test_a_run_with_a_published_tokenizer(tmp_path: Path) -> None:
 
 
 def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a list of names decided, where the tokenizer itself begins a text with another token."""
+    """Older archlab used a list of names, even if the tokenizer itself begins a text with another token."""
     new, text = tmp_path / "new.json", str(text_file(tmp_path))
     byte_level(LLAMA_3, LLAMA_3[0]).save(str(new))
     with monkeypatch.context() as as_it_was:
@@ -457,12 +462,12 @@ def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch:
     assert score(str(run), (), 64).bits_per_byte == expected
     remade = prepare([text], tmp_path / "remade", None, new, 0.2)
     assert remade.manifest.end_of_text == 0
-    with pytest.raises(UserError, match=r"begins each document with <\|begin_of_text\|>, and"):
+    with pytest.raises(UserError, match=r"begins each document with <\|begin_of_text\|>, but"):
         score(str(run), (f"data.path={remade.path}",), 64)
-    with pytest.raises(UserError, match="already holds other data"):
+    with pytest.raises(UserError, match="already contains other data"):
         prepare([text], data.path, None, new, 0.2)
     both = {name: {"path": str(folder.path), "weight": 1} for name, folder in (("a", data), ("b", remade))}
-    with pytest.raises(UserError, match="begins documents with another token than a"):
+    with pytest.raises(UserError, match="begins documents with a different token than a"):
         open_training_data(DataConfig.model_validate({"mixture": both}), 320)
 
 

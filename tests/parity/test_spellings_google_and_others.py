@@ -1,4 +1,4 @@
-"""config.json of Gemma, Command R and others: published files and transformers 5 spell one model in two ways."""
+"""config.json of Gemma, Command R and others, in the format of older published files and of transformers 5."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def read(model_type: str, values: dict[str, Any]) -> ModelConfig:
 
 
 def older(values: dict[str, Any], case: Case) -> dict[str, Any]:
-    """As files were before transformers 5."""
+    """Return the values in the format of files before transformers 5."""
     out = {key: value for key, value in values.items() if key != "rope_parameters"}
     rope = dict(values["rope_parameters"])
     if case.model_type == "gemma3_text":
@@ -44,8 +44,8 @@ def older(values: dict[str, Any], case: Case) -> dict[str, Any]:
     if "partial_rotary_factor" in rope:
         out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     kind = rope.pop("rope_type")
-    said = "rope_type" if case.model_type == "gemma3_text" else "type"  # which transformers 5 ignores there
-    out["rope_scaling"] = None if kind == "default" else {said: kind, **rope}
+    key = "rope_type" if case.model_type == "gemma3_text" else "type"  # transformers 5 ignores `type` for Gemma 3
+    out["rope_scaling"] = None if kind == "default" else {key: kind, **rope}
     if "layer_types" in values and "layer_types" not in case.hf:
         del out["layer_types"]
         out["sliding_window_pattern"] = case.hf["sliding_window_pattern"]
@@ -53,23 +53,23 @@ def older(values: dict[str, Any], case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", MINE, ids=lambda case: f"{case.model_type}-{case.name}")
-def test_the_older_spelling_means_the_same(case: Case) -> None:
+def test_the_older_format_gives_the_same_model(case: Case) -> None:
     values = written_by_transformers(case.model_type, case.hf)
     assert read(case.model_type, older(values, case)) == read(case.model_type, values)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> None:
+def test_missing_keys_have_the_defaults_of_transformers(model_type: str) -> None:
     sparse = {
         "model_type": model_type, "vocab_size": 61, "hidden_size": 512, "intermediate_size": 48,
         "num_hidden_layers": 12, "num_attention_heads": 32, "max_position_embeddings": 64,
     }  # fmt: skip
     if model_type == "xglm":
         sparse["ffn_dim"] = sparse.pop("intermediate_size")
-    if model_type == "helium":  # of 20 heads of 128, which must fill the width
+    if model_type == "helium":  # its default of 20 heads of 128 must fill the width
         sparse |= {"hidden_size": 2560, "num_attention_heads": 20}
-    given = {key: value for key, value in sparse.items() if key != "model_type"}
-    assert not differing(read(model_type, sparse), read(model_type, written_by_transformers(model_type, given)))
+    arguments = {key: value for key, value in sparse.items() if key != "model_type"}
+    assert not differing(read(model_type, sparse), read(model_type, written_by_transformers(model_type, arguments)))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
         ("xglm", "add_cross_attention", True),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
+def test_an_unsupported_value_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
     base = dict(next(case.hf for case in CASES if case.model_type == model_type))
     assert read(model_type, base)
     with pytest.raises(UserError, match=key):

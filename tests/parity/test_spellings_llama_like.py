@@ -1,4 +1,4 @@
-"""config.json of Llama's relatives: published files and transformers 5 spell one model in two ways."""
+"""config.json of Llama-like families, in the format of older published files and of transformers 5."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}
 
 MINE = [
-    # OLMo 3's older files have one theta; two are further down.
+    # OLMo 3's older files have one theta. Files with two are tested below.
     *(case for case in CASES if case.model_type in FAMILIES and case.model_type != "olmo3"),
     Case("olmo3", "yarn", {
         **SMALL, "rope_parameters": {"sliding_attention": PLAIN, "full_attention": {**YARN, "rope_theta": 5e5}},
@@ -46,12 +46,14 @@ def read(model_type: str, values: dict[str, Any]) -> ModelConfig:
 
 
 def older(case: Case) -> dict[str, Any]:
-    """As files were before transformers 5."""
+    """Return the values in the format of files before transformers 5."""
     out = written_by_transformers(case.model_type, case.hf)
     rope = out.pop("rope_parameters")
     rope = dict(rope.get("full_attention", rope))
     out["rope_theta"] = rope.pop("rope_theta")
-    if (part := rope.pop("partial_rotary_factor", 1.0)) != 1.0 and "rotary_dim" not in out:  # which says it, too
+    if (
+        part := rope.pop("partial_rotary_factor", 1.0)
+    ) != 1.0 and "rotary_dim" not in out:  # `rotary_dim` says the same
         out["partial_rotary_factor"] = part
     kind = rope.pop("rope_type")
     if case.model_type == "phi3":
@@ -59,8 +61,8 @@ def older(case: Case) -> dict[str, Any]:
         if kind == "longrope":
             out["original_max_position_embeddings"] = rope.pop("original_max_position_embeddings")
             kind = "su"
-    said = "rope_type" if case.model_type == "olmo3" else "type"  # which transformers 5 ignores there
-    out["rope_scaling"] = None if kind == "default" else {said: kind, **rope}
+    key = "rope_type" if case.model_type == "olmo3" else "type"  # transformers 5 ignores `type` for OLMo 3
+    out["rope_scaling"] = None if kind == "default" else {key: kind, **rope}
     for derived in {"layer_types", "no_rope_layers"} - set(case.hf):
         out.pop(derived, None)
     if case.model_type in ("qwen2", "qwen3") and not out["use_sliding_window"]:
@@ -69,22 +71,22 @@ def older(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", MINE, ids=lambda case: f"{case.model_type}-{case.name}")
-def test_the_older_spelling_means_the_same(case: Case) -> None:
+def test_the_older_format_gives_the_same_model(case: Case) -> None:
     values = written_by_transformers(case.model_type, case.hf)
     assert "rope_parameters" in values
     assert read(case.model_type, older(case)) == read(case.model_type, values)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> None:
-    """32 heads, which every class's own number of key/value heads divides."""
+def test_missing_keys_have_the_defaults_of_transformers(model_type: str) -> None:
+    """There are 32 heads, which every class's default number of key/value heads divides."""
     sparse = {**SMALL, "hidden_size": 512, "num_attention_heads": 32, "num_hidden_layers": 4}
     sparse.pop("num_key_value_heads", None)
     whole = written_by_transformers(model_type, sparse)
     assert not differing(read(model_type, {"model_type": model_type, **sparse}), read(model_type, whole))
 
 
-def test_a_window_that_is_null_is_none_and_one_that_is_missing_is_the_default() -> None:
+def test_a_null_window_means_none_and_a_missing_window_means_the_default() -> None:
     values = written_by_transformers("mistral", {**SMALL, "sliding_window": None})
     assert read("mistral", values).attention.window is None
     del values["sliding_window"]
@@ -111,8 +113,8 @@ def test_hunyuan_alpha_enlarges_theta() -> None:
     ],
     ids=str,
 )
-def test_a_stretch_by_1_is_what_transformers_makes_of_it(scaling: dict[str, Any], tmp_path: Path) -> None:
-    """No scaling, unless it multiplies cos and sin, or has lists of factors."""
+def test_a_scaling_with_factor_1_is_the_same_as_in_transformers(scaling: dict[str, Any], tmp_path: Path) -> None:
+    """It means no scaling, unless it multiplies cos and sin or has lists of factors."""
     values = {**SMALL, "rope_scaling": {**scaling, "factor": 1.0}, "max_position_embeddings": 16}
     theirs = LlamaForCausalLM(LlamaConfig(**values)).eval()
     theirs.save_pretrained(tmp_path)
@@ -161,8 +163,8 @@ LFM2: dict[str, Any] = {
         ("mistral", {"_attn_implementation_autoset": True, "unsloth_fixed": True, "neftune_noise_alpha": 5}),
     ],
 )
-def test_keys_that_say_nothing_more_are_understood(model_type: str, more: dict[str, Any]) -> None:
-    """As they stand in published files; transformers' class reads none of them."""
+def test_redundant_keys_are_understood(model_type: str, more: dict[str, Any]) -> None:
+    """These keys are in published files, but transformers' class reads none of them."""
     values = written_by_transformers(model_type, next(case.hf for case in CASES if case.model_type == model_type))
     assert not set(more) & set(values)
     assert read(model_type, {**values, **more}) == read(model_type, values)
@@ -175,10 +177,10 @@ def test_keys_that_say_nothing_more_are_understood(model_type: str, more: dict[s
         ("falcon", "multi_query"),
     ],
 )  # fmt: skip
-def test_a_switch_that_is_null_is_off_though_one_that_is_missing_is_on(model_type: str, key: str) -> None:
-    """transformers keeps the null and asks `if`."""
+def test_a_null_switch_is_off_although_a_missing_one_is_on(model_type: str, key: str) -> None:
+    """transformers keeps the null, which counts as false in its `if`."""
     values = next(case.hf for case in CASES if case.model_type == model_type)
-    null, off, on = (written_by_transformers(model_type, {**values, key: said}) for said in (None, False, True))
+    null, off, on = (written_by_transformers(model_type, {**values, key: switch}) for switch in (None, False, True))
     missing = {name: value for name, value in on.items() if name != key}
     assert not transformers.CONFIG_MAPPING[model_type](**null).to_dict()[key]
     assert read(model_type, {**null, key: None}) == read(model_type, off) != read(model_type, missing)
@@ -215,13 +217,13 @@ SLIDES = ["sliding_attention"] * 3
         ("apertus", {"rope_theta": 1e4}, "rope_theta"),
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla"),
         ("granite", {"num_local_experts": 4}, "num_local_experts"),
-        # transformers' convolution of the mixer has hidden_act, too
+        # transformers uses hidden_act for the mixer's convolution as well
         ("qwen3_next", {"hidden_act": "gelu"}, "hidden_act"),
         ("qwen3_next", {"use_sliding_window": True}, "use_sliding_window"),
-        # read by no line of the published code
+        # not read by the published code
         ("qwen3_moe", {"use_sliding_window": True, "layer_types": ["full_attention"] * 3}, "layer_types"),
         ("qwen3_moe", {"layer_types": SLIDES}, "layer_types"),
-        # a window of 0, which transformers takes for one
+        # a window of 0, which transformers treats as a window
         ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 0}, "sliding_window"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 0, "max_window_layers": 0}, "sliding_window"),
         ("ernie4_5_moe", {"moe_use_aux_free": False}, "moe_use_aux_free"),
@@ -235,6 +237,6 @@ SLIDES = ["sliding_attention"] * 3
         ("lfm2", {"num_heads": 2}, "num_heads"),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_name(model_type: str, changes: dict[str, Any], named: str) -> None:
+def test_an_unsupported_value_is_refused_by_name(model_type: str, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=named):
         read(model_type, {**SMALL, **changes})

@@ -1,4 +1,4 @@
-"""Folders of GPT-2, GPT-NeoX, Falcon and their time, as they were published: other keys, names and buffers."""
+"""Folders of GPT-2, GPT-NeoX, Falcon and other old families as published, with other keys, names and buffers."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "openai-gpt": {"n_ctx": 64, "n_special": 0, "predict_special_tokens": True},
     "codegen": {"scale_attn_weights": True, "tokenizer_class": "GPT2Tokenizer"},
 }
-"""Keys that stand in published files and that transformers 5 does not write."""
+"""Keys of published files that transformers 5 does not write."""
 
 MINE = [case for case in CASES if case.model_type in PUBLISHED]
 EVERY_CASE = pytest.mark.parametrize("case", MINE, ids=lambda case: f"{case.model_type}-{case.name}")
@@ -46,7 +46,7 @@ def read(model_type: str, values: dict[str, Any]) -> ModelConfig:
 
 
 def older(values: dict[str, Any], model_type: str) -> dict[str, Any]:
-    """As files were before transformers 5."""
+    """Return the values in the format of files before transformers 5."""
     out = {**values, **PUBLISHED[model_type]}
     rope = dict(out.pop("rope_parameters", None) or {})
     if rope:
@@ -62,7 +62,7 @@ def older(values: dict[str, Any], model_type: str) -> dict[str, Any]:
 
 
 @EVERY_CASE
-def test_the_older_spelling_means_the_same(case: Case) -> None:
+def test_the_older_format_gives_the_same_model(case: Case) -> None:
     values = written_by_transformers(case.model_type, case.hf)
     assert read(case.model_type, older(values, case.model_type)) == read(case.model_type, values)
 
@@ -77,7 +77,7 @@ def test_the_names_that_all_configs_share_are_understood(case: Case) -> None:
 
 
 @pytest.mark.parametrize("model_type", list(PUBLISHED))
-def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> None:
+def test_missing_keys_have_the_defaults_of_transformers(model_type: str) -> None:
     known = {"vocab_size", "hidden_size", "d_model", "n_embd", "num_attention_heads", "n_heads", "n_head", "num_heads"}
     known |= {"num_hidden_layers", "n_layers", "n_layer", "num_layers", "intermediate_size", "n_positions"}
     own = set(written_by_transformers(model_type, {}))
@@ -103,7 +103,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
     ],
 )
 @pytest.mark.parametrize("bare", [True, False])
-def test_old_files_name_and_carry_other_tensors(
+def test_old_files_have_other_names_and_extra_tensors(
     model_type: str, prefix: str, buffers: tuple[str, ...], bare: bool, tmp_path: Path
 ) -> None:
     case = next(case for case in MINE if case.model_type == model_type)
@@ -126,7 +126,7 @@ def test_falcons_alibi_is_rounded_as_published_beyond_bfloat16s_whole_numbers(tm
         assert gap(load_hf(tmp_path)(tokens), model(tokens).logits) <= 1e-4
 
 
-def test_bloom_leaves_out_biases_where_both_keys_ask_for_slices() -> None:
+def test_bloom_with_both_keys_for_slices_is_refused() -> None:
     values = written_by_transformers("bloom", next(case.hf for case in MINE if case.model_type == "bloom"))
     assert read("bloom", {**values, "pretraining_tp": 2})
     assert read("bloom", {**values, "slow_but_exact": True})
@@ -164,7 +164,7 @@ def test_bloom_leaves_out_biases_where_both_keys_ask_for_slices() -> None:
         ("openai-gpt", "afn", "gelu_new"),
     ],
 )
-def test_what_cannot_be_built_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
+def test_an_unsupported_value_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
     case = next(case for case in MINE if case.model_type == model_type)
     values = written_by_transformers(model_type, case.hf)
     values.pop("rope_parameters", None)

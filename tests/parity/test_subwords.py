@@ -1,5 +1,7 @@
-"""Bits per byte with SentencePiece-style tokenizers, against transformers: log-probabilities of whole documents, divided
-by the bytes of their text."""
+"""Bits per byte with SentencePiece-style tokenizers, compared with transformers.
+
+The expected value is the log-probability of whole documents divided by the bytes of their text.
+"""
 
 import json
 import math
@@ -33,7 +35,7 @@ SHAPE = {
 
 
 def transformers_tokenizer(kind: str, file: Path) -> Any:
-    """The class of transformers whose tokenizer it is, built without our file if there is one."""
+    """Return the tokenizer of transformers' own class, built without our file if there is such a class."""
     if kind == "llama_5":
         vocab, merges = bpe_parts()
         return transformers.LlamaTokenizerFast(vocab=vocab, merges=merges)
@@ -46,7 +48,7 @@ def transformers_tokenizer(kind: str, file: Path) -> Any:
 
 
 def documents(kind: str) -> list[str]:
-    """Texts that the tokenizer keeps whole; some begin with what its added space could be mistaken for."""
+    """Return texts that the tokenizer reproduces. Some start with whitespace, which it must not mistake for its own space."""
     if kind == "t5":
         return [
             " ".join(
@@ -64,11 +66,11 @@ def documents(kind: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Folders of a model and of data for each kind, made once."""
-    found: dict[str, tuple[Path, Path]] = {}
+    """Return a function that makes the folders of a model and of data once for each kind."""
+    folders: dict[str, tuple[Path, Path]] = {}
 
     def make(kind: str) -> tuple[Path, Path]:
-        if kind not in found:
+        if kind not in folders:
             home = tmp_path_factory.mktemp(kind)
             torch.manual_seed(0)
             model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).eval()
@@ -90,8 +92,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 0.3,
             ]
             assert main([str(part) for part in command]) == 0
-            found[kind] = home / "hf", home / "data"
-        return found[kind]
+            folders[kind] = home / "hf", home / "data"
+        return folders[kind]
 
     return make
 
@@ -147,7 +149,7 @@ def test_a_published_model_is_scored_imported_and_trained_with_its_tokenizer(
 def test_a_run_writes_text_without_the_added_space(
     made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Trained from random values; after an empty prompt the first token's `▁` is no part of the text."""
+    """The `▁` of the first token after an empty prompt is not a part of the text."""
     _, data = made("llama_2")
     sizes = [f"model.vocab_size={VOCAB}", "model.d_model=32", "model.n_layers=1", "model.max_seq_len=64"]
     train = ["train", "tiny-llama", *sizes, *TRAIN, f"data.path={data}", "--out", str(tmp_path / "run")]

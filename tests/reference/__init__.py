@@ -1,1 +1,1 @@
-"""Components written out from their formulas in float64 NumPy, token by token: what the fast code is compared with."""
+"""Reference implementations in float64 NumPy, token by token from the formulas, to check the fast code against."""

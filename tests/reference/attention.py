@@ -1,8 +1,8 @@
-"""Attention written out in float64 NumPy, query by query and key by key: what the model's modules are held to.
+"""Attention in float64 NumPy, query by query and key by key: the reference for the model's modules.
 
-It knows no masks, no batches and no caches: a function says which key a query sees. Shapes: T tokens, D d_model, H query
-heads, C width of one query and key, V width of one value. Weights are [out, in], as torch's linear maps have them; their
-names are those of the modules' parameters.
+It has no masks, batches or caches. A function decides which keys a query sees. Shapes: T tokens, D d_model, H query
+heads, C width of one query and key, V width of one value. Weights are [out, in], as in torch's linear layers. They have
+the names of the modules' parameters.
 """
 
 import math
@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Weights = Mapping[str, Array]
 Sees = Callable[[int, int], bool]
-"""(position of the query, position of the key) -> whether it is seen."""
+"""(position of the query, position of the key) -> whether the query sees the key."""
 
 
 def causal(query: int, key: int) -> bool:
-    """Every key up to the query."""
+    """See every key up to the query."""
     return key <= query
 
 
 def within_window(window: int) -> Sees:
-    """The last `window` keys, the query's own included."""
+    """See the last `window` keys, including the query's own."""
     return lambda query, key: 0 <= query - key < window
 
 
 def within_chunk(size: int) -> Sees:
-    """Earlier keys of the query's own chunk (Llama 4)."""
+    """See earlier keys of the query's own chunk (Llama 4)."""
     return lambda query, key: key <= query and key // size == query // size
 
 
@@ -38,7 +38,7 @@ def within_chunk(size: int) -> Sees:
 
 @dataclass(frozen=True)
 class Yarn:
-    """Peng 2023, with DeepSeek's two multipliers."""
+    """YaRN (Peng 2023), with DeepSeek's two multipliers."""
 
     factor: float
     original: int
@@ -49,13 +49,13 @@ class Yarn:
     mscale_all_dim: float = 0.0
 
     def amplitude(self) -> float:
-        """The factor on cos and sin."""
+        """Factor on cos and sin."""
         if self.mscale and self.mscale_all_dim:
             return magnitude(self.factor, self.mscale) / magnitude(self.factor, self.mscale_all_dim)
         return magnitude(self.factor, 1.0)
 
     def frequency(self, pair: int, n: int, theta: float) -> float:
-        """Radians per token of one pair of n / 2."""
+        """Return the radians per token of pair number `pair` of the n / 2 pairs."""
 
         def boundary(turns: float) -> float:
             return n * math.log(self.original / (2 * math.pi * turns)) / (2 * math.log(theta))
@@ -70,13 +70,13 @@ class Yarn:
 
 
 def magnitude(factor: float, multiplier: float) -> float:
-    """DeepSeek's m(a) = 0.1 a ln(factor) + 1."""
+    """Return DeepSeek's m(a) = 0.1 a ln(factor) + 1."""
     return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Turns the first `n` numbers of a vector."""
+    """A rotation of the first `n` numbers of a vector."""
 
     n: int
     theta: float = 10000.0
@@ -84,7 +84,7 @@ class Rope:
     yarn: Yarn | None = None
 
     def __call__(self, vector: Array, position: int) -> Array:
-        """The vector at that position."""
+        """Return the vector rotated for this position."""
         out = vector.copy()
         for pair in range(self.n // 2):
             i, j = (2 * pair, 2 * pair + 1) if self.interleaved else (pair, pair + self.n // 2)
@@ -97,7 +97,7 @@ class Rope:
 
 
 def standing(vector: Array, position: int) -> Array:
-    """No rotation."""
+    """Return the vector without rotation."""
     return vector
 
 
@@ -106,14 +106,14 @@ Rotate = Callable[[Array, int], Array]
 
 @dataclass(frozen=True)
 class Temperature:
-    """Queries grow with their position (Nakanishi 2025; Llama 4)."""
+    """Factor on queries that grows with their position (Nakanishi 2025; Llama 4)."""
 
     beta: float
     length: int
     offset: int
 
     def __call__(self, position: int) -> float:
-        """The factor on the query at that position."""
+        """Return the factor on the query at this position."""
         return 1 + self.beta * math.log(1 + (position + self.offset) // self.length)
 
 
@@ -121,7 +121,8 @@ class Temperature:
 
 
 def attend(query_C: Array, keys: list[Array], values: list[Array], scale: float, sink: float | None = None) -> Array:
-    """The values of the keys that one query sees, weighted by softmax; a sink takes a share and gives nothing."""
+    """Return the softmax-weighted sum of the values that one query sees. A sink takes a share of the weight but adds no
+    value."""
     exponents = [scale * float(query_C @ key_C) for key_C in keys]
     with_sink = exponents if sink is None else [*exponents, sink]
     largest = max(with_sink)
@@ -131,13 +132,13 @@ def attend(query_C: Array, keys: list[Array], values: list[Array], scale: float,
 
 
 def linear(x: Array, weights: Weights, name: str) -> Array:
-    """W x + b, b where there is one."""
+    """Return W x + b, without b if there is no bias."""
     out = x @ weights[f"{name}.weight"].T
     return out + weights[f"{name}.bias"] if f"{name}.bias" in weights else out
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """x / sqrt(mean(x^2) + eps) * w."""
+    """Return x / sqrt(mean(x^2) + eps) * w."""
     return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
 
 
@@ -163,7 +164,7 @@ def multihead(
     gate: str | None = None,
     first: int = 0,
 ) -> Array:
-    """Multi-head attention over tokens at positions first, first + 1, ...; `gate` names what squashes the gate."""
+    """Multi-head attention over tokens at positions first, first + 1, ...; `gate` names the activation of the gate."""
     x_TD = np.asarray(x_TD, np.float64)
     T = len(x_TD)
     q_THC = linear(x_TD, weights, "q").reshape(T, n_heads, -1)
@@ -178,7 +179,9 @@ def multihead(
             sink = float(weights["sinks"][h]) if "sinks" in weights else None
             out_THV[t, h] = attend(query_C, keys, [v_TKV[s, group] for s in seen], scale, sink)
     if gate is not None:
-        out_THV = out_THV * GATES[gate](linear(x_TD, weights, "gate").reshape(T, n_heads, -1))  # of V, or of 1 per head
+        out_THV = out_THV * GATES[gate](
+            linear(x_TD, weights, "gate").reshape(T, n_heads, -1)
+        )  # V numbers per head, or 1
     return linear(out_THV.reshape(T, -1), weights, "out")
 
 

@@ -1,4 +1,4 @@
-"""What an SVG of ours shows, read from its text alone: boxes, wires, and what flows along them."""
+"""Read an SVG of archlab from its text alone: boxes, wires, and the values that flow along them."""
 
 import re
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from torch import Tensor
 
 SVG = "{http://www.w3.org/2000/svg}"
 NEAR = 0.25
-"""Pixels: coordinates are written with one digit."""
+"""Tolerance in pixels, because coordinates are written with one digit."""
 
 Point = tuple[float, float]
 
 
 class Rect(NamedTuple):
-    """A rectangle and what stands in it; y counts down."""
+    """A rectangle and the texts inside it; y counts down."""
 
     part: str
     x: float
@@ -26,7 +26,7 @@ class Rect(NamedTuple):
     width: float
     height: float
     texts: tuple[tuple[str, float, bool], ...] = ()
-    """(text, size, whether bold)."""
+    """(text, size, whether it is bold)."""
 
     @property
     def middle(self) -> float:
@@ -46,7 +46,7 @@ class Rect(NamedTuple):
 
 
 class Picture:
-    """The parsed diagram."""
+    """A parsed diagram."""
 
     def __init__(self, svg: str) -> None:
         root = ElementTree.fromstring(svg)
@@ -58,9 +58,9 @@ class Picture:
         self.cells = [(_rect(r, r.attrib["data-part"]), c.split()[-1]) for r, c in rects if c.startswith("cell")]
         self.wires = [_points(p.attrib["d"]) for p in root.iter(f"{SVG}path") if "wire" in p.attrib.get("class", "")]
         circles = [(g.attrib["class"], g[0].attrib) for g in root.iter(f"{SVG}g") if g[0].tag == f"{SVG}circle"]
-        centres = [(kind, (float(c["cx"]), float(c["cy"]))) for kind, c in circles]
-        self.pluses = [centre for kind, centre in centres if kind == "plus"]
-        self.products = [centre for kind, centre in centres if kind == "times"]
+        centers = [(kind, (float(c["cx"]), float(c["cy"]))) for kind, c in circles]
+        self.pluses = [center for kind, center in centers if kind == "plus"]
+        self.products = [center for kind, center in centers if kind == "times"]
         self.radius = float(circles[0][1]["r"]) if circles else 0
         self.labels = [t.text or "" for t in root.iter(f"{SVG}text") if t.attrib["class"].startswith("label")]
 
@@ -68,22 +68,24 @@ class Picture:
         return next((i for i, frame in enumerate(self.frames) if frame.holds(box)), None)
 
     def computed(self, tokens: Tensor, apply: Callable[..., Tensor]) -> Tensor:
-        """What leaves at the top when every box is applied to all that flows into it, from left to right, and circles
-        add or multiply."""
+        """Return the output at the top of the diagram.
+
+        Each box is applied to the values on the wires into it, from left to right. Circles add or multiply.
+        """
         known = dict[Point, Tensor]()
 
         def at(point: Point) -> Tensor:
-            """What flows away from a point."""
+            """Return the value that leaves this point."""
             if point not in known:
                 known[point] = find(point)
             return known[point]
 
         def find(point: Point) -> Tensor:
-            for centre in (*self.pluses, *self.products):
-                if _distance(point, centre) < self.radius + NEAR:
-                    ends = [w for w in self.wires if _distance(w[-1], centre) < self.radius + NEAR]
+            for center in (*self.pluses, *self.products):
+                if _distance(point, center) < self.radius + NEAR:
+                    ends = [w for w in self.wires if _distance(w[-1], center) < self.radius + NEAR]
                     assert len(ends) > 1
-                    return reduce(mul if centre in self.products else add, (at(wire[0]) for wire in ends))
+                    return reduce(mul if center in self.products else add, (at(wire[0]) for wire in ends))
             for box in self.boxes:
                 on_side = abs(point[0] - box.x) < NEAR and box.y < point[1] < box.bottom
                 if on_side or (abs(point[1] - box.y) < NEAR and abs(point[0] - box.middle) < NEAR):
@@ -123,7 +125,7 @@ def _distance(a: Point, b: Point) -> float:
 
 
 def _is_on(point: Point, wire: list[Point]) -> bool:
-    """Whether it lies on the wire, its beginning left out."""
+    """Return whether the point is on the wire, but not at its start."""
     if _distance(point, wire[0]) < NEAR:
         return False
     return any(

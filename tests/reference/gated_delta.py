@@ -1,4 +1,5 @@
-"""The gated delta rule (Yang 2024), as a recurrence: S forgets, then k's value in S moves to v by the share beta."""
+"""The gated delta rule (Yang 2024) as a recurrence: S decays, then the value of k in S moves toward v by the share
+beta."""
 
 import numpy as np
 
@@ -7,7 +8,7 @@ from tests.reference.short_conv import Array, Params, causal_conv, linear
 
 
 def unit(x: Array) -> Array:
-    """Over its length."""
+    """Return x divided by its length."""
     return x / np.sqrt(np.sum(x**2) + 1e-6)
 
 
@@ -22,7 +23,7 @@ def gated_delta(
     negative_eigenvalues: bool,
     norm_eps: float,
 ) -> Array:
-    """[T, D] -> [T, D] of one text."""
+    """Map one sequence: [T, D] -> [T, D]."""
     Hk, Hv, K, V = n_key_heads, n_value_heads, key_dim, value_dim
     qkv_TC = np.stack([np.concatenate([linear(params, name, u) for name in ("q", "k", "v")]) for u in u_TD])
     qkv_TC = silu(causal_conv(params, qkv_TC))

@@ -1,4 +1,4 @@
-"""Mamba 2's mixer (Dao & Gu 2024), as a recurrence: S <- exp(dt A) S + dt x B^T, y = S C + D x in every head."""
+"""Mamba 2's mixer (Dao & Gu 2024) as a recurrence in every head: S <- exp(dt A) S + dt x B^T, y = S C + D x."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ from tests.reference.short_conv import Array, Params, causal_conv, linear
 
 
 def silu(x: Array) -> Array:
-    """x sigmoid(x)."""
+    """Return x sigmoid(x)."""
     return x / (1 + np.exp(-x))
 
 
 def softplus(x: Array) -> Array:
-    """ln(1 + e^x)."""
+    """Return ln(1 + e^x)."""
     return np.logaddexp(0, x)
 
 
 def group_rms(x: Array, groups: int, eps: float) -> Array:
-    """Each of the groups of neighbouring features over its root mean square."""
+    """Divide each group of adjacent features by its root mean square."""
     out = np.empty_like(x)
     width = len(x) // groups
     for g in range(groups):
@@ -38,7 +38,7 @@ def mamba2(
     dt_min: float,
     dt_max: float,
 ) -> Array:
-    """[T, D] -> [T, D] of one text; `gate` stands before the norm, after it, or alone."""
+    """Map one sequence: [T, D] -> [T, D]. `gate` is applied before the norm, after it, or without a norm."""
     H, P, N, G = n_heads, head_dim, d_state, n_groups
     xBC_TC = np.stack([np.concatenate([linear(params, name, u) for name in ("x", "B", "C")]) for u in u_TD])
     xBC_TC = silu(causal_conv(params, xBC_TC))

@@ -1,8 +1,8 @@
-"""A mixture of experts written out in float64 NumPy: token by token, expert by expert, no batching.
+"""A mixture of experts in float64 NumPy: token by token and expert by expert, without batches.
 
-The formulas are those of the papers and of the published code: softmax over all experts or a sigmoid each (Shazeer 2017,
-DeepSeek-V3 2024), a correction that decides only who is chosen, groups of experts, weights normalised and multiplied,
-shared experts, and gpt-oss's clamp and offset.
+The formulas are those of the papers and of the published code. Scores are a softmax over all experts or a sigmoid of
+each (Shazeer 2017, DeepSeek-V3 2024). A correction only affects which experts are chosen. Experts may be in groups.
+Weights are normalized and multiplied by a factor. There may be shared experts, and gpt-oss's clamp and offset.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,21 +22,21 @@ ACTIVATIONS: dict[str, Callable[[ndarray], ndarray]] = {
 
 @dataclass(frozen=True)
 class Choices:
-    """All that is asked of the mixture."""
+    """The settings of the mixture."""
 
     active: int
     score: str = "softmax"
     normalise: bool = True
     factor: float = 1.0
     groups: tuple[int, int, str] | None = None
-    """(number of groups, how many are kept, their score: max or top2)."""
+    """(number of groups, number of groups kept, score of a group: max or top2)."""
     activation: str = "silu"
     clamp: float | None = None
     up_offset: float = 0.0
 
 
 def scores(z: ndarray, how: str) -> ndarray:
-    """Of one token's logits."""
+    """Return the scores from the logits of one token."""
     if how == "sigmoid":
         return 1 / (1 + np.exp(-z))
     p = np.exp(z - z.max())
@@ -44,7 +44,7 @@ def scores(z: ndarray, how: str) -> ndarray:
 
 
 def chosen_experts(s: ndarray, correction: ndarray | None, choices: Choices) -> list[int]:
-    """Who is chosen by the corrected scores, the best first."""
+    """Return the experts with the highest corrected scores, the best first."""
     corrected = [float(value) for value in (s if correction is None else s + correction)]
     allowed = set(range(len(s)))
     if choices.groups is not None:
@@ -59,7 +59,7 @@ def chosen_experts(s: ndarray, correction: ndarray | None, choices: Choices) -> 
 
 
 def route(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> dict[int, float]:
-    """Expert -> its weight, for one token [D]."""
+    """Return expert -> weight for one token [D]."""
     z = weights["router.weight"] @ x + weights.get("router.bias", 0.0)
     s = scores(z, choices.score)
     chosen = chosen_experts(s, weights.get("router.correction"), choices)
@@ -68,7 +68,7 @@ def route(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> dict[
 
 
 def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
-    """One MLP on one token [D]: `up`, `down`, perhaps `gate`, and their biases."""
+    """Apply one MLP to one token [D]. Its weights are `up`, `down`, optionally `gate`, and their biases."""
     act, limit = ACTIVATIONS[choices.activation], choices.clamp
     up = weights["up"] @ x + weights.get("up_bias", 0.0)
     if "gate" in weights:
@@ -82,7 +82,7 @@ def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndar
 
 
 def mixture(x_TD: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
-    """[T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate."""
+    """Map [T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate."""
     parts = ("up", "gate", "down", "up_bias", "gate_bias", "down_bias")
     y_TD = np.zeros_like(x_TD)
     for t, x in enumerate(x_TD):
@@ -97,10 +97,10 @@ def mixture(x_TD: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> 
 
 
 def balance_loss(layers: list[tuple[ndarray, Mapping[str, ndarray]]], choices: Choices, *, pooled: bool) -> float:
-    """E * sum over experts of (share of tokens that chose e) * (mean score of e), the scores of a token summing to 1.
+    """Return E * sum over experts of (share of tokens that chose e) * (mean score of e).
 
-    `layers`: (tokens [T, D] without padding, weights). Pooled counts the tokens of all layers together; else it is the
-    mean over the layers of each one's own. It is `active` where the loads are equal.
+    The scores of a token sum to 1. `layers`: (tokens [T, D] without padding, weights). With `pooled`, the tokens of all
+    layers are counted together; otherwise the result is the mean over layers. With equal loads it equals `active`.
     """
     counts, means = [], []
     for x_TD, weights in layers:

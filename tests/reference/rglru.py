@@ -1,4 +1,4 @@
-"""The real-gated linear recurrent unit (De 2024: Griffin), as a recurrence; out = W_out (S * gelu(gate))."""
+"""The real-gated linear recurrent unit (De 2024: Griffin) as a recurrence; out = W_out (S * gelu(gate))."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from tests.reference.short_conv import Array, Params, causal_conv, linear
 
 
 def gelu_tanh(x: Array) -> Array:
-    """GELU's approximation by tanh."""
+    """Return GELU's approximation by tanh."""
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
 def block_gate(params: Params, name: str, u_W: Array) -> Array:
-    """sigmoid(W u + b), W one block after the other along the diagonal."""
+    """Return sigmoid(W u + b) for a block-diagonal W."""
     blocks, out = params[f"{name}.weight"], []
     for h, block in enumerate(blocks):
         out.append(block @ u_W[h * len(block) : (h + 1) * len(block)])
@@ -20,7 +20,7 @@ def block_gate(params: Params, name: str, u_W: Array) -> Array:
 
 
 def rglru(params: Params, x_TD: Array) -> Array:
-    """[T, D] -> [T, D] of one text."""
+    """Map one sequence: [T, D] -> [T, D]."""
     u_TW = causal_conv(params, np.stack([linear(params, "x", x) for x in x_TD]))
     out_TD, S_W = [], None
     for x, u in zip(x_TD, u_TW, strict=True):

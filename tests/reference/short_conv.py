@@ -1,4 +1,5 @@
-"""Gated short convolution, the mixer of LFM2: out = W_out (C * conv(B * x)), with [B | C | x] read from the input."""
+"""Gated short convolution, the mixer of LFM2: out = W_out (C * conv(B * x)), with [B | C | x] projected from
+the input."""
 
 import numpy as np
 
@@ -7,13 +8,16 @@ Params = dict[str, Array]
 
 
 def linear(params: Params, name: str, x: Array) -> Array:
-    """W x, plus the bias where there is one."""
+    """Return W x + b, without b if there is no bias."""
     y = params[f"{name}.weight"] @ x
     return y + params[f"{name}.bias"] if f"{name}.bias" in params else y
 
 
 def causal_conv(params: Params, x_TC: Array) -> Array:
-    """y_t = sum over j of w_j x_{t-K+1+j}, plus the bias where there is one; each channel by itself, zeros before."""
+    """Return y_t = sum over j of w_j x_{t-K+1+j}, plus the bias if there is one.
+
+    Channels are independent. Inputs before the start are zeros.
+    """
     weight_C1K = params["conv.weight"]
     taps = weight_C1K.shape[-1]
     y_TC = np.zeros_like(x_TC)
@@ -28,7 +32,7 @@ def causal_conv(params: Params, x_TC: Array) -> Array:
 
 
 def short_conv(params: Params, u_TD: Array) -> Array:
-    """[T, D] -> [T, D] of one text."""
+    """Map one sequence: [T, D] -> [T, D]."""
     before_TD = np.stack([linear(params, "input_gate", u) * linear(params, "x", u) for u in u_TD])
     mixed_TD = causal_conv(params, before_TD)
     gates_TD = np.stack([linear(params, "output_gate", u) for u in u_TD])

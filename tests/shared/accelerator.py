@@ -1,6 +1,6 @@
-"""A device that is not there: CPU tensors that say they are on `cuda`, and refuse to meet tensors that are not.
+"""A fake CUDA device: CPU tensors that claim to be on `cuda` and refuse operations with tensors on the CPU.
 
-For the one thing that a machine without a GPU can show of code for one: that nothing is left behind on the CPU.
+Without a GPU it can show one thing: code for a GPU leaves nothing behind on the CPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from torch.utils._pytree import tree_flatten, tree_map
 CUDA = torch.device("cuda", 0)
 
 
-class There(Tensor):
-    """A tensor of the device; `content` is what it holds."""
+class FakeCuda(Tensor):
+    """A tensor on the fake device; `content` is the CPU tensor with its values."""
 
     content: Tensor
 
     @staticmethod
-    def __new__(cls, content: Tensor) -> "There":
+    def __new__(cls, content: Tensor) -> "FakeCuda":
         bare = torch.empty_strided(content.shape, content.stride(), dtype=content.dtype, device="meta")
         self = Tensor._make_subclass(cls, bare, False, dispatch_device=True, device_for_backend_keys=bare.device)
         self.content = content
@@ -51,7 +51,7 @@ class There(Tensor):
 
 
 class Numbered(TorchFunctionMode):
-    """`cuda` is `cuda:0`, without a driver that is asked for the device in use."""
+    """Turn the device `cuda` into `cuda:0` without asking a driver for the current device."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
@@ -64,12 +64,12 @@ def numbered(x: Any) -> Any:
 
 
 class Accelerator(TorchDispatchMode):
-    """Within it `cuda` exists, for tensors that are made there or moved there, and for models."""
+    """A context in which `cuda` exists for new tensors, moved tensors and models."""
 
     def __enter__(self) -> "Accelerator":
-        # As torch's own FakeTensorMode does it.
+        # torch's own FakeTensorMode does the same.
         torch._C._ensureCUDADeviceGuardSet()
-        self.lifted, self.initialise = torch._C._only_lift_cpu_tensors(), torch.cuda._lazy_init
+        self.lifted, self.lazy_init = torch._C._only_lift_cpu_tensors(), torch.cuda._lazy_init
         torch._C._set_only_lift_cpu_tensors(True)
         torch.cuda._lazy_init = lambda: None
         torch.__future__.set_overwrite_module_params_on_conversion(True)
@@ -81,7 +81,7 @@ class Accelerator(TorchDispatchMode):
         super().__exit__(*raised)
         self.numbered.__exit__(*raised)
         torch._C._set_only_lift_cpu_tensors(self.lifted)
-        torch.cuda._lazy_init = self.initialise
+        torch.cuda._lazy_init = self.lazy_init
         torch.__future__.set_overwrite_module_params_on_conversion(False)
 
     def __torch_dispatch__(
@@ -91,24 +91,24 @@ class Accelerator(TorchDispatchMode):
 
 
 def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The operation on what the tensors hold; RuntimeError where it mixes devices."""
+    """Run an operation on the contents of its tensors. Raise RuntimeError if it mixes devices."""
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-    is_there = any(isinstance(x, There) for x in tensors)
+    on_cuda = any(isinstance(x, FakeCuda) for x in tensors)
     moves = op in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
-    # As torch does it: a number may come along from the CPU, and an index.
-    strangers = [x for x in tensors if not isinstance(x, There) and x.ndim]
-    if is_there and strangers and not moves and "index" not in str(op):
-        raise RuntimeError(f"{op}: tensors on cuda and on the cpu: {[x.shape for x in strangers]}")
+    # torch allows numbers and indices on the CPU.
+    on_cpu = [x for x in tensors if not isinstance(x, FakeCuda) and x.ndim]
+    if on_cuda and on_cpu and not moves and "index" not in str(op):
+        raise RuntimeError(f"{op}: tensors on cuda and on the cpu: {[x.shape for x in on_cpu]}")
     if (wanted := kwargs.get("device")) is not None:
-        is_there = torch.device(wanted).type == "cuda"
+        on_cuda = torch.device(wanted).type == "cuda"
         kwargs["device"] = "cpu"
-    out = op(*tree_map(held, args), **tree_map(held, kwargs))
+    out = op(*tree_map(content_of, args), **tree_map(content_of, kwargs))
     if moves and op is torch.ops.aten.copy_.default:
         return args[0]
-    if is_there:
-        return tree_map(lambda x: There(x) if isinstance(x, Tensor) else x, out)
+    if on_cuda:
+        return tree_map(lambda x: FakeCuda(x) if isinstance(x, Tensor) else x, out)
     return out
 
 
-def held(x: Any) -> Any:
-    return x.content if isinstance(x, There) else x
+def content_of(x: Any) -> Any:
+    return x.content if isinstance(x, FakeCuda) else x

@@ -1,4 +1,4 @@
-"""A page, as tests read it."""
+"""Parse an HTML page for tests."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ LOADING = {"src", "href", "srcset", "data", "poster", "action", "background"}
 
 
 class Page(HTMLParser):
-    """The tags, the loaded addresses, those of links, and the text and data of a page."""
+    """The tags of a page, its resources, its links, its text and its data."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ USED = {
     "smooth.py": ["train.objective={kind: smooth, amount: 0.2}"],
     "reverse.py": ["data.task={kind: reverse, reversed: 4}"],
 }
-"""File of the document -> how the tiny config uses what it adds."""
+"""Name of a file in docs/plugins.md -> settings of the tiny config that use what the file adds."""
 
 
 def write(text: str, name: str = "own.py") -> Path:
@@ -33,7 +33,7 @@ def write(text: str, name: str = "own.py") -> Path:
 
 
 def written(*files: str) -> list[str]:
-    """Write files of the document and the tiny config that they are used in; return the arguments of a command."""
+    """Write files of the document and a tiny config that uses them. Return the arguments of a command."""
     for file in files:
         write(FILES[file], file)
     if not Path("tiny.yaml").exists():

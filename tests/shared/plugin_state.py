@@ -1,4 +1,4 @@
-"""What a process remembers of plug-ins, and how to forget it."""
+"""Clear what this process knows about plug-ins."""
 
 from archlab.config.core import plugins, registry, trust
 from archlab.errors import OWN_CODE

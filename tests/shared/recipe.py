@@ -1,4 +1,4 @@
-"""A page of docs/ that says how to add something to archlab, followed to the letter in a copy of the repository."""
+"""Follow a page of docs/ that shows how to add something to archlab, literally, in a copy of the repository."""
 
 import os
 import re
@@ -13,7 +13,7 @@ COPIED = ("src", "tests", "docs", "README.md", "CONTRIBUTING.md", "pyproject.tom
 
 
 class Recipe:
-    """A page, its files, its changes and its checks."""
+    """A page with its files, its changes and its checks."""
 
     def __init__(self, page: str) -> None:
         self.text = (ROOT / "docs" / page).read_text(encoding="utf-8")
@@ -21,11 +21,11 @@ class Recipe:
         """(language, text) of each block."""
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Yield (path, content) of each file that the page gives whole."""
-        yield from re.findall(r"`([\w/]+\.py)`, whole:\n\n```python\n(.*?)^```$", self.text, re.M | re.S)
+        """Yield (path, content) of each complete file on the page."""
+        yield from re.findall(r"`([\w/]+\.py)`, the complete file:\n\n```python\n(.*?)^```$", self.text, re.M | re.S)
 
     def additions(self) -> Iterator[tuple[str, str]]:
-        """Yield (path, text) of each text that goes to the end of a file."""
+        """Yield (path, text) of each text that the page appends to a file."""
         yield from re.findall(
             r"[Aa]dd\s+to\s+the\s+end\s+of\s+`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", self.text, re.M | re.S
         )
@@ -53,7 +53,7 @@ class Recipe:
 
 
 def apply(file: Path, hunk: str) -> str:
-    """Return the text of a file with the lines of a diff changed, which must stand in it once."""
+    """Return the text of `file` with a diff applied. The lines before the change must occur exactly once."""
     text, lines = file.read_text(), hunk.splitlines(keepends=True)
     before, after = ("".join(line[1:] for line in lines if line[0] in signs) for signs in (" -", " +"))
     assert text.count(before) == 1, f"{file}: {before}"
@@ -61,7 +61,7 @@ def apply(file: Path, hunk: str) -> str:
 
 
 def copy_of_repository(root: Path) -> Path:
-    """Copy what the checks read."""
+    """Copy everything that the checks read."""
     for name in COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -71,7 +71,7 @@ def copy_of_repository(root: Path) -> Path:
 
 
 def check_forgotten(path: str, command: str, test: str, copy: Path, tmp_path: Path) -> None:
-    """Put a file as it was into a copy that followed a page: the named test must fail."""
+    """Restore one original file in a copy that followed a page; the named test must fail."""
     forgotten = tmp_path / "forgotten"
     shutil.copytree(copy, forgotten)
     shutil.copy(ROOT / path, forgotten / path)
@@ -91,7 +91,7 @@ def run(command: str, root: Path) -> subprocess.CompletedProcess[str]:
 
 
 def check(command: str, root: Path) -> str:
-    """Run a line of a page's checks, which must pass, and return what it prints."""
+    """Run a line of a page's checks, which must pass, and return its output."""
     done = run(command, root)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout

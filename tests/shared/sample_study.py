@@ -1,4 +1,4 @@
-"""Studies as a runner would leave them, with invented but plausible numbers."""
+"""Invented but plausible studies in the form in which a runner leaves them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -66,7 +66,7 @@ def ladder() -> StudySummary:
 
 
 def diverging_ladder() -> StudySummary:
-    """Return the ladder in which one seed of RoPE and all seeds of the original block diverged."""
+    """Return a ladder in which one seed of RoPE and all seeds of the original block diverged."""
     return study(
         LADDER,
         seeds=[0, 1, 2],
@@ -76,18 +76,19 @@ def diverging_ladder() -> StudySummary:
 
 
 def pair() -> StudySummary:
-    """Return a study of two arms that no honest test can tell apart."""
+    """Return a study of two arms without a significant difference."""
     arms: Arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.601, {"model.mlp.activation": "gelu"})}
     return study(arms, seeds=[0, 1, 2, 3, 4], against="base")
 
 
 def many() -> StudySummary:
-    """Return a study of twelve arms with long names, one of them far from the others."""
+    """Return a study of twelve arms with long names; one arm is far from the others."""
     return study(LONG_NAMES, seeds=[0, 1, 2, 3, 4], against="base")
 
 
 def rich() -> StudySummary:
-    """Return a study of three arms and two tuned fields, with further outcomes of every kind; one outcome has no values."""
+    """Return a study of three arms and two tuned fields, with further outcomes of every kind. One outcome has no
+    values."""
     found = study({name: LONG_NAMES[name] for name in ("relu", "gelu", "identity")}, seeds=[0, 1, 2, 3], against="base")
     noise = np.random.default_rng(3)
     references = {arm.name: "relu" for arm in found.arms[1:]}

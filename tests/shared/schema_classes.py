@@ -1,4 +1,4 @@
-"""The config classes that a field may hold, read from its annotation."""
+"""Find the config classes that a field may hold, from its annotation."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
@@ -21,7 +21,10 @@ COMPONENTS: dict[str, type[Registered]] = {
 
 
 def classes_in(annotation: Any) -> list[type[BaseModel]]:
-    """Every config class in an annotation, however deep; of a section whose kinds are open, all of archlab's own."""
+    """Return every config class in an annotation, at any depth.
+
+    For a section with open kinds, return all of archlab's own kinds.
+    """
     if isinstance(annotation, type) and issubclass(annotation, Registered) and is_open(annotation):
         return [config for config in kinds(annotation).values() if not is_users(config)]
     own = [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
@@ -29,24 +32,24 @@ def classes_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def kind_names(field: FieldInfo) -> list[str]:
-    """The kinds that a field may name, if it holds the name of one."""
+    """Return the kinds that a field may name, if it holds the name of a kind."""
     return [kind for mark in field.metadata if isinstance(mark, KindName) for kind in _archlabs(mark.root)]
 
 
 def _archlabs(root: type[Registered]) -> list[str]:
-    """Without those of plug-ins that other tests have loaded."""
+    """Return the kinds without those of plug-ins that other tests have loaded."""
     return [kind for kind, config in kinds(root).items() if not is_users(config)]
 
 
 def without_a_row(configs: Iterable[Config], sections: Iterable[str] = COMPONENTS) -> set[str]:
-    """`section kind` of every registered kind of these sections that no layer of these configs has."""
+    """Return `section kind` for every registered kind of these sections that no layer of these configs uses."""
     found = {kind for config in configs for layer in distinct_layers(config.model) for kind in _kinds_in(layer)}
     known = {f"{section} {kind}" for section in sections for kind in _archlabs(COMPONENTS[section])}
     return known - found - {f"{section} none" for section in sections}
 
 
 def _kinds_in(value: Any) -> Iterator[str]:
-    """`section kind` of a value and of those inside it."""
+    """Yield `section kind` of a value and of the values inside it."""
     if isinstance(value, Registered):
         yield f"{value.section} {kind_of(type(value))}"
     if isinstance(value, BaseModel):

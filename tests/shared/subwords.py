@@ -1,4 +1,7 @@
-"""Tiny tokenizers that spell a text in other ways than ours: SentencePiece's kinds, and a space before each text."""
+"""Tiny tokenizers that spell text differently from archlab's own.
+
+They are SentencePiece's kinds, and tokenizers that put a space before each text.
+"""
 
 import json
 
@@ -16,11 +19,11 @@ TEXTS = [
     "x",
     "def f(x):\n    return [x] * 2\n\n\nprint(f('<x>'))\n",
 ]
-"""Texts that every tokenizer with bytes keeps whole."""
+"""Texts that every tokenizer with byte tokens encodes without loss."""
 
 
 def bpe_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges of a BPE that knows plain letters; all else is left to bytes."""
+    """Return the vocabulary and merges of a BPE of plain letters. Everything else is left to byte tokens."""
     trainer = trainers.BpeTrainer(
         vocab_size=340, special_tokens=[*SPECIAL, *BYTES], initial_alphabet=LETTERS, limit_alphabet=30,
         show_progress=False,
@@ -33,7 +36,7 @@ def bpe_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def unigram_parts(*more: str) -> list[tuple[str, float]]:
-    """Pieces and scores of a Unigram, with further pieces of the lowest score."""
+    """Return the pieces and scores of a Unigram; the pieces in `more` have the lowest score."""
     trainer = trainers.UnigramTrainer(
         vocab_size=80, special_tokens=SPECIAL, unk_token="<unk>", initial_alphabet=LETTERS, show_progress=False
     )
@@ -45,7 +48,7 @@ def unigram_parts(*more: str) -> list[tuple[str, float]]:
 
 
 def _with_bytes(prefix: bool) -> Tokenizer:
-    """BPE with bytes for what it does not know."""
+    """Return a BPE with byte tokens for unknown characters."""
     vocab, merges = bpe_parts()
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.add_special_tokens(SPECIAL)
@@ -55,21 +58,22 @@ def _with_bytes(prefix: bool) -> Tokenizer:
 
 
 def llama_2() -> Tokenizer:
-    """As the files of Llama 2 and Mistral 7B have it: the normalizer puts `▁` before a text."""
+    """Return a tokenizer like those of Llama 2 and Mistral 7B: the normalizer puts `▁` before each text."""
     tokenizer = _with_bytes(prefix=True)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     return tokenizer
 
 
 def llama_5() -> Tokenizer:
-    """As transformers 5 writes Llama 2: `▁` is put before a text that does not begin with one."""
+    """Return Llama 2's tokenizer as transformers 5 writes it: `▁` is put before each text that does not begin
+    with one."""
     tokenizer = _with_bytes(prefix=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return tokenizer
 
 
 def gemma() -> Tokenizer:
-    """Nothing is put before a text."""
+    """Return a tokenizer that puts nothing before a text."""
     tokenizer = _with_bytes(prefix=False)
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -77,7 +81,7 @@ def gemma() -> Tokenizer:
 
 
 def t5() -> Tokenizer:
-    """Unigram without bytes: some texts cannot be written."""
+    """Return a Unigram without byte tokens, which cannot encode some texts."""
     tokenizer = Tokenizer(models.Unigram(unigram_parts(), unk_id=0, byte_fallback=False))
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -86,7 +90,7 @@ def t5() -> Tokenizer:
 
 
 def unigram_with_bytes() -> Tokenizer:
-    """Unigram with bytes for what it does not know."""
+    """Return a Unigram with byte tokens for unknown characters."""
     tokenizer = Tokenizer(models.Unigram(unigram_parts(*BYTES), unk_id=0, byte_fallback=True))
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -95,7 +99,7 @@ def unigram_with_bytes() -> Tokenizer:
 
 
 def byte_level() -> Tokenizer:
-    """As RoBERTa's: byte-level, with a space before a text."""
+    """Return a byte-level tokenizer like RoBERTa's, with a space before each text."""
     tokenizer = bpe.train(TEXTS, 300)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     return tokenizer

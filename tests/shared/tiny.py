@@ -1,4 +1,4 @@
-"""The smallest configs and texts that train in a moment, for the tests of training and studies."""
+"""Minimal configs and texts that train in a moment, for the tests of training and studies."""
 
 import random
 from pathlib import Path
@@ -27,12 +27,12 @@ TRAIN = {"tokens": 640, "batch_tokens": 64, "eval_tokens": 256, "dtype": "float3
 
 
 def config(*overrides: str, data: Path | str = "python-stdlib") -> Config:
-    """The tiny model, 10 steps of 4 windows, with overrides."""
+    """Return the tiny model with 10 steps of 4 windows, and the overrides."""
     return build_config({"model": MODEL, "train": TRAIN, "data": {"path": str(data)}}, overrides, "tiny")
 
 
 def write_text(folder: Path, name: str = "text.txt", lines: int = 2000) -> Path:
-    """A text file of made-up but repetitive lines, always the same."""
+    """Write a text file of repetitive made-up lines, always the same ones."""
     words = ("the cat sat on a mat", "and saw one dog", "run far away", "from its old", "red house")
     draw = random.Random(0)
     text = "\n".join(" ".join(draw.choices(words, k=3)) for _ in range(lines))
@@ -41,6 +41,6 @@ def write_text(folder: Path, name: str = "text.txt", lines: int = 2000) -> Path:
 
 
 def run_here(_: Local, runs: list[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-    """As an executor's `run_all`, without another process."""
+    """Run all runs in this process, as a replacement for an executor's `run_all`."""
     ended = [train_run(run, study, local._SendProgress(run, SimpleNamespace(send=on_progress))) for run in runs]
     return [progress for progress in ended if progress.failed]

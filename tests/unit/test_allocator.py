@@ -1,4 +1,4 @@
-"""What stays with the process of the memory that it has freed."""
+"""Freed memory that stays with the process."""
 
 import subprocess
 import sys

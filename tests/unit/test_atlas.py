@@ -1,4 +1,4 @@
-"""The atlas: every published model loads, has the size it was published with, and fits the table."""
+"""The atlas: every published model loads, has its published size, and fits into the table."""
 
 import json
 import re
@@ -32,7 +32,7 @@ from published import ENTRIES
 BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]
 FACTS_ONLY = [name for name in ENTRIES if name not in BUILDABLE]
 NO_SIZE = {"transformer-base"}
-"""The paper counts encoder and decoder together; its notes say so."""
+"""The paper counts encoder and decoder together, as the preset's notes say."""
 
 ROWS = {name: models.row(entry) for name, entry in ENTRIES.items()}
 OURS = [name for name in presets() if name.startswith(("tiny-", "mini-", "small-"))]
@@ -44,7 +44,7 @@ def test_every_file_is_an_entry_but_our_own_presets():
     assert len(ENTRIES) >= 66
 
 
-# --- what is known of each ----------------------------------------------------------------------------------
+# --- facts about each model ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -78,7 +78,7 @@ def test_the_size_is_the_published_one(name):
 
 
 ROUNDED = {"ernie-4.5-21b-a3b": 0.03, "deepseek-v2-lite": 0.025, "qwen3-next-80b-a3b": 0.09}
-"""Published with one or two digits, rounded or cut off: 3B, 2.4B, 3B."""
+"""Sizes are published with one or two digits, rounded or cut off: 3B, 2.4B, 3B."""
 
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if ENTRIES[name].about.published_active])
@@ -220,7 +220,7 @@ def test_models_are_chosen_and_sorted(conditions, sort, chosen):
     if chosen:
         assert [row.preset for row in select(list(ROWS.values()), conditions, sort)] == chosen
     else:
-        with pytest.raises(UserError, match="no model has all of"):
+        with pytest.raises(UserError, match="no model meets"):
             select(list(ROWS.values()), conditions, sort)
 
 
@@ -236,15 +236,24 @@ def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--filter", "yaer>3"], "--filter: 'yaer' is no field of the atlas; did you mean year? allowed: name, year, "),
-        (["--sort", "-siz"], "--sort: 'siz' is no field of the atlas; did you mean size? allowed: "),
-        (["--filter", "year=>3"], "--filter: 'year=>3'; allowed: a field, = != < <= > >=, and a value"),
-        (["--filter", "year=new"], "--filter: 'year=new': year is a number, or true or false; found 'new'"),
+        (["--filter", "yaer>3"], "--filter: unknown field 'yaer'; did you mean year? allowed: name, year, "),
+        (["--sort", "-siz"], "--sort: unknown field 'siz'; did you mean size? allowed: "),
+        (
+            ["--filter", "year=>3"],
+            "--filter: cannot read 'year=>3'; allowed: a field, one of = != < <= > >=, and a value",
+        ),
+        (["--filter", "year=new"], "--filter: 'year=new': year must be a number, true or false; found 'new'"),
         (["--filter"], "--filter has no value; allowed: conditions"),
-        (["--filter", "year"], "--filter: 'year'; allowed: a field, = != < <= > >=, and a value, as in 'year>=2024'"),
-        (["--filter", "norm<RMSNorm"], "--filter: 'norm<RMSNorm': < is not for the words of norm; allowed: = and !="),
-        (["--filter", "year>null"], "--filter: 'year>null': > is not for null; allowed: = and !="),
-        (["--filter", "year>2016", "year<2016"], "--filter: no model has all of year>2016 year<2016; "),
+        (
+            ["--filter", "year"],
+            "--filter: cannot read 'year'; allowed: a field, one of = != < <= > >=, and a value, as in 'year>=2024'",
+        ),
+        (
+            ["--filter", "norm<RMSNorm"],
+            "--filter: 'norm<RMSNorm': < does not work with norm, whose values are words; allowed: = and !=",
+        ),
+        (["--filter", "year>null"], "--filter: 'year>null': > does not work with null; allowed: = and !="),
+        (["--filter", "year>2016", "year<2016"], "--filter: no model meets year>2016 year<2016; "),
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json"], ["--html"]])
@@ -279,7 +288,7 @@ def test_html_is_for_presets(capsys, tmp_path):
     assert "list presets --sort" in capsys.readouterr().err
 
 
-# --- about in files of one's own ----------------------------------------------------------------------------
+# --- `about` in a user's own files ---------------------------------------------------------------------------
 
 
 def test_about_is_no_part_of_a_run(tmp_path):
@@ -394,7 +403,7 @@ def test_choices_by_hand():
     assert said["qwen3-next-80b-a3b"]["recurrent mixer"] == "gated delta on 36 of 48"
     assert said["qwen3-next-80b-a3b"]["attention"] == "GQA, 16/2 heads of 256 on 12 of 48"
     assert {"block", "position"}.isdisjoint(said["mamba-2-2.7b"])
-    assert said["mamba-2-2.7b"]["sees"] == "what a state has kept"
+    assert said["mamba-2-2.7b"]["sees"] == "a recurrent state"
 
 
 @pytest.mark.parametrize(
@@ -429,7 +438,7 @@ def test_shares_of_a_year_add_up(page):
 
 
 def test_a_family_counts_once():
-    """By hand: of Gemma 3's four sizes one has a single KV head, Qwen3's two have groups."""
+    """Checked by hand: one of Gemma 3's four sizes has a single KV head, and Qwen3's two sizes have groups."""
     names = ("gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "qwen3-8b", "qwen3-32b")
     heads = next(choice for choice in CHOICES if choice.name == "heads")
     some = [ROWS[name] for name in names]
@@ -459,7 +468,7 @@ def test_a_family_is_the_name_without_the_size(preset, family):
 
 
 def layers_of(page, name):
-    """The data of each layer of one picture, those without data left out."""
+    """Return the data of each layer of a chart, without layers that have no data."""
     spec = json.loads(page.data["specs"])[name]
     return [spec["datasets"][layer["data"]["name"]] for layer in spec["layer"]]
 
@@ -491,7 +500,7 @@ def test_unusual_shapes_are_named_where_there_is_room(page):
 
 @pytest.mark.parametrize("name", ["wide", "aspect", "heads-width"])
 def test_names_cover_neither_dots_nor_each_other(page, name):
-    """In what Vega draws, a letter being half as wide as the font is high, as in Arial on average."""
+    """Check the texts that Vega draws. A letter is assumed to be half as wide as the font size, as in Arial on average."""
     spec = json.loads(page.data["specs"])[f"{name}-by-size"] | {"width": 430, "autosize": "pad"}
     svg = vl_convert.vegalite_to_svg(spec)
     place = r'transform="translate\(([\d.]+),([\d.]+)\)"'
@@ -502,7 +511,7 @@ def test_names_cover_neither_dots_nor_each_other(page, name):
         start = float(x) - (width if anchor == "end" else 0)
         assert start >= 0
         assert start + width <= 435
-        names.append((start, start + width, float(y) - 4))  # the base line is below the middle
+        names.append((start, start + width, float(y) - 4))  # the baseline is below the middle of the text
     assert len(names) >= 5
     for left, right, y in names:
         covered = [other for other in (*dots, *names) if other[0] < right and left < other[1] and abs(other[2] - y) < 6]

@@ -1,4 +1,4 @@
-"""The command line: what is imported, what is printed, and how errors end."""
+"""The command line: its imports, its output and its errors."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def run_python(code, **kwargs):
 
 @pytest.mark.slow
 def test_torch_stays_out(tmp_path):
-    """One after the other in one process: whichever would load it does so there, too, and is named."""
+    """All run in one process, one after the other. The first one that loads torch is named."""
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -114,7 +114,7 @@ COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "be
 
 
 def refusal(capsys, *arguments):
-    """The one line that a wrong command line is answered with."""
+    """Return the single line that answers a wrong command line."""
     assert app.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -206,7 +206,7 @@ def test_how_a_verb_may_end(error, code, message, monkeypatch, capsys):
 
 
 def test_a_swallowed_ctrl_c_ends_what_comes_next():
-    """As when it arrives while a compiled module is imported."""
+    """This happens if Ctrl-C arrives while a compiled module is imported."""
     script = (
         "import os, signal, sys\n"
         "from archlab.interrupt import install_handler, stop_on_signal\n"
@@ -239,7 +239,7 @@ PRESS += "press = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
     ],
 )
 def test_a_second_ctrl_c_ends_at_once_and_without_a_word(script, code):
-    """In what the first one began to put away, or while Python shuts down."""
+    """The second one arrives during the clean-up after the first one, or while Python shuts down."""
     done = run_python(PRESS + script)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", code)
 
@@ -293,7 +293,7 @@ def test_no_name_commands_the_terminal(tmp_path, capsys):
 
 
 def test_nothing_on_stdout_commands_the_terminal(tmp_path, capsys):
-    """Names of tensors and files come from others: in tables, lines, YAML and JSON."""
+    """Names of tensors and files come from other people. They occur in tables, lines, YAML and JSON."""
     file = tmp_path / "\x1b]0;t\x07\x1b[31m.yaml"
     file.write_text("base: tiny-llama")
     for command in (["check", str(file)], ["diff", str(file), "tiny-transformer"], ["cost", str(file), "--json"]):
@@ -320,7 +320,7 @@ def test_a_plug_in_that_ends_python_while_it_is_used_is_told(tmp_path, capsys, m
     scope = {}
     exec(compile("def make(arguments):\n    raise SystemExit(0)", file, "exec"), scope)
     monkeypatch.setattr(app, "make_app", lambda: scope["make"])
-    with pytest.raises(SystemExit):  # of anything else
+    with pytest.raises(SystemExit):  # not a plug-in
         app.main([])
     monkeypatch.setattr("archlab.errors.OWN_CODE", {file})
     assert app.main([]) == 2
@@ -411,7 +411,7 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     shown = capsys.readouterr()
     assert "14 kB in 19 folds, 9 of which judge the runs" in " ".join(shown.out.split())
     assert "mine.txt" in shown.out.replace("\n", "")  # a long path goes on in the next line
-    assert "1 warning of shape: long long" in shown.err
+    assert "1 shape warning: long long" in shown.err
     assert [line for line in (shown.out + shown.err).splitlines() if len(line) > 80] == []
     (tmp_path / "mine.txt").unlink()
     assert app.main(["study", "show", str(tmp_path / "mine.yaml")]) == 2
@@ -434,14 +434,14 @@ def test_schema(kind, capsys):
 @pytest.mark.parametrize(
     ("preset", "overrides", "note"),
     [
-        ("llama-3-8b", ["model.mlp.kind=plain"], "model.mlp.d_ff stays 14336, which was made for a gated MLP"),
-        ("gpt-2", ["model.mlp={kind: gated, activation: silu}"], "stays 3072, which was made for a plain MLP"),
+        ("llama-3-8b", ["model.mlp.kind=plain"], "model.mlp.d_ff stays 14336, which was set for a gated MLP"),
+        ("gpt-2", ["model.mlp={kind: gated, activation: silu}"], "stays 3072, which was set for a plain MLP"),
         ("llama-3-8b", ["model.mlp.kind=plain", "model.mlp.d_ff=null"], ""),
         ("llama-3-8b", ["model.mlp={kind: plain, d_ff: 8}"], ""),
         ("llama-3-8b", ["model.mlp.kind=gated"], ""),
         ("llama-3-8b", ["model.mlp.kind=none"], ""),
         ("llama-3-8b", [], ""),
-        ("mixtral-8x7b", ["model.mlp.active=1"], "model.mlp.active=1 with model.mlp.router.normalise=true weighs the "),
+        ("mixtral-8x7b", ["model.mlp.active=1"], "model.mlp.active=1 with model.mlp.router.normalise=true gives the "),
         ("mixtral-8x7b", ["model.mlp.active=1", "model.mlp.router.normalise=false"], ""),
         ("mixtral-8x7b", [], ""),
     ],

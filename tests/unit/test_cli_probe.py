@@ -1,4 +1,4 @@
-"""What `archlab probe` prints and writes."""
+"""Output and pages of `archlab probe`."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def probed(capsys, *arguments):
 
 
 def drawn(spec):
-    """The points of a chart."""
+    """Return the points of a chart."""
     return spec["datasets"][spec["data"]["name"]] if "name" in spec["data"] else spec["data"]["values"]
 
 
@@ -50,7 +50,7 @@ def test_json_has_the_tables_numbers(capsys):
     assert (found["windows"], found["context"], found["vocab_size"]) == (2, 256, 300)
     assert [len(found[name]) for name in ("gradient", "entropy", "dead_units")] == [3, 3, 3]
     assert found["uniform_loss"] == pytest.approx(math.log(300))
-    assert abs(found["loss"] - found["uniform_loss"]) < 1  # a new model guesses
+    assert abs(found["loss"] - found["uniform_loss"]) < 1  # a new model only guesses
     text = printed(capsys, "tiny-llama", *SMALL)
     row = next(line for line in text.splitlines() if "RMS of the stream" in line)
     assert [f"{found['stream_rms'][i]:.3g}" for i in (0, 2)] == re.findall(r"[\d.]+", row)
@@ -80,7 +80,7 @@ def test_one_measure_has_one_scale():
     table = over_depth({"a": {"gradient": [1.0, 2.0, None]}, "b": {"gradient": [4.0, 8.0, 16.0]}})
     assert [row[1:] for row in table.rows] == [("", "", ""), ("1", "▁▃·", "2"), ("4", "▅▇█", "16")]
     flat = over_depth({"a": {"gradient": [1.0, 1.01, 1.0]}})
-    assert set(flat.rows[0][2]) <= set("▄▅")  # noise is no slope
+    assert set(flat.rows[0][2]) <= set("▄▅")  # noise must not look like a slope
     deep = over_depth({"a": {"drift": [float(i) for i in range(1, 101)]}})
     assert (len(deep.rows[0][2]), deep.rows[0][1], deep.rows[0][3]) == (24, "1", "100")
 
@@ -114,7 +114,7 @@ def test_a_runs_probes_stand_beside_its_start(capsys, tmp_path):
     train(run, tmp_path / "run", Callback())
     found = json.loads(printed(capsys, "run", "--json"))
     assert [row["step"] for row in found["training"]] == [0, 5, 10]
-    assert found["training"][0]["stream_rms"] == pytest.approx(found["stream_rms"], rel=0.2)  # of other tokens
+    assert found["training"][0]["stream_rms"] == pytest.approx(found["stream_rms"], rel=0.2)  # measured on other tokens
     text = printed(capsys, "run")
     assert "run, step 10" in text
     assert "update to weights" in text
@@ -128,12 +128,12 @@ def test_a_runs_probes_stand_beside_its_start(capsys, tmp_path):
 
 def test_a_model_too_large_for_the_memory_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(Device, "memory", property(lambda _: 16 * 2**30))
-    monkeypatch.setattr(infer_probe, "Decoder", None)  # it is not built
+    monkeypatch.setattr(infer_probe, "Decoder", None)  # the model is not built
     assert app.main(["probe", "tiny-llama", "llama-3-8b"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.search(r"llama-3-8b: 8\.03B parameters, for which a probe needs [67]\d\.?\d* GiB of float32 weights", err)
-    assert "has 16 GiB; probe fewer layers, as with model.n_layers=" in err
+    assert re.search(r"llama-3-8b: with 8\.03B parameters, a probe needs [67]\d\.?\d* GiB for float32 weights", err)
+    assert "has 16 GiB; probe fewer layers, such as model.n_layers=" in err
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_ropes_products_are_the_mean_cosine_of_the_angles(fraction, pairing):
 
 
 def test_every_number_is_explained(capsys):
-    """In docs/probes.md, by the name that JSON has."""
+    """docs/probes.md explains every number by its name in JSON."""
     text = (Path(archlab.__file__).parents[2] / "docs" / "probes.md").read_text()
     assert {name for name in (*OF_LAYERS, *OF_MODEL) if f"`{name}`" not in text} == {"uniform_loss"}
 

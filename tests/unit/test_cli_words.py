@@ -47,7 +47,7 @@ def test_each_word_leads_to_the_command_that_does_it(capsys, word, command):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_command_that_is_named_can_be_given(way):
-    """Cyclopts takes it, each argument and option with it."""
+    """Cyclopts accepts it with each argument and option."""
     made = app.make_app()
     if way.startswith("--"):
         assert way in (*made.help_flags, *made.version_flags)

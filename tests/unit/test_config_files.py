@@ -141,7 +141,7 @@ def test_text_stays_text_when_it_is_written(text):
 
 
 def bomb(first: str, of_nine: Callable[[str], str]) -> str:
-    """Nine times nine times … what `first` is."""
+    """Return a YAML text whose aliases multiply `first` by nine again and again."""
     return f"a: &a {first}\n" + "".join(f"{b}: &{b} {of_nine(f'*{a}')}\n" for a, b in pairwise("abcdefgh"))
 
 
@@ -152,15 +152,15 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         (bomb("{x: y}", lambda a: f"{{{', '.join(f'k{i}: {a}' for i in range(9))}}}"), "line 6: more than 50,000 values"),
         (bomb("{x: y}", lambda a: f"{{<<: [{', '.join([a] * 9)}]}}"), "line 6: more than 50,000 values"),
         (f"a: &a {'x' * 500_000}\nb: [{', '.join(['*a'] * 200)}]", "line 2: more than 50,000 values"),
-        ("[" * 1000, "line 1: values inside each other more than 100 deep"),
-        ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values inside each other"),
-        ("a: &a [*a]", r"line 1: an alias \(\*a\) refers to what it is part of"),
-        (r'a: "\UFFFFFFFF"', "an escape .* that stands for no character"),
-        (r'a: "\U00110000"', "an escape .* that stands for no character"),
-        ("a: *b", r"an alias \(\*b\) of nothing before it"),
+        ("[" * 1000, "line 1: values are nested more than 100 deep"),
+        ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values are nested"),
+        ("a: &a [*a]", r"line 1: the alias \*a refers to a value that contains it"),
+        (r'a: "\UFFFFFFFF"', "an escape .* without a character of that number"),
+        (r'a: "\U00110000"', "an escape .* without a character of that number"),
+        ("a: *b", r"the alias \*b has no anchor before it"),
         (f"a: {'9' * 5000}", "a number of 5,000 digits; allowed: up to 300"),
         (f"a: 0x{'f' * 5000}", "a number of 5,002 digits"),
-        ("a: !!bool x", r"a tag \(!!bool\): leave it out"),
+        ("a: !!bool x", r"a tag \(!!bool\) is not allowed; leave it out"),
         ('!!int "": 3', r"a tag \(!!int\)"),
         ("a: !!timestamp x", r"a tag \(!!timestamp\)"),
         ("!!binary YQ==: 1", r"a tag \(!!binary\)"),
@@ -168,7 +168,7 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         ("'': 1", "a key must be text, and not empty"),
         ("a: 1\n---\nb: 2", "line 2: a second document"),
         ("a: 1\nb: \a", r"line 2: a character \(0x7\)"),
-        ("<<: 3", "line 1: << takes in keys and values"),
+        ("<<: 3", "line 1: << needs keys and values"),
     ],
 )  # fmt: skip
 def test_what_is_no_plain_config_is_refused_in_an_instant(text, message, tmp_path):
@@ -180,8 +180,8 @@ def test_what_is_no_plain_config_is_refused_in_an_instant(text, message, tmp_pat
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({".".join("a" * 200): 1}, "sections inside each other more than 100 deep"),
-        ({"model": {".".join("a" * 60): {".".join("b" * 60): 1}}}, "sections inside each other more than 100 deep"),
+        ({".".join("a" * 200): 1}, "sections are nested more than 100 deep"),
+        ({"model": {".".join("a" * 60): {".".join("b" * 60): 1}}}, "sections are nested more than 100 deep"),
         ({f"a{i}": i for i in range(20_000)}, "allowed: plugins, model, train, data, parallel\n  ..."),
         ({"train": {"tokens": "1E999999M"}}, "'1E999999M'; allowed: a whole number"),
     ],
@@ -224,7 +224,7 @@ def test_a_config_builds_on_a_preset_or_on_a_file_beside_it(tmp_path):
 def test_a_long_chain_of_bases_is_told(tmp_path):
     for i in range(1500):
         (tmp_path / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
-    with pytest.raises(UserError, match=r"100\.yaml: the 100th file of a chain of bases; allowed: fewer"):
+    with pytest.raises(UserError, match=r"100\.yaml: file 101 in a chain of bases; allowed: up to 100"):
         load_config(tmp_path / "0.yaml")
 
 
@@ -233,9 +233,9 @@ def test_a_long_chain_of_bases_is_told(tmp_path):
     [
         ("mine.yaml", "base leads back to this file"),
         ("other.yaml", "base leads back to this file"),
-        ("llama-3.2-1x", r"base is 'llama-3.2-1x': neither a file beside this one nor a preset; did you mean llama-3.2-1b\?"),
-        ("3", "base is 3: neither"),
-        ("[a]", r"base is \['a'\]: neither"),
+        ("llama-3.2-1x", r"base is 'llama-3.2-1x', which is neither a file in the same folder nor a preset; did you mean llama-3.2-1b\?"),
+        ("3", "base is 3, which is neither"),
+        ("[a]", r"base is \['a'\], which is neither"),
         ("t5-11b", "facts only"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The hash and the difference see what a config means, not how it is spelled."""
+"""The hash and the difference depend on the meaning of a config, not on its spelling."""
 
 import pytest
 
@@ -60,7 +60,7 @@ KINDS = "model.layers={a: {attention.n_heads: 2}, b: {mlp.kind: plain}, pattern:
 
 @pytest.mark.parametrize("override", ["model.attention.head_dim=32", "model.mlp.d_ff=344", "model.attention.scale=0.2"])
 def test_a_derived_value_of_a_layer_kind_is_no_other_configs(override):
-    """What the model derives is not what the kinds derive: a kind with other heads has another head_dim."""
+    """A layer kind may derive other values than the model: a kind with another number of heads has another head_dim."""
     model = {"vocab_size": 300, "d_model": 128, "n_layers": 2, "attention": {"n_heads": 4}}
     derived, given = build_config({"model": model}, [KINDS]), build_config({"model": model}, [KINDS, override])
     assert layer_configs(derived.model) != layer_configs(given.model)

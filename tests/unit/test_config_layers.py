@@ -1,4 +1,4 @@
-"""Patterns become one whole LayerConfig per layer; derived values are filled in once."""
+"""Patterns become one complete LayerConfig per layer; derived values are filled in once."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Overrides laid over files: tagged unions switch, typos survive to be reported, nothing is lost silently."""
+"""Overrides merged over files: tagged unions switch, typos survive to be reported, nothing is lost silently."""
 
 import pytest
 
@@ -122,7 +122,7 @@ def test_counts_and_shares_are_read_as_people_write_them():
     ],
 )  # fmt: skip
 def test_sizes_of_memory(text, size):
-    """What is none passes through, for validation to refuse."""
+    """A text that is not a size passes through unchanged, and validation refuses it."""
     assert memory_size(text) == size
 
 

@@ -1,4 +1,4 @@
-"""All mistakes are reported at once, each at its path: what was found, what is allowed, the nearest name."""
+"""All mistakes are reported at once, each at its path: the value found, the allowed values, the nearest name."""
 
 import re
 from collections.abc import Iterator
@@ -242,25 +242,25 @@ BROKEN_RULES = [
     (
         ["data.mixture={code: {path: a, weight: 1}}", "data.path=b"],
         "data.path",
-        "b, but data.mixture names what is read; leave one of the two out",
+        "b, but data.mixture is set as well; leave one of the two out",
     ),
     (
         ["data.mixture={code: {path: a, weight: 1}}", "data.task={kind: recall}"],
         "data.mixture",
-        "code beside data.task = recall; allowed: one of the two",
+        "code and data.task = recall; allowed: one of the two",
     ),
     (
         ["model.attention={n_heads: 3, n_kv_heads: 3}"],
         "model.attention.n_heads",
-        "3 does not divide d_model = 128; give",
+        "3 does not divide d_model = 128; set head_dim",
     ),
     (["model.attention.n_kv_heads=3"], "model.attention.n_kv_heads", "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
-    (["model.attention.stride=2"], "model.attention.stride", "2 concerns keys beyond a window"),
-    (["model.attention.global_tokens=2"], "model.attention.global_tokens", "2 concerns keys beyond a window"),
+    (["model.attention.stride=2"], "model.attention.stride", "2 applies to keys beyond a window"),
+    (["model.attention.global_tokens=2"], "model.attention.global_tokens", "2 applies to keys beyond a window"),
     (
         ["model.attention.window=8", "model.attention.blocks={size: 4, summary: 1}"],
         "model.attention.blocks",
-        "sparse blocks take the place of a window",
+        "sparse blocks replace a window",
     ),
     (["model.attention.blocks={size: 4, summary: 4}"], "model.attention.blocks.summary", "allowed: 0 to size - 1"),
     (
@@ -271,10 +271,18 @@ BROKEN_RULES = [
     (
         ["model.attention.sub_norm=true", "model.norm=none"],
         "model.attention.sub_norm",
-        "a norm of model.norm.kind, but",
+        "true needs a norm, but model.norm.kind is none",
     ),
-    (["model.mlp.sub_norm=true", "model.norm=none"], "model.mlp.sub_norm", "a norm of model.norm.kind, but"),
-    (["model.embedding.norm=true", "model.norm=none"], "model.embedding.norm", "a norm of model.norm.kind, but"),
+    (
+        ["model.mlp.sub_norm=true", "model.norm=none"],
+        "model.mlp.sub_norm",
+        "true needs a norm, but model.norm.kind is none",
+    ),
+    (
+        ["model.embedding.norm=true", "model.norm=none"],
+        "model.embedding.norm",
+        "true needs a norm, but model.norm.kind is none",
+    ),
     (
         ["model.embedding={scale: 1, round_scale: true}"],
         "model.embedding.round_scale",
@@ -283,25 +291,29 @@ BROKEN_RULES = [
     (
         ["model.attention.qk_norm={kind: layernorm, weight: false, unit_offset: true}"],
         "model.attention.qk_norm.unit_offset",
-        "concerns the norm's weight, but",
+        "applies to the weight of the norm, but",
     ),
     (
         ["model.attention.qk_norm={kind: rmsnorm, weight: false, cast: before_weight}"],
         "model.attention.qk_norm.cast",
-        "concerns the norm's weight, but",
+        "applies to the weight of the norm, but",
     ),
     (["model.norm.weight=false", "model.norm.unit_offset=true"], "model.norm.unit_offset", "but this norm has none"),
     (["model.norm.weight=false", "model.norm.cast=before_weight"], "model.norm.cast", "allowed: after_weight"),
     (
         ["model.position.fraction=0.1"],
         "model.position.fraction",
-        "is 3 dimensions; RoPE rotates pairs: allowed are even",
+        "is 3 dimensions; RoPE rotates pairs; allowed: even",
     ),
-    (["model.position.order=before_qk_norm"], "model.position.order", "attention.qk_norm, but there is none"),
+    (
+        ["model.position.order=before_qk_norm"],
+        "model.position.order",
+        "before_qk_norm needs a norm of queries and keys (attention.qk_norm)",
+    ),
     (
         ["model.position.order=before_qk_norm", "model.attention.qk_norm={kind: rmsnorm, weight: false}"],
         "model.position.order",
-        "before and after are the same to an RMS norm without weight",
+        "an RMS norm without weight gives the same result before and after",
     ),
     (
         ["model.norm.kind=scalenorm", "model.embedding={norm: true, scale: 3}"],
@@ -311,14 +323,14 @@ BROKEN_RULES = [
     (
         ["model.position.scaling={kind: yarn, factor: 1, original_max_seq_len: 8}"],
         "model.position.scaling.factor",
-        "1 changes nothing; allowed: more than 1, or another attention_factor beside it",
+        "1 changes nothing; allowed: more than 1, or 1 with an attention_factor other than 1",
     ),
     (
         [
             "model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"
         ],
         "model.position.scaling",
-        "lists of [1] factors; head_dim = 32 has 16 rotated pairs",
+        "lists of [1] factors, but head_dim = 32 has 16 rotated pairs",
     ),
     (
         [
@@ -326,7 +338,7 @@ BROKEN_RULES = [
             "model.position.fraction=0.0625",
         ],
         "model.position.scaling",
-        "of 2 rotated dimensions there is one",
+        "2 rotated dimensions are one pair",
     ),
     (
         ["model.position.scaling={kind: yarn, factor: 2, original_max_seq_len: 8, beta_slow: 9, beta_fast: 8}"],
@@ -337,29 +349,29 @@ BROKEN_RULES = [
     (
         ["model.block.parallel=shared", "model.norm.placement=post"],
         "model.block.parallel",
-        "'shared' is about the norm before the branches; placement post has none; allowed: none",
+        "'shared' needs a norm before the branches, but placement post has none; allowed: none",
     ),
     (
         ["model.attention=none", "model.mlp=none", "model.position=none"],
         "model.attention.kind",
-        "none, and neither a mixer nor an MLP: such a layer does nothing",
+        "none, but the layer has neither a mixer nor an MLP, so it does nothing",
     ),
-    (["model.attention=none"], "model.position.kind", "rope is about queries and keys, and there is no attention"),
+    (["model.attention=none"], "model.position.kind", "rope acts on queries and keys, but the model has no attention"),
     (
         ["model.attention=none", "model.position=none", "model.block.attention_multiplier=2.0"],
         "model.block.attention_multiplier",
-        "concerns attention, but attention.kind is none; leave it out",
+        "applies to attention, but attention.kind is none; leave it out",
     ),
-    (["model.block.mixer_multiplier=2.0"], "model.block.mixer_multiplier", "concerns mixer, but mixer.kind is none"),
+    (["model.block.mixer_multiplier=2.0"], "model.block.mixer_multiplier", "applies to mixer, but mixer.kind is none"),
     (
         ["model.mlp=none", "model.block.mlp_multiplier=2.0"],
         "model.block.mlp_multiplier",
-        "concerns mlp, but mlp.kind is none",
+        "applies to mlp, but mlp.kind is none",
     ),
     (
         ["model.mlp=none", "model.block.parallel=shared"],
         "model.block.parallel",
-        "'shared' sets an MLP beside attention or a mixer; this layer has not both; allowed: none",
+        "'shared' puts an MLP next to attention or a mixer, but this layer lacks one of the two; allowed: 'none'",
     ),
     (["model.mlp={kind: moe, experts: 2, active: 3}"], "model.mlp.active", "3 of 2 experts; allowed: up to 2"),
     (
@@ -367,25 +379,25 @@ BROKEN_RULES = [
         "model.mlp.router.groups.n",
         "3 does not divide 8 experts; allowed: 1, 2, 4, 8",
     ),
-    ([MOE % "router: {groups: {n: 2, kept: 2}}"], "model.mlp.router.groups.kept", "2 of 2 groups leaves none out"),
+    ([MOE % "router: {groups: {n: 2, kept: 2}}"], "model.mlp.router.groups.kept", "2 of 2 groups excludes none"),
     (
         [MOE % "router: {groups: {n: 8, kept: 4}}"],
         "model.mlp.router.groups.by",
-        "top2 adds a group's two best experts, but a group has 1; allowed: max",
+        "top2 adds the scores of a group's two best experts, but a group has 1; allowed: max",
     ),
     (
         [MOE % "router: {groups: {n: 4, kept: 3, by: max}}"],
         "model.mlp.router.groups.by",
-        "max with 3 kept groups never leaves out one of the 3 best experts; allowed: top2, or kept below active",
+        "'max' has no effect: with 3 groups kept, the 3 best experts are always included; allowed: top2, or kept below active",
     ),
     (
         [MOE % "router: {groups: {n: 4, kept: 1}}"],
         "model.mlp.router.groups",
         "1 of 4 groups hold 2 experts, but active is 3; keep more groups",
     ),
-    ([MOE % "gated: false, clamp: 7"], "model.mlp.clamp", "7.0 is for gated experts, and gated is false"),
-    ([MOE % "gated: false, up_offset: 1"], "model.mlp.up_offset", "1.0 is for gated experts, and gated is false"),
-    ([MOE % "balance: {loss: 0, pooled: true}"], "model.mlp.balance.pooled", "concerns balance.loss, but that is 0"),
+    ([MOE % "gated: false, clamp: 7"], "model.mlp.clamp", "7.0 applies to gated experts, but gated is false"),
+    ([MOE % "gated: false, up_offset: 1"], "model.mlp.up_offset", "1.0 applies to gated experts, but gated is false"),
+    ([MOE % "balance: {loss: 0, pooled: true}"], "model.mlp.balance.pooled", "applies to balance.loss, but that is 0"),
     (
         ["model.mixer={kind: mamba2, n_heads: 4, n_groups: 3}"],
         "model.mixer.n_groups",
@@ -399,7 +411,7 @@ BROKEN_RULES = [
     (
         ["model.mixer={kind: gated_delta, n_key_heads: 4, n_value_heads: 6}"],
         "model.mixer.n_value_heads",
-        "6 value heads cannot share 4 key heads evenly; allowed: multiples of n_key_heads = 4",
+        "6 value heads cannot be divided evenly among 4 key heads; allowed: multiples of n_key_heads = 4",
     ),
     (
         ["model.mixer={kind: rglru, lru_width: 12, n_heads: 5}"],
@@ -409,16 +421,16 @@ BROKEN_RULES = [
     (
         ["model.attention.visibility=prefix", "model.position=alibi"],
         "model.attention.visibility",
-        "prefix shows keys after a query, but position.kind alibi counts distances back only; allowed: causal, or",
+        "prefix shows keys after a query, but position.kind alibi counts only distances back; allowed: causal, or",
     ),
     (
         ["model.attention={n_heads: 4, visibility: two_sided, window: 1}"],
         "model.attention.visibility",
-        "two_sided changes nothing where each token sees itself alone; leave it out",
+        "two_sided changes nothing, because each token sees only itself; leave it out",
     ),
-    (["model.layers={a: {}, pattern: [a, b]}"], "model.layers.pattern", "no layer kind b"),
-    (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b never comes up in 6 layers"),
-    (["model.init.head=0.5"], "model.init.head", "a tied one starts as the embedding"),
+    (["model.layers={a: {}, pattern: [a, b]}"], "model.layers.pattern", "unknown layer kind b"),
+    (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b is never used in 6 layers"),
+    (["model.init.head=0.5"], "model.init.head", "a tied head is initialized with the embedding"),
     (
         ["model.position.kind=learned", "train.eval_seq_len=512"],
         "train.eval_seq_len",
@@ -434,7 +446,7 @@ BROKEN_RULES = [
     (
         ["model.attention.qk_norm={kind: rmsnorm, weight: false, scope: each_head}"],
         "model.attention.qk_norm.scope",
-        "each_head gives each head weights of its own",
+        "each_head gives each head its own weights",
     ),
     (
         [
@@ -442,12 +454,12 @@ BROKEN_RULES = [
             f"short_factor: {ONES}, long_factor: {ONES}}}"
         ],
         "model.position.scaling.factor",
-        "only decides attention_factor, and that is given",
+        "determines only attention_factor, but that is set already",
     ),
     (
         ["model.norm.weight=false", "model.block.parallel=separate"],
         "model.block.parallel",
-        "norms without weight and bias are one and the same",
+        "without weight and bias they are the same",
     ),
     (["train.warmup=123"], "train.warmup", "123 steps of a run of 122"),
     (["train.tokens=100"], "train.tokens", "100 is less than one batch of 8192 tokens (train.batch_tokens)"),
@@ -468,20 +480,24 @@ BROKEN_RULES = [
         "train.lr_multipliers.convolution",
         "has the role convolution; leave it out",
     ),
-    ([*MUP, "model.mlp={kind: moe, experts: 4}"], "model.mlp.kind", "moe, for which muP (model.mup) has no rule here"),
-    ([*MUP, "model.mixer.kind=mamba2"], "model.mixer.kind", "mamba2, for which muP (model.mup) has no rule here"),
+    ([*MUP, "model.mlp={kind: moe, experts: 4}"], "model.mlp.kind", "moe; muP (model.mup) has no rule for it"),
+    ([*MUP, "model.mixer.kind=mamba2"], "model.mixer.kind", "mamba2; muP (model.mup) has no rule for it"),
     (
         [*MUP, "model.attention={kind: latent, n_heads: 4, kv_rank: 16, nope_dim: 8, rope_dim: 4}"],
         "model.attention.kind",
-        "latent, for which muP (model.mup) has no rule here; allowed: multihead, none",
+        "latent; muP (model.mup) has no rule for it; allowed: multihead, none",
     ),
-    ([*MUP, "model.attention.gate={per: head}"], "model.attention.gate", "a factor per head, whose number may stay"),
-    ([*MUP, "model.attention.scale=0.5"], "model.attention.scale", "0.5, but muP says 0.176777; leave it out"),
-    ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, one number for the whole width"),
+    (
+        [*MUP, "model.attention.gate={per: head}"],
+        "model.attention.gate",
+        "a factor per head, and the number of heads may stay",
+    ),
+    ([*MUP, "model.attention.scale=0.5"], "model.attention.scale", "0.5, but muP derives 0.176777; leave it out"),
+    ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, which has one number for the whole width"),
     ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is multiplied by the scores' factor"),
-    ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table, for which muP"),
-    ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias that is divided with the logits"),
-    ([*MUP, "model.head.scale=1"], "model.head.scale", "1, but muP says base_width / d_model = 0.5; leave it out"),
+    ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table; muP"),
+    ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias, which is divided together with the logits"),
+    ([*MUP, "model.head.scale=1"], "model.head.scale", "1, but muP derives base_width / d_model = 0.5; leave it out"),
     ([*MUP, "train.optimizer.kind=muon"], "train.optimizer", "muon with scale adamw, whose updates grow with the root"),
 ]
 
@@ -494,7 +510,7 @@ def test_a_broken_rule_says_where_and_how(overrides, path, message):
 
 
 def test_every_rule_is_broken_by_a_row():
-    """But those of plug-ins, which test_plugins.py breaks."""
+    """Except those of plug-ins, which test_plugins.py breaks."""
     broken = [rule for rule in CONFIG_RULES if rule.field in ("plugins", "train.betas", "train.eps")]
     for overrides, _, _ in BROKEN_RULES:
         config = Config.model_validate(overlay(read_config("tiny-llama"), parse_overrides(overrides)[0], Config))
@@ -506,7 +522,7 @@ def test_every_rule_is_broken_by_a_row():
 @pytest.mark.parametrize(
     "overrides",
     [
-        # These scalings multiply cos and sin too, which a norm behind them undoes.
+        # These scalings also multiply cos and sin, which a norm after them undoes.
         [
             "model.position={kind: rope, order: before_qk_norm, scaling: {kind: yarn, factor: 2, original_max_seq_len: 8}}"
         ],
@@ -526,7 +542,7 @@ def test_what_looks_alike_but_works_is_taken(overrides):
 def test_a_setting_that_every_layer_replaces_is_refused():
     layers = "model.layers={a: {attention.window: 4}, b: {attention: {window: 8}}, c: %s, pattern: [a, b, c]}"
     assert problems("model.attention.window=6", layers % "{attention.window: 5}") == {
-        "model.attention.window": "every layer kind has its own, so this would do nothing; leave it out"
+        "model.attention.window": "every layer kind replaces it, so it has no effect; leave it out"
     }
     for change in ("{}", "{position.kind: none}", "{attention.scale: 0.5}"):
         assert load_config("tiny-llama", "model.attention.window=6", layers % change)
@@ -564,19 +580,19 @@ def test_studies_are_checked_the_same_way():
     with pytest.raises(UserError, match=r"model\.mlp\.d_ff, model\.d_model, model\.n_layers") as caught:
         validate(StudyConfig, raw | {"equal": {"parameters": "1%", "by": "d_f"}, "seeds": 1}, "s.yaml")
     assert "budget  " in str(caught.value)
-    assert "give either tokens or flops" in str(caught.value)
+    assert "give exactly one of tokens, flops" in str(caught.value)
     assert "seeds" in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["(a", "[", "(([^!])+)+!", "\\"])
 def test_an_unknown_key_is_no_pattern(key):
-    """The third one took a minute and more."""
+    """The third key once took more than a minute."""
     found = problems(f"model.mlp.{key}=swiglu")
     assert found[f"model.mlp.{key}"].strip() == "unknown; write model.mlp.kind=gated model.mlp.activation=silu"
 
 
 def floats_of(kind: Any, path: str, owner: type | None = None, lists: int = 0) -> Iterator[tuple[str, bool]]:
-    """Path of each place in a type that holds a float, and whether the class of its field sees it there.
+    """Yield the path of each float in a type, and whether the class of its field checks it.
 
     `owner` is the class that has the field. `lists` is the number of containers around the float.
     """
@@ -600,7 +616,7 @@ def test_every_number_of_a_config_must_fit_into_float32():
 
 
 class Number(Settings):
-    """One of each place where a section may hold a float."""
+    """Section with a float in each place that is checked."""
 
     alone: Positive | None = None
     pair: tuple[float, float] | None = None

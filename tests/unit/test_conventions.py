@@ -1,4 +1,4 @@
-"""What docs/conventions.md says of each word, held: one test per word, named there."""
+"""Tests of the definitions in docs/conventions.md: one test per word, named there."""
 
 import math
 import re
@@ -60,8 +60,8 @@ def tiny(*overrides: str) -> Config:
     return build_config(raw, overrides)
 
 
-def randomised(*overrides: str) -> Decoder:
-    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing."""
+def randomized(*overrides: str) -> Decoder:
+    """Return a float64 decoder with random parameters, so that zero biases and unit norms hide no errors."""
     model = Decoder(tiny(*overrides).model).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_every_test_that_the_document_names_exists() -> None:
 
 
 def _integers(schema: Any, definitions: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Every property of a JSON schema that takes an integer, under its dotted name."""
+    """Yield every property of a JSON schema that accepts an integer, with its dotted name."""
     for part in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
         if "$ref" in part:
             name = part["$ref"].rpartition("/")[2]
@@ -102,8 +102,7 @@ def _integers(schema: Any, definitions: Any, at: str = "") -> Iterator[tuple[str
 
 
 def test_suffixes_of_numbers() -> None:
-    """`8K` is 8,000 and `8Ki` 8,192 in every field that counts tokens, and a run keeps its name however they are
-    written."""
+    """`8K` is 8,000 and `8Ki` is 8,192 in every field that counts tokens. A run has one name for all spellings."""
     plain = load_config("tiny-llama", "model.max_seq_len=8192", "train.tokens=2097152")
     for k, m in (("8Ki", "2Mi"), ("8ki", "2MI"), ("8.192K", "2.097152M")):
         written = load_config("tiny-llama", f"model.max_seq_len={k}", f"train.tokens={m}")
@@ -120,7 +119,7 @@ def test_suffixes_of_numbers() -> None:
 
 
 def test_examples_with_contexts_use_powers_of_two() -> None:
-    """Wherever a command of the documents, of the topics or of help gives a context of thousands."""
+    """Commands in the documents, the topics and the help write a context of thousands as `8Ki`, never as `8K`."""
     home = DOCS.parents[1]
     pages = [
         home / "README.md",
@@ -137,8 +136,8 @@ def test_examples_with_contexts_use_powers_of_two() -> None:
 
 
 def keys_seen(*overrides: str, prefix: Tensor | None = None) -> list[list[int]]:
-    """Of each query in 12 tokens and one layer, the keys that move its logits."""
-    model, keys = randomised(*overrides), range(12)
+    """Return, for each of 12 queries in one layer, the keys that change its logits."""
+    model, keys = randomized(*overrides), range(12)
     before, seen = model(TOKENS[:1], prefix=prefix), [[] for _ in keys]
     for key in keys:
         changed = TOKENS[:1].clone()
@@ -185,11 +184,11 @@ def test_fraction() -> None:
 
 
 def test_scales_and_multipliers() -> None:
-    """With one at 0.25, what it multiplies is a quarter as large."""
-    plain = randomised().double()
+    """A factor of 0.25 makes a branch, the logits or the scores a quarter as large."""
+    plain = randomized().double()
     found: dict[str, list[Tensor]] = {}
     for name in ("", "model.attention.scale=0.125", "model.block.attention_multiplier=0.25", "model.head.scale=0.25"):
-        model = randomised(*filter(None, [name]))
+        model = randomized(*filter(None, [name]))
         model.load_state_dict(plain.state_dict())
         block, kept = model.layers[0], []
         block.mlp_norms.before.register_forward_pre_hook(lambda _, x, kept=kept: kept.append(x[0]))
@@ -227,8 +226,8 @@ def test_soft_cap(kernel: str) -> None:
     got = KERNELS[kernel](q, k, v, Given(mask), bias, Softmax(0.7, 3.0, 0.0))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     head = ("model.head.scale=0.5", "model.head.bias=true")
-    plain = randomised(*head)(TOKENS)
-    torch.testing.assert_close(randomised(*head, "model.head.softcap=2")(TOKENS), 2 * torch.tanh(plain / 2))
+    plain = randomized(*head)(TOKENS)
+    torch.testing.assert_close(randomized(*head, "model.head.softcap=2")(TOKENS), 2 * torch.tanh(plain / 2))
 
 
 def test_head_dim() -> None:
@@ -280,7 +279,7 @@ def test_pairing(pairing: str) -> None:
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi"])
 def test_positions_with_padding_and_documents(position: str) -> None:
-    model = randomised(f"model.position.kind={position}")
+    model = randomized(f"model.position.kind={position}")
     padding = torch.tensor([0, 5])
     cache = Cache(model.config, 2, 12, dtype=torch.float64, padding=padding)
     padded = model(TOKENS, cache=cache)
@@ -294,7 +293,7 @@ def test_positions_with_padding_and_documents(position: str) -> None:
 
 @pytest.mark.parametrize("placement", ["pre", "post", "double", "output", "carried"])
 def test_placement(placement: str) -> None:
-    model = randomised(f"model.norm={{kind: rmsnorm, placement: {placement}}}", "model.position.kind=none")
+    model = randomized(f"model.norm={{kind: rmsnorm, placement: {placement}}}", "model.position.kind=none")
     block = model.layers[0]
     x = seen = model.embedding(TOKENS)
     view_of_causal = _recorded_view(model)
@@ -324,16 +323,16 @@ def test_placement(placement: str) -> None:
 
 
 def test_the_final_norm_goes_by_the_last_layer() -> None:
-    """Nothing is normalised twice, or not at all."""
+    """The stream before the head is normalized exactly once."""
     kinds = "model.layers={a: {norm.placement: post}, b: {norm.placement: pre}, pattern: [%s]}"
     for pattern, normed in (("a, b", True), ("b, a", False)):
-        model = randomised("model.n_layers=2", kinds % pattern)
+        model = randomized("model.n_layers=2", kinds % pattern)
         assert isinstance(model.norm, torch.nn.Identity) != normed
         assert parameters(model.config).total == sum(p.numel() for p in model.parameters())
 
 
 def _recorded_view(model: Decoder) -> Any:
-    """How the layer sees TOKENS, as the model itself says."""
+    """Return the view of TOKENS that the model passes to its layer."""
     views = []
     hook = model.layers[0].register_forward_pre_hook(lambda _, inputs: views.append(inputs[1]))
     model(TOKENS)
@@ -358,7 +357,7 @@ def test_d_ff() -> None:
         assert sum(p.numel() for p in mlp.parameters()) == matrices * 24 * 16
         assert mlp.up.weight.shape == (24, 16)
     defaults = {kind: layer_configs(tiny(f"model.mlp.kind={kind}").model)[0].mlp.d_ff for kind in ("plain", "gated")}
-    assert defaults == {"plain": 64, "gated": 48}  # 4 * 16; 8/3 * 16 = 42.7, up to a multiple of 8
+    assert defaults == {"plain": 64, "gated": 48}  # 4 * 16; 8/3 * 16 = 42.7, rounded up to a multiple of 8
 
 
 # --- training and evaluation -------------------------------------------------------------------------------
@@ -368,9 +367,9 @@ def test_z_loss() -> None:
     logits, targets = random(2, 3, 7), torch.tensor([[0, 1, 2], [3, 4, 5]])
     log_z = logsumexp(logits.numpy(), axis=-1)
     cross_entropy = (log_z - np.take_along_axis(logits.numpy(), targets.numpy()[..., None], -1)[..., 0]).mean()
-    minimised, reported = objective(logits, targets, 0.1)
+    minimized, reported = objective(logits, targets, 0.1)
     assert reported.item() == pytest.approx(cross_entropy)
-    assert minimised.item() == pytest.approx(cross_entropy + 0.1 * (log_z**2).mean())
+    assert minimized.item() == pytest.approx(cross_entropy + 0.1 * (log_z**2).mean())
 
 
 def test_warm_up() -> None:

@@ -1,4 +1,4 @@
-"""FLOPs: against torch's own counter, and against sums written out by hand."""
+"""FLOPs, compared with torch's own counter and with sums written out by hand."""
 
 import pytest
 
@@ -22,7 +22,7 @@ SHAPES = (
 
 
 def counted_by_torch(model_config, *, backward):
-    """FLOPs of every matrix product of one sequence."""
+    """Count the FLOPs of every matrix product of one sequence."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -45,13 +45,14 @@ def test_forward_is_what_torch_counts_once_squares_are_cut_to_what_is_visible(ov
 
 
 def whole_square(model):
-    """Scores and values per token as the reference kernel multiplies them: every key, visible or not."""
+    """Scores and values per token as the reference kernel multiplies them: every key counts, visible or hidden."""
     attentions = [layer.attention for layer in layer_configs(model)]
     return sum(2 * a.n_heads * (a.query_width + a.v_dim) * SEQ_LEN for a in attentions)
 
 
 def test_a_decoding_step_of_latent_attention_makes_no_keys_and_values():
-    """Per key that is seen and head, 24 + 12 multiplications twice instead of 20 + 12, 20 and 24 * 40 to make them."""
+    """Per visible key and head there are 24 + 12 multiplications, twice, instead of 20 + 12. Making them takes 20 and
+    24 * 40."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -94,7 +95,7 @@ def test_llama_3_8b_by_hand():
 
 
 def test_six_times_the_matrix_parameters_when_the_context_is_short():
-    """Kaplan 2020's 6N, with the head's matrix in N and a vanishing context."""
+    """Kaplan 2020's rule 6N, with the head's matrix in N and a very short context."""
     from archlab.pricing.params import parameters
 
     model = load_config("llama-3-8b").model
@@ -124,7 +125,7 @@ HIDDEN_IS_COMPUTED = (
 
 @pytest.mark.parametrize("override", HIDDEN_IS_COMPUTED)
 def test_training_computes_the_whole_square_where_no_kernel_skips_what_is_hidden(override):
-    """As the reference kernel's products, which torch counts whole, but for what the model sees of them."""
+    """The products of the reference kernel, which torch counts completely, minus the pairs that the model does not see."""
     config = load_config("tiny-llama", f"train.seq_len={SEQ_LEN}", override)
     seen = forward_flops(config.model, SEQ_LEN)
     square = 3 * (seen.total - seen.scores + whole_square(config.model))
@@ -135,7 +136,8 @@ def test_training_computes_the_whole_square_where_no_kernel_skips_what_is_hidden
 @pytest.mark.parametrize(
     ("override", "pairs"),
     [
-        # A window of 100: its first queries in one causal block, then blocks of 192 queries with 99 keys before them.
+        # A window of 100: the first queries are in one causal block, then blocks of 192 queries with 99 keys before
+        # them.
         ("model.attention.window=100", 100 * 101 // 2 + 10 * 192 * 291 + 28 * 127),
         ("model.attention={n_heads: 4, window: 100, softcap: 3.0}", 100**2 + 10 * 192 * 291 + 28 * 127),
         ("model.attention.blocks={size: 256, summary: 0}", 8 * 256 * 257 // 2),

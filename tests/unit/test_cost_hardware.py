@@ -1,4 +1,4 @@
-"""Hardware: the makers' figures, dense and in one direction; names; this machine, measured."""
+"""Hardware: the makers' figures (dense, in one direction), names of devices, and measurements of this machine."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ DEVICES = dict(hardware())
     ],
 )
 def test_figures_are_dense_and_of_one_direction(name: str, bfloat16: float, memory: int, bandwidth: float, link: float):
-    """Of memory, what a program may have is a little more than the maker's GB, which are nearer to GiB."""
+    """Programs can use a little more memory than the maker's GB say, because these are closer to GiB."""
     found = DEVICES[name]
     assert (found.peak["bfloat16"], found.bandwidth) == (bfloat16, bandwidth)
     assert memory <= found.memory < 1.09 * memory
@@ -43,8 +43,8 @@ def test_figures_are_dense_and_of_one_direction(name: str, bfloat16: float, memo
 
 
 TENSOR_CORES = ["h100", "h100-pcie", "h200", "a100-40gb", "a100-80gb", "l4", "l40s", "mi300x"]
-"""Halving a number's bits doubles their products. B200's TF32 is rounded to one digit in its brief, and the desktop's
-sums in floating point are throttled."""
+"""Half the bits give twice the products. B200's TF32 is rounded to one digit in its brief, and floating-point sums of
+the desktop cards are throttled."""
 
 
 @pytest.mark.parametrize("name", TENSOR_CORES)
@@ -84,11 +84,11 @@ def test_names():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("h10", "no hardware 'h10'; did you mean h100\\? `archlab list hardware` shows all"),
+        ("h10", "unknown hardware 'h10'; did you mean h100\\? `archlab list hardware` shows all"),
         ("a100", "did you mean a100-40gb or a100-80gb?"),
-        ("quantum", "no hardware 'quantum'; `archlab list"),
-        ("h100x0", "no devices; allowed: at least 1, as in h100x8"),
-        ("this", "this machine has not been measured yet; `archlab hardware --measure` does it"),
+        ("quantum", "unknown hardware 'quantum'; `archlab list"),
+        ("h100x0", "has no devices; at least 1 is needed, as in h100x8"),
+        ("this", "this machine has not been measured yet; run `archlab hardware --measure`"),
         ("gone.yaml", "gone.yaml: No such file"),
     ],
 )
@@ -101,7 +101,7 @@ def test_no_such_hardware(name: str, said: str, tmp_path: Path, monkeypatch: pyt
 def test_a_device_of_ones_own(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text("{name: Mine, maker: me, year: 2025, peak: {float16: 1T}, memory: 1G, bandwidth: 1G}")
-    with pytest.raises(UserError, match="peak has float16; needed: float32 or bfloat16"):
+    with pytest.raises(UserError, match="peak has only float16; float32 or bfloat16"):
         load_hardware(str(file))
     file.write_text("{name: Mine, maker: me, year: 2025, peak: {bfloat16: 1T}, memory: 1G, bandwith: 1G}")
     with pytest.raises(UserError, match=r"(?s)bandwidth .*missing.*bandwith .*did you mean bandwidth"):
@@ -134,7 +134,7 @@ def test_listed_and_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 @pytest.mark.slow
 def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Small arrays here; what is checked is that each figure is the amount over the time that it took."""
+    """Arrays are small here. The test checks that each figure is the amount divided by the time."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(measure, "_SIDES", {"cpu": (32, 64)})

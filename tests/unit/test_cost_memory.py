@@ -1,4 +1,4 @@
-"""Bytes of caches, weights and training; and the summary that joins all counts."""
+"""Bytes of caches, weights and training, and the summary of all counts."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_head_dim_need_not_be_d_model_over_heads():
 
 
 def test_latent_attention_keeps_one_vector_per_token():
-    """DeepSeek-V3's 576 numbers, against 128 heads' 128 + 64 and 128."""
+    """DeepSeek-V3 caches 576 numbers, instead of 128 heads with 128 + 64 and 128 each."""
     sizes = "n_heads: 128, q_rank: 1536, kv_rank: 512, nope_dim: 128, rope_dim: 64"
     model = load_config("tiny-llama", f"model.attention={{kind: latent, {sizes}}}", "model.n_layers=61").model
     assert kv_bytes_per_token(model) == 61 * 576 * 2
@@ -65,7 +65,7 @@ def test_chunks_bound_the_cache_and_blocks_with_a_summary_do_not():
 
 
 def test_a_decoding_step_reads_the_weights_but_one_table_and_the_cache():
-    """Llama 3 8B by hand: all weights, of the embedding one row, and 128 KiB of keys and values per token."""
+    """Llama 3 8B by hand: all weights, one row of the embedding, and 128 KiB of keys and values per token."""
     found = cost(load_config("llama-3-8b"), context=4096)
     assert found.read_bytes_per_decoded_token == 2 * (8_030_261_248 - 128_255 * 4096) + 4096 * 131_072
 
@@ -125,7 +125,7 @@ def test_the_context_is_the_training_window_where_none_is_given():
 
 
 def test_learned_positions_end():
-    with pytest.raises(UserError, match="context 2048 is beyond max_seq_len = 1024"):
+    with pytest.raises(UserError, match="context 2048 is too long; learned positions end at max_seq_len = 1024"):
         cost(load_config("gpt-2"), context=2048)
 
 

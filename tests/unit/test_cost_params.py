@@ -1,4 +1,4 @@
-"""Parameter counts: equal to what the decoder allocates, and to what was published."""
+"""Parameter counts: equal to what the decoder allocates, and to the published numbers."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ PUBLISHED = {
     "mistral-7b-v0.1": 7_241_732_096,
     "qwen2.5-7b": 7_615_616_512,
 }
-"""What `sum(p.numel())` gives for the checkpoints on the Hugging Face hub."""
+"""Results of `sum(p.numel())` for the checkpoints on the Hugging Face hub."""
 
 CHOICES = {
     "norm": [
@@ -129,7 +129,7 @@ def test_a_component_names_its_parts_and_none_is_left_out(monkeypatch):
 
 
 def test_parts_of_absent_components_are_zero():
-    """So that a script may ask any config for the same keys."""
+    """A script can ask any config for the same keys."""
     names = [
         list(dict(f(load_config("tiny-llama", *ov).model)))
         for f in (parameters, lambda m: forward_flops(m, 8))

@@ -1,4 +1,4 @@
-"""Plans for several devices: worked by hand, and as properties."""
+"""Plans for several devices: calculated by hand, and general properties."""
 
 import json
 import re
@@ -31,8 +31,8 @@ def planned(parallel, *config, batch=128, tokens=8192, micro_batch=1, device=H10
 
 
 def test_sharding_by_hand():
-    """Of Llama 3 8B 16 bytes a parameter, an eighth; weights gathered twice in bfloat16 and gradients summed in
-    float32 for each of 16 texts, each device sending seven eighths of them."""
+    """Each device has an eighth of 16 bytes per parameter of Llama 3 8B. For each of 16 sequences, weights are gathered
+    twice in bfloat16 and gradients are summed in float32. Each device sends seven eighths of them."""
     one = planned("shard=8")
     assert one.memory["weights, gradients, averages"] == 16 * N // 8
     ends = 2 * 128_256 * 4096 + 4096  # embedding, head and final norm are gathered once
@@ -44,21 +44,23 @@ def test_sharding_by_hand():
 
 
 def test_a_pipeline_waits_and_sends_little():
-    """Huang 2019: p - 1 of m + p - 1 turns; a device sends the stream on and its gradient back."""
+    """Huang 2019: a device waits for p - 1 of m + p - 1 time slots. It sends the stream forward and its gradient back."""
     one = planned("pipeline=8", micro_batch=4)
     assert one.bubble == pytest.approx(7 / (32 + 7))
     assert one.sent["pipeline"] == 2 * 128 * 8192 * 4096 * 2
-    assert planned("pipeline=2").sent["pipeline"] == one.sent["pipeline"] // 2  # the first sends on, the last back
+    assert (
+        planned("pipeline=2").sent["pipeline"] == one.sent["pipeline"] // 2
+    )  # the first stage sends forward, the last one back
     alone = planned("replicate=1", micro_batch=4)
-    slowest = 5 / (32 + 128_256 * 4096 / 218_112_000)  # layers, of which the head does the work of two or three
+    slowest = 5 / (32 + 128_256 * 4096 / 218_112_000)  # layers; the head does the work of two or three
     # The formula leaves out norms, the loss and the update.
     assert one.computing * (1 - one.bubble) == pytest.approx(alone.computing * slowest, rel=0.01)
 
 
 def test_the_update_waits_for_no_other_stage():
-    """With one micro-batch a device of eight waits seven eighths of the time, but updates its layers once."""
+    """With one micro-batch, each of eight devices waits for seven eighths of the time, but updates its layers once."""
     one, two = (planned("pipeline=8", batch=n) for n in (1, 2))
-    turn = two.computing - one.computing  # a ninth slot
+    turn = two.computing - one.computing  # a ninth time slot
     assert one.bubble == pytest.approx(7 / 8)
     updating = one.computing - 8 * turn
     parameters_of_the_slowest = 5 * 218_112_000
@@ -66,7 +68,7 @@ def test_the_update_waits_for_no_other_stage():
 
 
 def test_tensor_parallelism_sends_the_stream_at_every_branch():
-    """Korthikanti 2022: gathered and scattered around attention and MLP, forward and backward."""
+    """Korthikanti 2022: the stream is gathered and scattered around attention and MLP, forward and backward."""
     one = planned("tensor=8")
     assert one.sent["tensor"] == 32 * 2 * 4 * 128 * 8192 * 4096 * 2 * 7 // 8
     norms = 2 * 32 * 4096  # whole on every device
@@ -74,8 +76,10 @@ def test_tensor_parallelism_sends_the_stream_at_every_branch():
 
 
 def test_activations_of_a_layer_as_published():
-    """Korthikanti 2022: a GPT layer of 4 d_ff keeps 34 bytes per token and width in 16 bits without the scores; dropout's
-    masks, 2 of them, are not here, and norms keep their input in float32 here: 4 more."""
+    """Korthikanti 2022: in 16 bits a GPT layer of 4 d_ff keeps 34 bytes per token and width, without the scores.
+
+    There are no dropout masks (2 bytes) here, and norms keep their input in float32 (4 bytes more).
+    """
     model = ["gpt-2", "model.n_layers=1", "model.dropout=0.0"]
     one = planned("replicate=1", *model, batch=1, tokens=1024)
     around = 4 + 2 * 4  # the final norm, hidden states and their gradient
@@ -98,7 +102,8 @@ def test_recomputation_holds_less_and_lets_more_texts_in():
 
 
 def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
-    """At equal parameters: what tensor parallelism sends grows with layers times width, so less with a wide one."""
+    """With equal parameters, the traffic of tensor parallelism grows with layers times width, so a wide model sends
+    less."""
     shapes = {"wide": (8, 8192), "deep": (128, 2048)}
     sent = {}
     for name, (layers, d) in shapes.items():
@@ -115,10 +120,13 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
     [
         ("shards=2", "did you mean shard"),
         ("shard=0", "allowed: replicate, shard"),
-        ("shard=2,shard=2", "each once"),
-        ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
-        ("pipeline=33", "33 stages are more than the 32 layers"),
-        ("replicate=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of replicate . shard = 3"),
+        ("shard=2,shard=2", "each at most once"),
+        ("tensor=7", "query heads: 32 cannot be divided evenly among 7 devices"),
+        ("pipeline=33", "33 stages are too many for 32 layers"),
+        (
+            "replicate=3",
+            "train.batch_tokens is 128 sequences of 8,192 tokens; allowed: a multiple of replicate . shard = 3",
+        ),
     ],
 )
 def test_what_cannot_be_divided(parallel, message):
@@ -127,21 +135,21 @@ def test_what_cannot_be_divided(parallel, message):
 
 
 def test_gathered_layers_are_those_in_use_and_what_stands_around_them():
-    """Of Llama 3 8B: two layers in bfloat16 beside embedding and head, and the larger gradient in float32."""
+    """Llama 3 8B: two layers in bfloat16, embedding and head, and the larger gradient in float32."""
     layer, ends = 218_112_000, 2 * 128_256 * 4096 + 4096
     assert planned("shard=8").memory["gathered layers"] == 2 * (2 * layer + ends) + 4 * ends
 
 
 def test_recomputation_keeps_the_inputs_of_every_micro_batch_and_the_rest_of_one():
     one, eight = (planned("pipeline=8", micro_batch=n, recompute=True).memory["activations"] for n in (1, 8))
-    inputs = 8 * 4 * 8192 * 4096 * 4  # of eight micro-batches that the first stage has begun, four layers
+    inputs = 8 * 4 * 8192 * 4096 * 4  # the first stage has started eight micro-batches of four layers each
     rest = one - inputs
     assert 0 < rest < inputs / 2
     assert eight == pytest.approx(8 * one)
 
 
 def test_recomputing_layers_takes_a_forward_pass_more():
-    """And within a tensor group the stream is gathered and scattered for it, too."""
+    """Recomputation in a tensor group also gathers and scatters the stream again."""
     for way in ("replicate=8", "tensor=8"):
         plain, recomputed = (planned(way, recompute=again) for again in (False, True))
         assert 1.25 < recomputed.computing / plain.computing < 4 / 3
@@ -149,7 +157,7 @@ def test_recomputing_layers_takes_a_forward_pass_more():
 
 
 def test_small_micro_batches_read_the_weights_again():
-    """At 64 tokens to a micro-batch the memory is the limit: half of the tokens at a time, twice the reading."""
+    """With micro-batches of 64 tokens, memory is the limit: half the tokens at a time need twice the reading."""
     times = [planned("tensor=8", tokens=64, batch=64, micro_batch=n).computing for n in (1, 2)]
     assert times[0] > 1.7 * times[1]
 
@@ -164,15 +172,18 @@ def test_a_group_across_servers_goes_out_through_all_their_adapters():
 
 @pytest.mark.parametrize("model", ["baichuan-2-13b", "gemma-3-4b", "gemma-2-9b"])
 def test_more_stages_never_hold_more(model):
-    """In short texts: with 1,024 tokens, ALiBi's masks make a stage of two of Baichuan's 40 layers, which begins 29
-    micro-batches, hold more than one of three layers, which begins 15."""
+    """In short sequences of 1,024 tokens, ALiBi's masks take much memory.
+
+    Therefore a stage with two of Baichuan's 40 layers, which starts 29 micro-batches, can need more than one with three
+    layers, which starts 15.
+    """
     held = [planned(f"pipeline={n}", model, tokens=512, batch=64).total_memory for n in (2, 4, 8, 16, 32)]
     assert held == sorted(held, reverse=True)
 
 
 def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
-    """First, between and last, and with several layers in a stage another size between: a plan of a thousand stages took
-    minutes."""
+    """The first stage, a middle stage and the last stage; with several layers per stage, a middle stage of another
+    size, too. A plan with a thousand stages once took minutes."""
     counted = []
     held = LayerConfig.held_by_one
     monkeypatch.setattr(LayerConfig, "held_by_one", lambda layer, t: counted.append(layer) or held(layer, t))
@@ -183,7 +194,7 @@ def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
 
 
 def _least_of_the_slowest(work, after, n):
-    """By trying all ways to cut: for each number of first layers, the best cut of the others."""
+    """Try all cuts: for each number of first layers, take the best cut of the others."""
     if n == 1:
         return sum(work) + after
     firsts = range(1, len(work) - n + 2)
@@ -201,7 +212,7 @@ def test_no_cut_into_stages_is_faster(work, after, n):
 
 
 def test_the_cut_of_llama_3_405b_is_the_published_one():
-    """Grattafiori 2024, 3.3.2: 16 stages, with one layer less in the first and in the last, which has the head."""
+    """Grattafiori 2024, 3.3.2: 16 stages with one layer less in the first and in the last, which has the head."""
     model = load_config("llama-3.1-405b").model
     assert [len(of_stage) for of_stage in cut(model, 8192, 16).layers] == [7, *[8] * 14, 7]
 
@@ -232,7 +243,7 @@ def test_shards_update_what_they_own():
 
 
 def test_devices_beyond_the_kv_heads_hold_copies():
-    """Falcon's one KV head: each of eight devices holds it whole, of head_dim 64 and 4544 wide."""
+    """Falcon has one KV head. Each of eight devices has a full copy of it, with head_dim 64 and 4544 wide."""
     model = ["llama-3-8b", "model.attention={n_heads: 32, n_kv_heads: 1}"]
     total = parameters(load_config(*model).model).total
     held = planned("tensor=8", *model).memory["weights, gradients, averages"]
@@ -262,7 +273,7 @@ def test_without_a_batch_a_step_has_a_million_tokens(capsys):
 
 
 def test_what_a_training_costs_by_hand(capsys):
-    """20 tokens for each of Llama 3 8B's parameters; in JSON and in the table the same hours, at 2 each."""
+    """20 tokens per parameter of Llama 3 8B. JSON and table have the same hours, at a price of 2 each."""
     command = ["cost", "llama-3-8b", "--hardware", "h100x8", "--parallel", "shard=8", "--price", "2"]
     assert app.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -282,8 +293,11 @@ def asked(capsys, *arguments):
 
 
 def test_utilization_by_hand(capsys):
-    """MFU, Chowdhery 2022: model FLOPs of the tokens of a step over the peak of all devices in that time. A token of Llama
-    3 8B takes 6 FLOPs for each weight but the embedding's, and 12 d_model for each of the 4,096.5 keys that it sees."""
+    """MFU, Chowdhery 2022: model FLOPs of the tokens of a step divided by the peak of all devices in that time.
+
+    A token of Llama 3 8B takes 6 FLOPs for each weight except the embedding, and 12 d_model for each of the 4,096.5
+    keys that it sees.
+    """
     found = asked(capsys, "llama-3-8b", "--hardware", "h100", "--devices", "8", "--price", "2")
     per_token = 6 * (N - 128_256 * 4096) + 32 * 12 * 4096 * 4096.5
     peak = 8 * 989.4e12
@@ -311,8 +325,12 @@ def test_no_published_utilization_is_faster_than_at_best():
 @pytest.mark.parametrize(
     ("config", "devices", "chosen"),
     [
-        ("llama-3-8b", 8, "shard"),  # a replica does not fit; tensor groups are as fast, but send twice as long
-        ("llama-3.2-1b", 8, "replicate"),  # fits, and sends least
+        (
+            "llama-3-8b",
+            8,
+            "shard",
+        ),  # a replica does not fit; tensor groups are equally fast, but send for twice as long
+        ("llama-3.2-1b", 8, "replicate"),  # fits, and sends the least
         ("llama-3.1-405b", 8, None),  # nothing fits
     ],
 )
@@ -335,7 +353,7 @@ def test_the_way_to_choose(config, devices, chosen, capsys):
 
 @pytest.mark.parametrize(("config", "devices"), [("llama-3.2-1b", 2), ("llama-3-8b", 8)])
 def test_the_reasons_for_a_choice_agree_with_the_plans(config, devices, capsys):
-    """The chosen way need not be the fastest: ways within 1% of it count as fast."""
+    """The chosen way need not be the fastest: all ways within 1% of the fastest count as equally fast."""
     arguments = [config, "--hardware", "h100", "--devices", str(devices)]
     ways = asked(capsys, *arguments)["plans"]
     fitting = {way["chosen"]: [] for way in ways}
@@ -362,17 +380,20 @@ def test_one_way_alone_is_not_chosen(capsys):
 
 
 def test_a_reason_against_all_ways_is_told_once(capsys):
-    batch = ["train.batch_tokens=81920", "train.tokens=1M"]  # ten texts, which neither replicate=4 nor shard=4 divides
+    batch = [
+        "train.batch_tokens=81920",
+        "train.tokens=1M",
+    ]  # ten sequences, which neither replicate=4 nor shard=4 divides
     assert app.main(["cost", "llama-3-8b", *batch, "--hardware", "h100", "--devices", "4", "--json"]) == 0
     (reason,) = json.loads(capsys.readouterr().out)["refused"]
-    assert reason.startswith("replicate=4; shard=4: train.batch_tokens: 10 texts")
+    assert reason.startswith("replicate=4; shard=4: train.batch_tokens is 10 sequences")
 
 
 @pytest.mark.parametrize(
     ("model", "tensor", "message"),
     [
-        ("mamba-2-2.7b", 2, "groups of the mixer: 1 cannot be shared evenly by 2 devices"),
-        ("qwen3-next-80b-a3b", 32, "heads.*: 16 cannot be shared evenly by 32 devices"),
+        ("mamba-2-2.7b", 2, "groups of the mixer: 1 cannot be divided evenly among 2 devices"),
+        ("qwen3-next-80b-a3b", 32, "heads.*: 16 cannot be divided evenly among 32 devices"),
     ],
 )
 def test_mixers_are_cut_by_whole_heads(model, tensor, message):

@@ -1,4 +1,4 @@
-"""Times on named hardware: worked by hand, and as properties."""
+"""Times on named hardware: calculated by hand, and general properties."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def passes(*config, batch=1, context=4096):
 
 
 def test_decoding_one_text_takes_as_long_as_reading_the_weights():
-    """Llama 3 8B: 16.06 GB of weights less 1.05 GB of embedding, 0.54 GB of keys and values; 3.35 TB/s."""
+    """Llama 3 8B: 16.06 GB of weights minus 1.05 GB of embedding, and 0.54 GB of keys and values, at 3.35 TB/s."""
     read = 2 * (8_030_261_248 - 128_255 * 4096) + 4096 * 131_072
     found = passes("llama-3-8b")["decoding"]
     assert found.seconds == pytest.approx(read / BANDWIDTH, rel=0.005)  # activations are few
@@ -27,8 +27,8 @@ def test_decoding_one_text_takes_as_long_as_reading_the_weights():
 
 
 def test_reading_a_text_takes_as_long_as_its_products():
-    """Llama 3 8B at 4,096 tokens: 2 FLOPs per weight of the layers and token, 4 per pair and head dimension, the head
-    for one token."""
+    """Llama 3 8B at 4,096 tokens: 2 FLOPs per token and weight of the layers, 4 per pair and head dimension, and the
+    head for one token."""
     layers, d, n = 32, 4096, 4096
     weights = layers * (d * 6144 + d * d + 3 * d * 14336)
     flops = 2 * weights * n + layers * 4 * d * n * (n + 1) / 2 + 2 * d * 128256
@@ -39,7 +39,8 @@ def test_reading_a_text_takes_as_long_as_its_products():
 
 
 def test_a_batch_shares_the_weights_until_products_are_the_limit():
-    """From 295 FLOPs per byte on; a short cache is nearly nothing, and a weight in bfloat16 is one FLOP a byte and text."""
+    """Computing is the limit from 295 FLOPs per byte on. A short cache is negligible, and a bfloat16 weight takes one
+    FLOP per byte and sequence."""
     speeds = {batch: passes("llama-3-8b", batch=batch, context=16)["decoding"] for batch in (1, 8, 2048)}
     assert speeds[8].tokens_per_second == pytest.approx(8 * speeds[1].tokens_per_second, rel=0.02)
     assert (speeds[8].limit, speeds[2048].limit) == ("memory", "compute")
@@ -78,7 +79,8 @@ def test_more_never_takes_less(name):
 
 @pytest.mark.parametrize("window", [1, 64, 1024, 4095, 4096])
 def test_a_window_never_costs_more_than_seeing_all(window):
-    """One of nearly the whole text is not cut into blocks: kernels then multiply the square, and this is said apart."""
+    """A window of almost the whole sequence is not divided into blocks. Kernels then multiply the full square, which is
+    reported separately."""
     changes = [f"model.attention.window={window}", "train.seq_len=4096"]
     some, full = (cost(load_config("llama-3-8b", *change), 2, 4096) for change in (changes, changes[1:]))
     assert some.forward_flops.scores <= full.forward_flops.scores

@@ -1,4 +1,4 @@
-"""Activations that training keeps: against what autograd keeps when the model runs."""
+"""Activations that training keeps, compared with those that autograd keeps when the model runs."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,8 @@ from schema_classes import without_a_row
 
 LATENT = ["model.attention={kind: latent, n_heads: 4, q_rank: 32, kv_rank: 64, nope_dim: 32, rope_dim: 16}"]
 PADDED = 2 * 256 * 4 * ((48 - 32) + 48)
-"""Numbers per layer: on a CPU its values are padded to the keys' width, and what is kept are the wide ones, of what
-attention reads and of what it gives."""
+"""Numbers kept per layer. On a CPU, values are padded to the width of the keys, and the wide tensors are kept: both the
+inputs and the output of attention."""
 
 MIXER = ["model.attention.kind=none", "model.position=none"]
 
@@ -99,15 +99,15 @@ OPTIONS = (
 def kept_share(overrides: list[str], texts: int, tokens: int) -> float:
     """Return the counted bytes divided by those that autograd keeps."""
     model = archlab.Decoder(load_config("tiny-llama", *overrides).model).train()
-    this = Pass(texts, tokens, bytes_each=4, counting="computed", is_training=True)
+    model_pass = Pass(texts, tokens, bytes_each=4, counting="computed", is_training=True)
     found = kept_by_autograd(model, lambda: model.hidden(torch.zeros(texts, tokens, dtype=torch.int64)))
-    counted = sum(layer_bytes(layer, this) for layer in layer_configs(model.config))
-    final = sum(operation.saved for operation in this.norm(final_norm(model.config), 128))
-    return (counted + bytes_before(model.config, this) + final) / found
+    counted = sum(layer_bytes(layer, model_pass) for layer in layer_configs(model.config))
+    final = sum(operation.saved for operation in model_pass.norm(final_norm(model.config), 128))
+    return (counted + bytes_before(model.config, model_pass) + final) / found
 
 
 def kept_by_autograd(module: torch.nn.Module, run: Callable[[], object]) -> int:
-    """Return the bytes that autograd keeps, without parameters and what autocast makes of them."""
+    """Return the bytes that autograd keeps, without parameters and their autocast copies."""
     own = {p.untyped_storage().data_ptr() for p in module.parameters()}
     shapes = {shape for p in module.parameters() for shape in (p.shape, p.T.shape if p.ndim == 2 else p.shape)}
     kept: dict[int, torch.Tensor] = {}
@@ -126,14 +126,14 @@ def kept_by_autograd(module: torch.nn.Module, run: Callable[[], object]) -> int:
     ("overrides", "tokens"), [*((config, 256) for config in CONFIGS), *((c, 100) for c in CONFIGS if MIXER[0] in c)]
 )
 def test_layers_keep_what_autograd_keeps(overrides, tokens):
-    """But for statistics of norms, cosines and indices, which are few."""
+    """Statistics of norms, cosines and indices are not counted, because they are small."""
     assert kept_share(overrides, 2, tokens) == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize(("texts", "tokens"), [(1, 128), (3, 192)])
 @pytest.mark.parametrize("overrides", OPTIONS, ids=" ".join)
 def test_so_do_layers_with_other_options_and_shapes(overrides, texts, tokens):
-    """Three layers, so that what all of them share is counted once. Widths and heads differ from the test above."""
+    """With three layers, parts that all layers share are counted once. Widths and heads differ from the test above."""
     assert kept_share([*overrides, "model.n_layers=3"], texts, tokens) == pytest.approx(1, rel=0.02)
 
 
@@ -151,15 +151,15 @@ def test_bfloat16_halves_what_is_not_computed_in_float32(schema, kind):
 
 
 def test_a_cpus_kernel_keeps_values_as_wide_as_keys():
-    """The padding that the test above adds by hand is counted where kernels are."""
+    """Padding that the test above adds by hand is counted on machines whose kernels pad."""
     (layer, *_) = layer_configs(load_config("tiny-llama", *LATENT).model)
     asked, computed = (layer_bytes(layer, Pass(2, 256, bytes_each=4, counting=c)) for c in ("visible", "computed"))
     assert computed - asked == 4 * PADDED
 
 
 def test_without_recomputation_all_waits():
-    layers, this = layer_configs(load_config("tiny-llama").model), Pass(2, 256)
-    assert saved_bytes({layers[0]: 3}, this, recompute=False) == (3 * layer_bytes(layers[0], this), 0)
+    layers, model_pass = layer_configs(load_config("tiny-llama").model), Pass(2, 256)
+    assert saved_bytes({layers[0]: 3}, model_pass, recompute=False) == (3 * layer_bytes(layers[0], model_pass), 0)
 
 
 def test_a_convolution_keeps_its_input_with_the_zeros_before_it():

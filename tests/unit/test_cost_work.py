@@ -1,4 +1,4 @@
-"""What passes compute and move: against counts of parameters, caches, and sums written out by hand."""
+"""Operations and bytes of passes, compared with parameter counts, caches, and sums written out by hand."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def model_of(name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_decoding_step_reads_every_active_weight_once_and_all_that_is_kept(name):
-    """But for the rows of the embedding and of learned positions that the token does not look up."""
+    """Rows of the embedding and of learned positions that the token does not look up are not read."""
     model = model_of(name)
     step = list(forward(model, Pass(1, 1, held=99, is_cached=True)))
     width = model.embedding.width or model.d_model
@@ -58,7 +58,7 @@ def test_a_decoding_step_reads_every_active_weight_once_and_all_that_is_kept(nam
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_many_rows_read_all_weights_and_compute_in_proportion(name):
-    """Expected experts of a mixture become all of them; learned positions are read as far as the text goes."""
+    """The expected number of experts becomes all of them. Learned positions are read up to the length of the sequence."""
     model = model_of(name)
     once, twice = (list(forward(model, Pass(texts, 1024))) for texts in (8, 16))
     assert sum(o.flops for o in twice) == pytest.approx(2 * sum(o.flops for o in once), rel=1e-9)
@@ -69,7 +69,7 @@ def test_many_rows_read_all_weights_and_compute_in_proportion(name):
 
 @pytest.mark.parametrize("name", ["tiny-llama", "gemma-3-1b", "mistral-7b-v0.1", "mixtral-8x7b", "gpt-oss-20b"])
 def test_a_pass_in_two_pieces_computes_what_it_would_whole(name):
-    """Products and pairs; after 5,000 tokens windows are at work."""
+    """Products and pairs. After 5,000 tokens, windows have an effect."""
     model = model_of(name)
     whole = sum(o.flops for o in forward(model, Pass(1, 7000)))
     pieces = sum(
@@ -81,8 +81,8 @@ def test_a_pass_in_two_pieces_computes_what_it_would_whole(name):
 
 
 def test_llama_3_8b_by_hand():
-    """A forward pass over 8 texts of 1,000 tokens in bfloat16: norms and sums with the stream are small in FLOPs and
-    large in bytes."""
+    """A forward pass over 8 sequences of 1,000 tokens in bfloat16. Norms and sums with the stream have few FLOPs but
+    many bytes."""
     found = {work.kind: work for work in by_kind(forward(model_of("llama-3-8b"), Pass(8, 1000)))}
     rows, d, layers, d_ff, vocab = 8000, 4096, 32, 14336, 128256
     assert found["norms"].flops == (2 * layers + 1) * 4 * rows * d
@@ -100,7 +100,7 @@ def test_llama_3_8b_by_hand():
 
 
 def test_products_of_llama_3_8b_by_place():
-    """The parts' sums are those of all products; of one token's step the MLP reads three matrices a layer."""
+    """The sums of all parts are those of all products. In a step of one token, the MLP reads three matrices per layer."""
     step = list(forward(model_of("llama-3-8b"), Pass(1, 1, held=8191, is_cached=True)))
     parts, whole = products_by_part(step), next(work for work in by_kind(step) if work.kind == "products")
     assert list(parts) == ["projections", "mlp", "head"]
@@ -111,7 +111,7 @@ def test_products_of_llama_3_8b_by_place():
 
 
 def test_norms_are_a_five_hundredth_of_the_flops_and_much_more_of_the_bytes():
-    """Ivanov 2021: normalisation, softmax with it, is 0.17% of BERT's FLOPs."""
+    """Ivanov 2021: normalization, including softmax, is 0.17% of BERT's FLOPs."""
     bert = load_config(
         "transformer-base", "model.d_model=1024", "model.n_layers=24", "model.attention={n_heads: 16, visibility: two_sided}",
         "model.mlp.d_ff=4096",
@@ -125,8 +125,11 @@ def test_norms_are_a_five_hundredth_of_the_flops_and_much_more_of_the_bytes():
 
 @pytest.mark.parametrize("heads", [64, 8, 1])
 def test_decoding_needs_what_shazeer_counted(heads):
-    """Shazeer 2019: numbers read per multiplication are n/d + 1/b with as many key heads as query heads, and n/(d h) +
-    1/b with one; the attention layer of batch b, width d, h heads, n tokens."""
+    """Shazeer 2019: memory access per multiplication is n/d + 1/b with one key head per query head, and n/(d h) + 1/b
+    with a single key head.
+
+    The attention layer has batch b, width d, h heads and n tokens.
+    """
     n, b, d, h = 4096, 32, 8192, 64
     overrides = [f"model.d_model={d}", f"model.attention={{n_heads: {h}, n_kv_heads: {heads}, head_dim: {d // h}}}"]
     model = load_config("tiny-llama", *overrides).model
@@ -136,11 +139,11 @@ def test_decoding_needs_what_shazeer_counted(heads):
     multiplied = sum(o.flops for o in work if o.kind in ("products", "attention")) / 2
     share = heads / h
     by_hand = (d * d * (2 + 2 * share) + b * n * 2 * d * share) / (b * d * d * (2 + 2 * share) + b * n * 2 * d)
-    assert read / multiplied == pytest.approx(by_hand, rel=1e-3)  # norms and rotations are not in his count
+    assert read / multiplied == pytest.approx(by_hand, rel=1e-3)  # norms and rotations are not in that count
 
 
 def test_written_out_attention_moves_four_streams_and_all_scores_four_times():
-    """It makes the mixed values, all scores and all weights."""
+    """The operation makes the mixed values, all scores and all weights."""
     found = Pass(2, 8, bytes_each=4).attention("scores", n_heads=3, head_dim=5)
     stream, scores = 4 * (2 * 8) * (3 * 5), 4 * (2 * 3 * 8 * 8)
     assert (found.moved, found.made) == (4 * stream + 4 * scores, stream + 2 * scores)
@@ -154,7 +157,7 @@ def test_every_doubling_of_an_rglru_reads_four_numbers_and_writes_two():
 
 
 def test_queries_and_keys_are_normed_as_wide_as_they_are():
-    """As a norm of the stream is, per number."""
+    """Same cost per number as a norm of the stream."""
     heads = "model.attention={n_heads: 6, n_kv_heads: 2, head_dim: 8"
     plain, normed = (
         sum(work.flops for work in layer.work(Pass(2, 16)) if work.kind == "norms")

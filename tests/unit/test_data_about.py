@@ -1,4 +1,4 @@
-"""What a run reads is named with its bytes and folds, and no text becomes tokens for it."""
+"""Description of a run's data: names, bytes and folds, without encoding any text."""
 
 from pathlib import Path
 

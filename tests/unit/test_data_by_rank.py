@@ -1,4 +1,4 @@
-"""tiktoken is taken only where it gives every text the tokens of the tokenizers library."""
+"""tiktoken is used only if it gives the same tokens as the tokenizers library for every text."""
 
 import ast
 import json
@@ -18,7 +18,7 @@ from archlab.data.spelling import bytes_of_name
 
 SOURCE = Path(ast.__file__).read_text()
 TOKENIZER = bpe.train([SOURCE], 600)
-LETTER = bytes_of_name  # to read what follows
+LETTER = bytes_of_name  # name for readability
 
 
 def test_the_byte_alphabet_of_these_tests_is_plain_ascii():
@@ -26,7 +26,7 @@ def test_the_byte_alphabet_of_these_tests_is_plain_ascii():
 
 
 def made(merges: list[tuple[str, str]], words: str = bpe.WORDS) -> Tokenizer:
-    """A tokenizer of 256 bytes and these merges, in this order."""
+    """Return a tokenizer of 256 bytes with these merges, in this order."""
     vocab = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     for left, right in merges:
         vocab.setdefault(left + right, len(vocab))
@@ -49,14 +49,14 @@ def assert_same(tokenizer: Tokenizer, texts: list[str]) -> None:
 @pytest.mark.parametrize("words", SAME_WORDS)
 @pytest.mark.slow
 def test_characters_of_unicode_are_the_same_part_of_a_word(words: str):
-    """Bytes merge with a letter, a digit, a sign or a blank before them, and with an end of line behind: so the tokens
-    show where words end."""
+    """Bytes merge with a letter, digit, sign or blank before them, and with a line end after them. The tokens therefore
+    show the borders of words."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     blank, newline = (pre_tokenizers.ByteLevel(False).pre_tokenize_str(c)[0][0] for c in " \n")
     merges = [(left, right) for left in ("a", "1", "!", blank) for right in alphabet]
     merges += [(left, newline) for left in alphabet if left not in ("a", "1", "!", blank)]
     tokenizer = made(merges, words)
-    # The first and last of every run of one category, and every seventh between.
+    # The first and last character of each run of one category, and every seventh in between.
     every = [chr(c) for c in (*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 97))]
     kinds = [unicodedata.category(c) for c in every]
     ends = {n for n, (one, other) in enumerate(pairwise(kinds)) if one != other}
@@ -93,7 +93,7 @@ def test_gpt2s_own_file_is_taken():
 
 
 def test_ids_that_do_not_follow_the_merges_are_left_to_the_library():
-    """tiktoken would merge b and c first, for their token has the lower id."""
+    """tiktoken would merge b and c first, because their token has the lower id."""
     parts = json.loads(made([("b", "c"), ("a", "b")]).to_str())
     parts["model"]["merges"].reverse()
     other = Tokenizer.from_str(json.dumps(parts))
@@ -102,7 +102,7 @@ def test_ids_that_do_not_follow_the_merges_are_left_to_the_library():
 
 
 def test_a_token_that_is_never_whole_is_left_to_the_library():
-    """(ab, c) is never merged, for b and c are merged before; tiktoken would take abc all the same, as (a, bc)."""
+    """(ab, c) never merges, because b and c merge earlier. tiktoken would still use abc, as (a, bc)."""
     tokenizer = made([("b", "c"), ("a", "b"), ("ab", "c")])
     assert by_rank(tokenizer) is None
     assert [tokenizer.id_to_token(i) for i in bpe.encode(tokenizer, ["abc"])[0]] == ["a", "bc"]

@@ -1,4 +1,4 @@
-"""Sources to documents, and which of them are held out."""
+"""From sources to documents, and the choice of held-out documents."""
 
 import gzip
 import json
@@ -23,13 +23,13 @@ from archlab.errors import UserError
 
 
 def text_of(corpus: Corpus, split: str, held_out: float = 0.2) -> str:
-    """Of the first fold, or of all else."""
+    """Return the text of the first fold (held_out), or of everything else."""
     pieces = choose_split(corpus, held_out).pieces(corpus)
     return "".join(p.text for p in pieces if (p.fold == 0) == (split == "held_out"))
 
 
 def folds_of(corpus: Corpus, held_out: float) -> dict[int | None, list[str]]:
-    """The names of the documents, or of their parts, in each fold."""
+    """Return the names of the documents, or of their parts, in each fold."""
     found: dict[int | None, list[str]] = {}
     for piece in choose_split(corpus, held_out).pieces(corpus):
         found.setdefault(piece.fold, []).append(piece.name)
@@ -89,7 +89,7 @@ def test_what_a_glob_finds(folder: Path, pattern: str, count: int):
 
 
 def test_links_in_circles_pipes_and_devices_are_passed_by(folder: Path):
-    """A glob that followed the links would find 2^40 ways to every file."""
+    """A glob that followed the links would find 2^40 paths to every file."""
     before = [d.text for d in Corpus([str(folder)])]
     for name, target in (("a", "."), ("b", "."), ("up", ".."), ("self.txt", "self.txt"), ("gone.txt", "nowhere")):
         (folder / name).symlink_to(target)
@@ -97,7 +97,11 @@ def test_links_in_circles_pipes_and_devices_are_passed_by(folder: Path):
     os.mkfifo(folder / "pipe.txt")
     assert [d.text for d in Corpus([str(folder)])] == before
     assert [d.text for d in Corpus([f"{folder}/**/*.txt"])] == before
-    for name, says in (("pipe.txt", "a pipe or a device"), ("zero.txt", "a pipe"), ("self.txt", "in a circle")):
+    for name, says in (
+        ("pipe.txt", "this is a pipe or a device"),
+        ("zero.txt", "a pipe"),
+        ("self.txt", "broken or circular"),
+    ):
         with pytest.raises(UserError, match=says):
             list(Corpus([str(folder / name)]))
 
@@ -131,7 +135,7 @@ COMPRESSED = [("gz", as_gzip), ("zst", as_zstd)]
 
 @pytest.mark.parametrize(("suffix", "compress"), COMPRESSED)
 def test_compressed_text_and_lines(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]):
-    """In several frames, as compressors with several threads write them; large sets of lines are often called .json."""
+    """Files have several frames, as multi-threaded compressors write them. Large JSONL files are often called .json."""
     lines = "\n".join(json.dumps({"text": f"text {i} é"}) for i in range(50)).encode()
     for name, content in (
         ("a.jsonl", lines),
@@ -149,7 +153,7 @@ def test_compressed_text_and_lines(tmp_path: Path, suffix: str, compress: Callab
 @pytest.mark.parametrize(("suffix", "compress"), COMPRESSED)
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
 def test_damaged_compressed_files_are_named(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes], name: str):
-    """Above all those that were cut: their end must not be lost in silence."""
+    """Truncated files are the most important case: the missing end must not go unnoticed."""
     draw, file = random.Random(0), tmp_path / f"{name}.{suffix}"
     lines = "".join(json.dumps({"text": "".join(draw.choices("abcdef", k=90))}) + "\n" for _ in range(500))
     whole = compress(lines.encode())
@@ -170,7 +174,7 @@ TEXTS = [f"text {i} é\n" for i in range(30)]
 
 
 def save_as_datasets_does(folder: Path, texts: list[str]) -> None:
-    """Arrow streams in shards, and two files about them."""
+    """Arrow streams in shards, and two metadata files."""
     folder.mkdir(parents=True)
     for n, part in enumerate((texts[:20], texts[20:])):
         table = pa.table({"id": range(len(part)), "text": part})
@@ -189,7 +193,7 @@ def test_a_saved_data_set(tmp_path: Path):
         list(Corpus([str(tmp_path / "saved")], TextTemplate(("body",))))
     save_as_datasets_does(tmp_path / "split" / "train", TEXTS)
     (tmp_path / "split" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(UserError, match="with splits; name the folder of one of them: train"):
+    with pytest.raises(UserError, match="has splits; give the folder of one of them: train"):
         list(Corpus([str(tmp_path / "split")]))
     shard = tmp_path / "saved" / "data-00000-of-00002.arrow"
     for damaged, says in ((b"nonsense", "not a stream of Arrow"), (shard.read_bytes()[:-300], "damaged after row 14")):
@@ -201,7 +205,7 @@ def test_a_saved_data_set(tmp_path: Path):
 
 
 def test_data_sets_of_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Where it is installed, what it saves and fetches is what we read; elsewhere, the hub is refused."""
+    """If `datasets` is installed, archlab reads what it saves and downloads. Otherwise, hub sources are refused."""
     if find_spec("datasets") is None:
         with pytest.raises(UserError, match=r"hf:owner/name: needs the datasets library; run: pip install"):
             list(Corpus(["hf:owner/name"]))
@@ -241,7 +245,7 @@ def test_bad_jsonl_names_file_and_line(tmp_path: Path, line: str, says: str):
 @pytest.mark.parametrize("as_table", [False, True])
 @pytest.mark.parametrize("missing_at", [0, 2])
 def test_a_missing_field_is_answered_by_the_near_name_and_by_what_helps(tmp_path, as_table, missing_at):
-    """Leaving out what cannot be read helps with single records, not with a misspelt name, which all of them lack."""
+    """Skipping invalid records helps with single records, but not with a misspelled field, which all records lack."""
     with_title = {"title": "a", "body": "b"}
     if as_table:
         parquet.write_table(pa.table({name: [value] for name, value in with_title.items()}), tmp_path / "a.parquet")
@@ -272,7 +276,7 @@ def test_bad_parquet(tmp_path: Path):
 
 
 def test_damaged_parquet_is_named(tmp_path: Path):
-    """Whatever pyarrow makes of it: its own errors, OSErrors without a file, text that is no UTF-8."""
+    """All errors of pyarrow are handled: its own exceptions, OSErrors without a file, and text that is not UTF-8."""
     file = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": [f"text {i} é" for i in range(40)]}), file, compression="none")
     whole, draw, said = file.read_bytes(), random.Random(0), set[str]()
@@ -296,7 +300,7 @@ def test_a_file_that_does_not_fit_into_memory_is_named(folder: Path, monkeypatch
         raise MemoryError
 
     monkeypatch.setattr("archlab.data.contents._decode", too_much)
-    with pytest.raises(UserError, match=r"00\.txt: 220 bytes, more than fit into memory"):
+    with pytest.raises(UserError, match=r"00\.txt: 220 bytes do not fit into memory"):
         list(Corpus([str(folder)]))
 
 
@@ -318,7 +322,7 @@ def test_bad_sources(tmp_path: Path):
     with pytest.raises(UserError, match="no such file"):
         list(Corpus([str(tmp_path / "*.md")]))
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(UserError, match=r"empty\.txt: no text"):
+    with pytest.raises(UserError, match=r"empty\.txt has no text"):
         choose_split(Corpus([str(tmp_path / "empty.txt")]), 0.1)
     with pytest.raises(UserError, match="no source"):
         list(Corpus([""]))
@@ -437,7 +441,7 @@ def test_a_share_of_nothing_or_everything_is_refused(folder: Path, share: float)
 
 
 def test_links_out_of_a_folder_are_left_out_and_named(tmp_path: Path):
-    """A private file is no text of somebody else's folder. In the hub's cache all files are links to `blobs`."""
+    """A link to a private file must not add it to a corpus. In the hub's cache, all files are links to `blobs`."""
     (tmp_path / "private").write_text("my secret password")
     corpus = tmp_path / "hub" / "snapshots" / "0a1b" / "en"
     for folder in (corpus, tmp_path / "hub" / "blobs"):
@@ -500,7 +504,7 @@ def test_nested_fields_and_templates(tmp_path: Path, kind: str):
 @KINDS
 def test_a_field_whose_name_has_dots_goes_before_a_nested_one(tmp_path: Path, kind: str):
     record = {"a.b": "flat", "a": {"b": "nested"}}
-    if kind == "parquet":  # it would read both columns under the one name
+    if kind == "parquet":  # pyarrow would read both columns under this name
         record.pop("a")
     assert [d.text for d in Corpus([str(write_records(tmp_path, kind, [record]))], TextTemplate(("a.b",)))] == ["flat"]
 
@@ -523,12 +527,12 @@ def test_a_null_is_an_error_or_left_out(tmp_path: Path, kind: str):
 
 @pytest.mark.parametrize("text", ["{title", "title}", "{}", "{a{b}}", "title", ""])
 def test_no_template(text: str):
-    with pytest.raises(UserError, match=r"--template: .* (begins or ends no name|names no field)"):
+    with pytest.raises(UserError, match=r"--template: .* has (an unbalanced|no field)"):
         TextTemplate.parse(text)
 
 
 def test_what_cannot_be_read_is_counted_and_the_first_are_named(tmp_path: Path):
-    """Names of documents are those that they have without the bad ones, so folds do not move."""
+    """Documents keep the names that they have without the invalid ones, so they stay in the same folds."""
     lines = ['{"text": "a"}', "no JSON", '{"text": 3}', '{"text": "b"}', *["[]"] * 9]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "b.txt").write_bytes("é".encode("latin-1"))
@@ -554,7 +558,7 @@ def test_what_cannot_be_read_is_counted_and_the_first_are_named(tmp_path: Path):
 def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(contents, "LARGEST_UNPACKED", 3 * 2**20)
     monkeypatch.setattr(contents, "LONGEST_LINE", 2**20)
-    for data, says in ((b"a " * 2**21, r"a\.txt\.gz: more than 3 MiB unpacked"), (b"a\0" * 2**21, "binary")):
+    for data, says in ((b"a " * 2**21, r"a\.txt\.gz: larger than 3 MiB when unpacked"), (b"a\0" * 2**21, "binary")):
         (tmp_path / "a.txt.gz").write_bytes(gzip.compress(data, 1))
         with pytest.raises(UserError, match=says):
             list(Corpus([str(tmp_path / "a.txt.gz")]))
@@ -562,13 +566,13 @@ def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\n' + long + b'{"text": "y"}')
     corpus = Corpus([str(tmp_path / "a.jsonl")], skip_invalid=True)
     assert [d.text for d in corpus] == ["x", "y"]
-    assert corpus.omissions.first == [f"{tmp_path / 'a.jsonl'}, line 2: more than 1 MiB; cut it up"]
+    assert corpus.omissions.first == [f"{tmp_path / 'a.jsonl'}, line 2: longer than 1 MiB; split the line"]
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
 @pytest.mark.slow
 def test_few_rows_of_a_parquet_file_are_in_memory_at_once(tmp_path: Path, dictionary: bool):
-    """All rows at once are 160 MB; of values that repeat the file has a dictionary and a few bytes."""
+    """All rows together take 160 MB. For repeated values, the file has a dictionary and a few bytes."""
     texts = ["abcdefgh" * 2**17] * 160
     with parquet.ParquetWriter(
         tmp_path / "a.parquet",

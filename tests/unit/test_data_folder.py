@@ -1,4 +1,4 @@
-"""Data folders: made whole or not at all, checked on opening, found again in the cache."""
+"""Data folders: written completely or not at all, checked when opened, and found again in the cache."""
 
 import errno
 import json
@@ -106,7 +106,7 @@ def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytes
     assert len(data.train) == len(expected)
     for start in range(0, len(expected) - 100, 7):
         np.testing.assert_array_equal(data.train.read(start, start + 100), expected[start : start + 100])
-    for start in range(150, 420):  # both ends on and beside borders
+    for start in range(150, 420):  # both ends on and next to borders of shards
         np.testing.assert_array_equal(data.train.read(start, 422), expected[start:422])
 
 
@@ -166,9 +166,9 @@ def damage_manifest(folder: Path) -> None:
         (damage_rename, r"fold-01-00000\.bin: missing"),
         (damage_tokenizer, r"tokenizer\.json: altered"),
         (damage_no_tokenizer, r"tokenizer\.json: missing"),
-        (damage_version, r"manifest\.json: format version 99; allowed: 2"),
+        (damage_version, r"manifest\.json: format version is 99; allowed: 2"),
         (damage_field, r"manifest\.json: vocab_size: "),
-        (damage_vocab, r"manifest\.json: vocab_size: 20; the tokenizer has 300"),
+        (damage_vocab, r"manifest\.json: vocab_size is 20; the tokenizer has 300"),
         (damage_manifest, r"manifest\.json: not valid JSON"),
     ],
 )
@@ -180,7 +180,7 @@ def test_damage_is_named(texts: Path, tmp_path: Path, damage, says: str):
 
 
 def test_no_data_folder(tmp_path: Path):
-    with pytest.raises(UserError, match=r"manifest\.json: No such file"):
+    with pytest.raises(UserError, match=r"manifest\.json does not exist"):
         DataFolder.open(tmp_path)
 
 
@@ -217,18 +217,18 @@ def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeyp
 
 def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_path: Path):
     (tmp_path / "out").mkdir()
-    made(texts, tmp_path / "out")  # empty: fine
-    with pytest.raises(UserError, match="already holds other data"):
+    made(texts, tmp_path / "out")  # an empty folder is allowed
+    with pytest.raises(UserError, match="already contains other data"):
         prepare([str(texts)], tmp_path / "out", 310, None, 0.2)
-    with pytest.raises(UserError, match="exists and is no data folder"):
+    with pytest.raises(UserError, match="exists and is not a data folder"):
         made(texts, texts)
-    with pytest.raises(UserError, match="exists and is no data folder"):
+    with pytest.raises(UserError, match="exists and is not a data folder"):
         made(texts, texts / "0.txt")
     assert len(list(texts.iterdir())) == 60
 
 
 def test_vocab_size_and_tokenizer_exclude_each_other(texts: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="give one"):
+    with pytest.raises(UserError, match="give either"):
         prepare([str(texts)], tmp_path / "out", 300, tmp_path / "t.json", 0.2)
 
 
@@ -251,7 +251,7 @@ def test_a_data_folder_is_opened_if_the_model_has_room_for_its_ids(texts: Path, 
     config = DataConfig(path=str(tmp_path / "out"))
     assert open_data(config, 300).fingerprint == data.fingerprint
     assert open_data(config, 512).fingerprint == data.fingerprint
-    with pytest.raises(UserError, match=r"model\.vocab_size: 299; .* allowed: 300 or more"):
+    with pytest.raises(UserError, match=r"model\.vocab_size is 299; .* allowed: 300 or more"):
         open_data(config, 299)
 
 
@@ -283,7 +283,7 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were hashed or read as text."""
+    """Names of the files that were hashed or read as text."""
     names: list[str] = []
     hash_of, read = file_cache.digests, corpus.contents
 
@@ -297,7 +297,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(file_cache, "digests", hashed)
     monkeypatch.setattr(corpus, "contents", as_text)
-    monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
+    monkeypatch.setattr(file_cache, "SETTLED", -1)  # otherwise files that a test has just written are not cached
     return names
 
 
@@ -313,11 +313,14 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
     shard = folder / "fold-01-00000.bin"
     shard.touch()
     DataFolder.open(folder)
-    assert reads == ["fold-01-00000.bin"]  # the others are as they were
-    said = f"note: {shard}: {binary(shard.stat().st_size)} are compared with their hash, and again only when "
+    assert reads == ["fold-01-00000.bin"]  # the other files have not changed
+    said = f"note: {shard}: comparing {binary(shard.stat().st_size)} with their hash; this is repeated only when "
     assert capsys.readouterr().err.startswith(said)
     whole, before = shard.read_bytes(), shard.stat()
-    for altered in (bytes([whole[0] ^ 1]) + whole[1:], whole):  # and mended again, each time with the old date
+    for altered in (
+        bytes([whole[0] ^ 1]) + whole[1:],
+        whole,
+    ):  # damaged, then repaired, each time with the old modification time
         shard.write_bytes(altered)
         os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
         if altered == whole:
@@ -338,7 +341,7 @@ def lose_a_bit(file: Path, at: int) -> None:
 def test_a_disk_that_loses_bits_of_a_small_set_is_noticed(
     texts: Path, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing that the system says of the file has changed, and yet every block is looked at."""
+    """The operating system reports no change of the file, but every block is still checked."""
     folder = made(texts, tmp_path / "out").path
     monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
     DataFolder.open(folder)
@@ -355,7 +358,7 @@ def test_a_disk_that_loses_bits_of_a_small_set_is_noticed(
 
 @pytest.fixture
 def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder most of which is a hole of 4 GB; its hash is taken as read."""
+    """A data folder with a sparse file of 4 GB, whose hash is assumed to be known."""
     folder, tokens = made(texts, tmp_path / "out").path, 2 * 10**9
     (folder / "rest-00000.bin").touch()
     os.truncate(folder / "rest-00000.bin", 2 * tokens)
@@ -391,7 +394,7 @@ def test_a_large_set_opens_in_a_moment(two_billion_tokens: Path, monkeypatch: py
 
 
 def test_much_damage_to_a_large_set_is_noticed(two_billion_tokens: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every second block: to miss it has odds of 1 to 2^32."""
+    """Every second block is damaged. The probability of missing this is 1 in 2^32."""
     monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
     DataFolder.open(two_billion_tokens)
     for at in range(0, 4 * 10**9, 2 * file_cache.BLOCK):
@@ -426,7 +429,7 @@ def test_text_is_read_once_until_a_file_changes(texts: Path, cache: Path, reads:
         assert "1.txt" in reads
         first = later
     open_data(config.model_copy(update={"held_out": 0.3}), 300)
-    assert len(list(cache.iterdir())) == 5  # without newer.txt it is what it was after the first change
+    assert len(list(cache.iterdir())) == 5  # without newer.txt, the text is the same as after the first change
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"\xff", b"[" * 100_000])
@@ -435,7 +438,7 @@ def test_a_damaged_memory_is_none(texts: Path, cache: Path, reads: list[str], da
     data = open_data(config, 300)
     for file in (cache.parent / "seen").iterdir():
         sealed = file.read_bytes()
-        last = sealed.rindex(b'"') - 1  # of a digest that was found
+        last = sealed.rindex(b'"') - 1  # last digit of the cached digest
         file.write_bytes(
             damage or sealed[:last] + (b"1" if sealed[last : last + 1] == b"0" else b"0") + sealed[last + 1 :]
         )
@@ -455,7 +458,7 @@ def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path
 
 
 def test_what_has_just_changed_is_read_again(texts: Path, tmp_path: Path, reads: list[str], monkeypatch):
-    """It may change once more within one tick of its clock."""
+    """The file may change again within one tick of the file system's clock."""
     monkeypatch.setattr(file_cache, "SETTLED", 10**12)
     folder = made(texts, tmp_path / "out").path
     reads.clear()
@@ -472,18 +475,18 @@ def test_the_command_reads_all_again(texts: Path, tmp_path: Path, reads: list[st
 
 def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
     data = made(texts, tmp_path / "out")
-    shard = tmp_path / "out" / "fold-04-00000.bin"  # the last one
+    shard = tmp_path / "out" / "fold-04-00000.bin"  # the last shard
     starts = np.array([0, len(data.train) - 60])
     before = data.train.windows(starts, 50)
     assert before.shape == (2, 50)
     os.truncate(shard, 200)
     np.testing.assert_array_equal(data.train.windows(starts[:1], 50), before[:1])
-    with pytest.raises(UserError, match=r"fold-04-00000\.bin: was cut while it was in use"):
+    with pytest.raises(UserError, match=r"fold-04-00000\.bin was truncated while it was in use"):
         data.train.windows(starts, 50)
 
 
 def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
-    """As Latin-1 wrote them; a name is text in the manifest, and to which split a file belongs is its own affair."""
+    """Names are Latin-1 bytes. The manifest has them as text, and the split uses the names themselves."""
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
     data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)
@@ -504,7 +507,7 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; did you mean body\? found: text, body$"):
         prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, TextTemplate(("bod",)))
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(UserError, match=r"need records .* found none in .*a\.txt; leave the option out"):
+    with pytest.raises(UserError, match=r"work only on records .* found none in .*a\.txt; leave the option out"):
         prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, TextTemplate(("body",)))
 
 
@@ -514,23 +517,28 @@ def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path
     n_bytes = sum(len(file.read_bytes()) for file in texts.rglob("*") if file.is_file())
     found = tokens_per_byte(DataConfig(path=str(tmp_path / "out")), 300)
     assert found == pytest.approx(tokens / n_bytes)
-    with pytest.raises(UserError, match="a task has no bytes of text"):
+    with pytest.raises(UserError, match="a task has no text"):
         tokens_per_byte(DataConfig(task=Recall()), 300)
 
 
 def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Path) -> None:
-    """Its tokenizer.json would be trained on."""
+    """Otherwise its tokenizer.json would become training text."""
     folder = made(texts, tmp_path / "text" / "tokens").path
-    with pytest.raises(UserError, match=r"tokens: a data folder, which holds tokens and no text; data\.path takes it"):
+    with pytest.raises(
+        UserError,
+        match=r"tokens: this is a data folder, which has tokens instead of text; use it directly as data\.path",
+    ):
         prepare([str(tmp_path / "text")], tmp_path / "new", 300, None, 0.2)
     (folder / "manifest.json").unlink()
     for source in (folder, folder.parent, f"{folder}/*"):
-        with pytest.raises(UserError, match=r"tokens: token shards without manifest\.json; copy the folder again, or"):
+        with pytest.raises(
+            UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy it again, or"
+        ):
             open_data(DataConfig(path=str(source)), 300)
 
 
 def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is named when the folder is made. Another reading of the same file is other data."""
+    """Omissions are printed when the folder is made. Reading the same file differently gives other data."""
     lines = [json.dumps({"title": f"T{i}", "text": f"text {i}\n" * 9}) for i in range(30)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, "no JSON"]))
     command = ["data", str(tmp_path / "a.jsonl"), "--vocab-size", "300", "--out", str(tmp_path / "out")]
@@ -544,7 +552,7 @@ def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.Cap
     manifest = DataFolder.open(tmp_path / "out").manifest
     assert (manifest.invalid, manifest.left_out) == (1, (f"{tmp_path / 'a.jsonl'}, line 31: not valid JSON",))
     assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 2
-    assert "already holds other data" in capsys.readouterr().err
+    assert "already contains other data" in capsys.readouterr().err
     command[-1] = str(tmp_path / "joined")
     assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 0
     joined = DataFolder.open(tmp_path / "joined").manifest

@@ -1,4 +1,4 @@
-"""Windows: a pure function of seed, step and rank; each epoch sees each window once."""
+"""Windows: a pure function of seed, step and rank. Each epoch has each window exactly once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class Data:
 
 
 def counting(n: int, *cuts: int) -> Any:
-    """Data whose token i is i, in shards cut at some places."""
+    """Data in which token i is i, cut into shards at several places."""
     tokens = Tokens(np.split(np.arange(n, dtype=np.uint32), cuts))
     return Data(tokens, tokens, np.ones(n, dtype=np.int32), Named())
 
@@ -124,5 +124,5 @@ def test_a_small_held_out_text_is_used_whole_and_each_token_is_predicted_once():
 def test_a_text_shorter_than_a_window_is_refused():
     for ask in (lambda d: batch(d, 0, 0, 4, 16), lambda d: held_out_windows(d, 16, 100)):
         assert ask(counting(17)).shape[1] == 17
-        with pytest.raises(UserError, match=r"train\.seq_len: 16; .* 16 tokens; allowed: up to 15"):
+        with pytest.raises(UserError, match=r"train\.seq_len is 16; .* 16 tokens; allowed: up to 15"):
             ask(counting(16))

@@ -1,4 +1,4 @@
-"""The bytes of text that tokens stand for, against what the tokenizers library decodes."""
+"""Bytes of text for each token, compared with the text that the tokenizers library decodes."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from archlab.data import split
 from archlab.data import tokenizer as bpe
-from archlab.data.encoding import Encoded, encoded
+from archlab.data.encoding import Encoded, encode_pieces
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import Piece
@@ -23,12 +23,12 @@ MADE = {kind: bpe.from_text(make().to_str()) for kind, make in KINDS.items()}
 
 
 def encode(tokenizer: Tokenizer, *texts: str) -> list[Encoded]:
-    """Each text as a document."""
-    return list(encoded(tokenizer, [Piece(0, f"{n}.txt", text, True) for n, text in enumerate(texts)], 1, 1))
+    """Encode each text as a document."""
+    return list(encode_pieces(tokenizer, [Piece(0, f"{n}.txt", text, True) for n, text in enumerate(texts)], 1, 1))
 
 
 def decode(kind: str, ids: np.ndarray) -> str:
-    """The library's text. Its byte-level decoder leaves the space that was put before the text."""
+    """Decode with the library. Its byte-level decoder keeps the space that was put before the text."""
     text = bpe.decode(MADE[kind], ids)
     return text.removeprefix(" ") if kind == "byte_level" else text
 
@@ -72,7 +72,7 @@ def test_special_tokens_in_a_text_are_letters() -> None:
 def test_a_document_in_pieces_has_no_space_at_their_borders(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tokenizer that puts a space before a text must not put one before the rest of a document."""
+    """A tokenizer that puts a space before a text must not put one before a later piece of a document."""
     monkeypatch.setattr(split, "PIECE", 40)
     texts = [f"{n} and\n  so on\n" * 30 for n in range(8)]
     for n, text in enumerate(texts):
@@ -99,7 +99,7 @@ def test_a_document_in_pieces_has_no_space_at_their_borders(
 def test_a_changed_text_is_refused_and_shown(
     normalizer: normalizers.Normalizer, text: str, before: str, after: str
 ) -> None:
-    """Four of the five changes keep the number of bytes or of characters."""
+    """Four of the five changes keep the number of bytes or characters."""
     tokenizer = bpe.train(TEXTS, 300)
     tokenizer.normalizer = normalizer
     tokenizer = bpe.from_text(tokenizer.to_str())
@@ -110,7 +110,7 @@ def test_a_changed_text_is_refused_and_shown(
 
 @pytest.mark.parametrize("kind", ["llama_5", "unigram_with_bytes", "byte_level"])
 def test_a_document_that_begins_with_a_space_keeps_it(kind: str) -> None:
-    """The library encodes "a" and " a" alike, so that the tokens do not say how many bytes the text had."""
+    """The library encodes "a" and " a" to the same tokens, so the tokens do not tell the number of bytes."""
     tokenizer = MADE[kind]
     alike = bpe.encode(tokenizer, ["a", " a"])
     assert alike[0].tolist() == alike[1].tolist()
@@ -119,14 +119,14 @@ def test_a_document_that_begins_with_a_space_keeps_it(kind: str) -> None:
 
 
 def test_a_space_is_kept_as_by_the_tokenizer_that_keeps_all() -> None:
-    """Llama 2's own file puts a space before every text, as SentencePiece does."""
+    """Llama 2's own tokenizer puts a space before every text, as SentencePiece does."""
     texts = [" a", "  the fox", " \n"]
     ours, theirs = encode(MADE["llama_5"], *texts), bpe.encode(MADE["llama_2"], texts)
     assert [document.ids.tolist() for document in ours] == [ids.tolist() for ids in theirs]
 
 
 def test_words_with_single_spaces_are_kept_by_a_tokenizer_that_cuts_at_blanks() -> None:
-    """As T5's own file: every word gets its space again."""
+    """T5's own tokenizer puts a space before every word."""
     tokenizer = t5()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     assert [document.text_bytes for document in encode(tokenizer, "the fox", "x")] == [7, 1]
@@ -135,7 +135,7 @@ def test_words_with_single_spaces_are_kept_by_a_tokenizer_that_cuts_at_blanks() 
 
 
 def test_the_token_that_begins_documents_is_no_text_even_if_it_is_not_special(tmp_path: Path) -> None:
-    """Then a text can contain it, which is refused."""
+    """A text can then contain this token. Such a text is refused."""
     tokenizer = bpe.train(TEXTS, 300)
     state = (
         tokenizer.to_str().replace('"special":true', '"special":false').replace('"special": true', '"special": false')
@@ -148,7 +148,7 @@ def test_the_token_that_begins_documents_is_no_text_even_if_it_is_not_special(tm
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == data.manifest.folds[0].bytes
     (tmp_path / "a.txt").write_text("plain text\n" * 20 + "a <|endoftext|> b\n" + "plain text\n" * 20)
-    with pytest.raises(UserError, match=r"a\.txt: contains the token <\|endoftext\|>"):
+    with pytest.raises(UserError, match=r"a\.txt contains the token <\|endoftext\|>"):
         prepare([str(tmp_path / "a.txt")], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)
 
 

@@ -1,4 +1,4 @@
-"""Tasks made by seed: solvers that read nothing but tokens answer all that is scored; blinded ones are at chance."""
+"""Synthetic tasks: solvers that see only tokens answer everything that is scored, and blinded solvers are at chance."""
 
 from collections.abc import Callable, Iterator
 from itertools import permutations
@@ -24,7 +24,7 @@ from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
-# Each with a seq_len and a vocab_size that leave some room.
+# Each case has a seq_len and a vocab_size that leave some room.
 CASES: dict[str, tuple[Task, int, int]] = {
     "recall": (Recall(pairs=6, distance=20), 70, 40),
     "one query": (Recall(pairs=6, queries=1), 40, 40),
@@ -53,7 +53,7 @@ def make(case: tuple[Task, int, int], count: int = 50, **changes: object) -> Win
 
 
 def answers(found: Windows) -> Iterator[tuple[list[int], int]]:
-    """(the tokens before it, the answer) of every scored place."""
+    """Yield (the tokens before it, the answer) for each scored position."""
     for tokens, scored in zip(found.tokens.tolist(), found.scored, strict=True):
         for t in np.flatnonzero(scored):
             yield tokens[: t + 1], tokens[t + 1]
@@ -63,14 +63,15 @@ def answers(found: Windows) -> Iterator[tuple[list[int], int]]:
 
 
 def by_context(task: Task, before: list[int]) -> int:
-    """What followed the last time that these tokens stood here; as many as a key has, and those of the value so far."""
+    """Return the token that followed the last occurrence of these tokens: the tokens of a key, plus those of its value
+    so far."""
     shape = task.shape if isinstance(task, AnyRecall) else None
     for n in range(shape.key, shape.key + shape.value) if shape else (1,):
-        asked = before[-n:]
-        places = [i for i in range(len(before) - n) if before[i : i + n] == asked]
-        if len(places) == 1:
-            return before[places[0] + n]
-    raise AssertionError(f"{before[-8:]}: not told")
+        last_tokens = before[-n:]
+        positions = [i for i in range(len(before) - n) if before[i : i + n] == last_tokens]
+        if len(positions) == 1:
+            return before[positions[0] + n]
+    raise AssertionError(f"{before[-8:]}: no answer found")
 
 
 def by_copying(task: SelectiveCopy, before: list[int]) -> int:
@@ -84,7 +85,7 @@ def by_place(task: Compression, before: list[int]) -> int:
 
 
 def by_permuting(task: StateTracking, before: list[int]) -> int:
-    """Objects moved one element after the other; the number of an order is its place in the sorted list."""
+    """Apply the permutations one after another. The number of an order is its position in the sorted list."""
     orders = sorted(permutations(range(task.objects)))
     state = orders[0]
     for token in before:
@@ -94,11 +95,11 @@ def by_permuting(task: StateTracking, before: list[int]) -> int:
 
 
 def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
-    """(how many answers were found, the facts that were met); fails at the first that is wrong."""
+    """Return (number of answers, facts that occurred). Fail at the first wrong answer."""
     facts: dict[tuple[int, ...], int] = {}
-    asked = 0
+    n_answers = 0
     for before, answer in answers(make((task, seq_len, vocab_size))):
-        asked += 1
+        n_answers += 1
         match task:
             case AnyRecall():
                 assert answer == by_context(task, before)
@@ -113,31 +114,31 @@ def solved(task: Task, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[i
                 assert facts.setdefault(key, answer) == answer
             case _:
                 raise AssertionError(task)
-    return asked, facts
+    return n_answers, facts
 
 
 @EVERY
 def test_a_solver_that_reads_tokens_answers_all(case: tuple[Task, int, int]):
     task = case[0]
-    asked, facts = solved(*case)
-    assert asked >= 50
+    n_answers, facts = solved(*case)
+    assert n_answers >= 50
     if isinstance(task, Memorise):
         assert len(facts) == task.facts
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not isinstance(case[0], Memorise)])
 def test_what_was_not_seen_is_guessed_at_chance(name: str):
-    """A table of what mostly follows the last token and its place in the window, and the last token alone. It solves
-    one task, to memorise."""
+    """Two tables of the most frequent answer: one for the position in the window, one for the last token. They can
+    solve only the memorization task."""
     case = CASES[name]
     task, _, vocab_size = case
-    learnt, asked = make(case, 4000), make(case, 1000, split="held_out")
+    training, held_out = make(case, 4000), make(case, 1000, split="held_out")
     table: dict[tuple[int, int], np.ndarray] = {}
-    for before, answer in answers(learnt):
+    for before, answer in answers(training):
         for key in ((len(before), -1), (0, before[-1])):
             table.setdefault(key, np.zeros(vocab_size))[answer] += 1
     for by in (lambda before: (len(before), -1), lambda before: (0, before[-1])):
-        right = [table[by(before)].argmax() == answer for before, answer in answers(asked) if by(before) in table]
+        right = [table[by(before)].argmax() == answer for before, answer in answers(held_out) if by(before) in table]
         chance = task.chance(vocab_size)
         assert np.mean(right) == pytest.approx(chance, abs=5 * np.sqrt(chance / len(right)) + 0.005)
 
@@ -150,7 +151,7 @@ def test_all_answers_are_equally_frequent(case: tuple[Task, int, int]):
     n = task.answers(vocab_size)
     assert counts[:-n].sum() == 0
     assert task.chance(vocab_size) == 1 / n
-    if not isinstance(task, Memorise):  # where values are few, and the same in all windows
+    if not isinstance(task, Memorise):  # in which values are few, and the same in all windows
         expected = counts.sum() / n
         assert np.abs(counts[-n:] - expected).max() < 6 * np.sqrt(expected)
 
@@ -193,7 +194,7 @@ def test_windows_never_change_between_versions():
 
 @RECALLS
 def test_distances_are_as_asked(name: str):
-    """From the value to the place that must predict it: all that was promised, and no other."""
+    """Distances from the value to the position that predicts it cover exactly the promised range."""
     task, seq_len, vocab_size = CASES[name]
     assert isinstance(task, AnyRecall)
     key, value = task.shape.key, task.shape.value
@@ -201,29 +202,31 @@ def test_distances_are_as_asked(name: str):
     queries = task.asked * (key + value)
     for tokens in make(CASES[name], 3000).tokens.tolist():
         for at in range(seq_len + 1 - queries, seq_len + 1, key + value):
-            asked = tokens[at : at + key]
-            told = [i for i in range(at - key) if tokens[i : i + key] == asked and tokens[i + key] >= first_value]
-            assert len(told) == 1
-            found.add(at + key - 1 - (told[0] + key))
+            key_tokens = tokens[at : at + key]
+            positions = [
+                i for i in range(at - key) if tokens[i : i + key] == key_tokens and tokens[i + key] >= first_value
+            ]
+            assert len(positions) == 1
+            found.add(at + key - 1 - (positions[0] + key))
     least, most = task.distances
     assert (min(found), max(found)) == (least, most)
     assert least == (task.distance or key + value - 1)
 
 
 def test_a_short_window_does_not_tell_the_answer():
-    """Of the tokens that a window shorter than the distance shows, those of the value are the value's only by chance."""
-    task, window, right, asked = Recall(pairs=8, queries=1, distance=30), 30, 0, 0
+    """In a window shorter than the distance, the right value occurs only by chance."""
+    task, window, right, n_answers = Recall(pairs=8, queries=1, distance=30), 30, 0, 0
     for before, answer in answers(windows(task, 0, 0, 4000, 60, 200)):
-        asked += 1
+        n_answers += 1
         right += answer in before[-window:]
-    assert right / asked < 3 / 100
+    assert right / n_answers < 3 / 100
     nearer = Recall(pairs=8, queries=1)
-    told = [answer in before[-30:] for before, answer in answers(windows(nearer, 0, 0, 500, 60, 200))]
-    assert all(told)
+    is_visible = [answer in before[-30:] for before, answer in answers(windows(nearer, 0, 0, 500, 60, 200))]
+    assert all(is_visible)
 
 
 def test_neither_place_nor_order_tells_a_recalled_value():
-    """What stands a fixed number of tokens back is right about once in as many pairs."""
+    """The token at a fixed distance is right about once per number of pairs."""
     task = Recall(pairs=8)
     found = windows(task, 0, 0, 2000, 31, 64)
     best = max(
@@ -234,14 +237,14 @@ def test_neither_place_nor_order_tells_a_recalled_value():
 
 
 def test_elimination_answers_as_much_as_is_said():
-    """A guess among the values that were not given yet; in so large a vocabulary hardly any two are the same."""
+    """Guess among the values that were not given yet. In such a large vocabulary, two are almost never the same."""
     found = answers(windows(Recall(pairs=8), 0, 0, 3000, 31, 4000))
     right = [min(set(before[1:16:2]) - set(before[17::2]), default=-1) == answer for before, answer in found]
     assert np.mean(right) == pytest.approx(sum(1 / n for n in range(1, 9)) / 8, abs=0.015)
 
 
 def test_a_sum_of_the_elements_is_not_their_product():
-    """Of S3 the order matters: the same elements reach several states."""
+    """In S3 the order matters: the same elements lead to several states."""
     reached: dict[tuple[int, ...], set[int]] = {}
     for before, answer in answers(windows(StateTracking(steps=4), 0, 0, 500, 5, 14)):
         reached.setdefault(tuple(sorted(before)), set()).add(answer)
@@ -250,13 +253,13 @@ def test_a_sum_of_the_elements_is_not_their_product():
 
 def test_words_have_every_length_up_to_the_longest():
     scored = windows(StateTracking(steps=6), 0, 0, 200, 60, 14).scored
-    gaps = np.concatenate([np.diff(np.flatnonzero(row)) for row in scored]) - 2  # the sign and the answer
+    gaps = np.concatenate([np.diff(np.flatnonzero(row)) for row in scored]) - 2  # the question token and the answer
     assert set(gaps.tolist()) == set(range(1, 7))
 
 
 def test_places_are_asked_for_in_any_order():
     tokens = windows(Compression(compressed=6), 0, 0, 6000, 18, 30).tokens
-    for at in range(7, 19, 2):  # behind 6 tokens and the sign; each place is equally frequent everywhere
+    for at in range(7, 19, 2):  # after 6 tokens and the question token; each position is equally frequent everywhere
         counts = np.bincount(tokens[:, at] - 2, minlength=6)
         assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000)
 
@@ -322,9 +325,9 @@ def test_the_smallest_is_the_smallest(case: tuple[Task, int, int]):
     assert make((task, seq_len, vocab_size)).tokens.max() < vocab_size
     assert solved(task, seq_len, vocab_size)[0] >= 50
     assert task.chance(vocab_size) <= 1 / 2
-    with pytest.raises(UserError, match=rf"train\.seq_len: {seq_len - 1}; allowed: {seq_len} or more"):
+    with pytest.raises(UserError, match=rf"train\.seq_len is {seq_len - 1}; allowed: {seq_len} or more"):
         windows(task, 0, 0, 1, seq_len - 1, vocab_size)
-    with pytest.raises(UserError, match=rf"model\.vocab_size: {vocab_size - 1}; allowed: {vocab_size} or more"):
+    with pytest.raises(UserError, match=rf"model\.vocab_size is {vocab_size - 1}; allowed: {vocab_size} or more"):
         windows(task, 0, 0, 1, seq_len, vocab_size - 1)
 
 
@@ -336,8 +339,8 @@ def test_the_smallest_vocabulary_has_a_choice():
 @pytest.mark.parametrize(
     ("make_it", "message"),
     [
-        (lambda: Recall(pairs=3, queries=4), "queries: 4; allowed: up to pairs, 3"),
-        (lambda: FuzzyRecall(distance=2), "distance: 2; allowed: 3 or more"),
+        (lambda: Recall(pairs=3, queries=4), "queries: 4; allowed: at most 3"),
+        (lambda: FuzzyRecall(distance=2), "distance: 2; allowed: at least 3"),
         (lambda: Recall(pairs=0), "greater than or equal to 1"),
         (lambda: TypeAdapter(Task).validate_python({"kind": "recal"}), "does not match any of the expected tags"),
     ],
@@ -366,7 +369,7 @@ def test_a_description_says_the_distances():
 def test_subsets_are_uniform(n: int, limit: int):
     drawn = Dice(0, "train", 0, 20_000).distinct("x", n, limit)
     assert all(len(set(row)) == n for row in drawn[:500].tolist())
-    for column in drawn.T:  # each place holds each number as often
+    for column in drawn.T:  # each position has each number equally often
         counts = np.bincount(column, minlength=limit)
         assert np.abs(counts - 20_000 / limit).max() < 5 * np.sqrt(20_000 / limit)
 

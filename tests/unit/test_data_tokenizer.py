@@ -1,4 +1,4 @@
-"""Byte-level BPE: nothing is lost, every byte is counted."""
+"""Byte-level BPE: nothing is lost, and every byte is counted."""
 
 import ast
 import json
@@ -42,7 +42,7 @@ def test_it_learns_and_learns_the_same_again():
 
 
 def test_a_long_run_is_learned_from_in_parts():
-    """As one word, its 100,000 characters would take the trainer minutes."""
+    """Encoded as a single word, 100,000 characters would take the trainer minutes."""
     learned = bpe.train(["a" * 100_000 + "\n" * 100_000], 300)
     assert 64 <= spelling(learned).sizes.max() <= bpe.LONGEST_WORD
     for run in ("a" * 5000, "\n" * 5000, " " * 5000 + "a"):
@@ -64,7 +64,7 @@ def test_saved_and_loaded_it_encodes_the_same(tmp_path: Path):
 
 
 def test_a_vocabulary_smaller_than_the_bytes_is_refused():
-    with pytest.raises(UserError, match="256; allowed: from 257"):
+    with pytest.raises(UserError, match="256; allowed: 257"):
         bpe.train(TEXT, 256)
 
 
@@ -87,7 +87,7 @@ def refusal(tmp_path: Path, change: dict) -> str:
     ids=str,
 )
 def test_a_panic_of_the_library_is_a_message(change: dict, tmp_path: Path):
-    """It derives from BaseException; two of these come while the file is read, two with the first text."""
+    """A panic derives from BaseException. Two occur while the file is read, and two with the first text."""
     assert "not a tokenizer.json: " in refusal(tmp_path, change)
 
 
@@ -109,7 +109,7 @@ def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     assert "1 of the 256 bytes have no token" in refusal(tmp_path, {"model": model})
     vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != bpe.END_OF_TEXT}
     model = whole["model"] | {"vocab": vocab}
-    assert "has no special token, and one must precede each document" in refusal(
+    assert "has no special token; add one, because a special token must precede each document" in refusal(
         tmp_path, {"model": model, "added_tokens": []}
     )
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
@@ -151,7 +151,7 @@ def test_a_tokenizer_that_changes_the_text_is_refused_when_it_does(tmp_path: Pat
 
 
 def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
-    """The library panics, which is no Exception."""
+    """The library panics, and a panic is not an Exception."""
     parts = json.loads(TOKENIZER.to_str())
     slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     parts["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [slow, parts["pre_tokenizer"]["pretokenizers"][-1]]}
@@ -164,10 +164,10 @@ def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
 
 
 def test_a_token_with_a_huge_number_is_refused(tmp_path: Path):
-    """A table of bytes per token would have as many rows."""
+    """The table of bytes per token would have as many rows as the largest id."""
     parts = json.loads(TOKENIZER.to_str())
     parts["model"]["vocab"][list(parts["model"]["vocab"])[-1]] = 4_000_000_000
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     for read in (bpe.read, bpe.load):
-        with pytest.raises(UserError, match="a token has the number 4,000,000,000; allowed: below 10,000,000"):
+        with pytest.raises(UserError, match="a token has the id 4,000,000,000; allowed: below 10,000,000"):
             read(tmp_path / "tokenizer.json")

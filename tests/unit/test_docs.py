@@ -1,4 +1,4 @@
-"""What the documents for users say: every field, examples that load, functions that exist."""
+"""The user documentation: it has every field, its examples load, and its functions exist."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def fields(schema: type[BaseModel], at: str = "") -> Iterator[str]:
-    """Every field that holds a value, dotted."""
+    """Yield the dotted name of every field that holds a value."""
     for name, field in schema.model_fields.items():
         below = [] if get_origin(field.annotation) is dict else classes_in(field.annotation)
         plain = [part for part in get_args(field.annotation) if part not in (*below, type(None))]
@@ -45,7 +45,7 @@ EXAMPLES = blocks(STUDIES + README, "yaml")
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_study_that_is_shown_can_be_run(example, tmp_path):
-    """Beside those that begin with their name, which it may extend."""
+    """Examples that begin with a file name are written first, because others may extend them."""
     for named in EXAMPLES:
         if name := re.match(r"# (\w+\.yaml)\n", named):
             (tmp_path / name[1]).write_text(named)
@@ -72,14 +72,14 @@ PLACEHOLDERS = r"\b[A-Z]{3,}\b|…|\[TOPIC\]|^archlab diff A B"
 
 
 def commands() -> list[str]:
-    """In blocks and in sentences, those without words that stand for others."""
+    """Return the commands in code blocks and sentences, without those that have placeholders."""
     found = [line for page in PAGES for line in re.findall(rf"(?:^|`)({LOOKS})", page.read_text("utf-8"), re.MULTILINE)]
     return sorted({line.strip() for line in found if not re.search(PLACEHOLDERS, line)})
 
 
 @pytest.mark.parametrize("command", commands())
 def test_what_is_shown_can_be_typed(command, tmp_path, monkeypatch, capsys):
-    """Beside a config of one's own, which tutorials make first."""
+    """A config named mine.yaml exists, because tutorials write it first."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("base: tiny-llama\n")
     assert main(shlex.split(command, comments=True)[1:]) == 0, capsys.readouterr().err
@@ -87,13 +87,19 @@ def test_what_is_shown_can_be_typed(command, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("block", blocks(README, "console"))
 def test_the_readme_shows_the_real_output(block, tmp_path, monkeypatch, capsys):
-    """Lines of the output in their order; `…` stands for lines that are left out."""
+    """The lines of output are in order; `…` stands for omitted lines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     command, *shown = block.splitlines()
     assert main(shlex.split(command.removeprefix("$ "))[1:]) == 0
     printed = iter([line.rstrip() for line in capsys.readouterr().out.splitlines()])
     assert [line for line in shown if line != "…" and line not in printed] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("README.md", "notebook.md")], ids=str)
+def test_a_page_says_first_for_whom_it_is(page):
+    _, first, *_ = page.read_text("utf-8").split("\n\n")
+    assert re.match(r"This (page|tutorial) is (a reference )?for [\w ]+", first), first
 
 
 def test_the_readme_is_a_landing_page():

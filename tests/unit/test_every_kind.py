@@ -1,4 +1,4 @@
-"""What every registered kind must have, so that none is half-added. Rows per kind are checked beside their tables."""
+"""Parts that every registered kind must have. Tables with a row per kind are checked next to the tables."""
 
 from dataclasses import replace
 from typing import Any, get_args
@@ -26,9 +26,9 @@ ROOTS: dict[str, type[Registered]] = {
 }  # fmt: skip
 KINDS = [kind for root in ROOTS.values() for kind in kinds(root).values() if not is_users(kind)]
 DONE_ELSEWHERE = {
-    "task none": "text is no task",
-    "attention none": "a layer has no such branch", "mixer none": "the same", "mlp none": "the same",
-    "position none": "nothing acts",
+    "task none": "stands for text",
+    "attention none": "the layer lacks the branch", "mixer none": "the same", "mlp none": "the same",
+    "position none": "has no effect",
 }  # fmt: skip
 
 
@@ -51,14 +51,14 @@ NEEDED: dict[str, dict[str, Any]] = {
     "multihead": {"n_heads": 4},
     "latent": {"n_heads": 4, "kv_rank": 8, "q_rank": 8, "nope_dim": 4, "rope_dim": 4},
 }
-"""Fields without which a kind is no config."""
+"""Required fields of each kind."""
 WHOLE: dict[str, list[dict[str, Any]]] = {
     "multihead": [{"qkv_bias": True, "out_bias": True, "sinks": True, "sub_norm": True, "qk_norm": {"kind": "rmsnorm"}, "gate": {}}],
     "moe": [{"shared": {"gate": True}, "bias": True, "router": {"bias": True}}],
     "short_conv": [{"bias": True}],
     "latent": [{"q_rank": None}],
 }  # fmt: skip
-"""Further forms of a kind, with other parameters."""
+"""Further forms of a kind with other parameters."""
 FORMS = [
     (config, {**NEEDED.get(kind, {}), **more})
     for root in (Attention, Mixer, MLP)
@@ -70,7 +70,7 @@ FORMS = [
 
 @pytest.mark.parametrize(("kind", "fields"), FORMS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_component_says_the_roles_of_its_parameters(kind: type[Component], fields: dict[str, Any]) -> None:
-    """Constants aside; positions and inner norms have none others."""
+    """Constants are left out; positions and inner norms have no other parameters."""
     config = kind.model_validate({"kind": kind_of(kind), **fields}).resolve(32)
     (layer,) = layer_configs(build_config({"model": SMALL}).model)
     site = replace(layer.site, position=layer.position)

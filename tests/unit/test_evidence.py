@@ -696,5 +696,5 @@ def test_a_study_shows_the_predictions_of_its_claim(capsys: pytest.CaptureFixtur
     ("scale", "known"), [("smoke", "9a45abcef3b6"), ("cpu", "e6a08578e64c"), ("gpu", "908c7804f606")]
 )
 def test_a_study_in_the_older_form_keeps_its_digest(scale: str, known: str) -> None:
-    """By it archlab finds the claim of a study that was run before kinds registered themselves."""
+    """archlab finds the claim of a study by its digest, even if the study was run before kinds registered themselves."""
     assert digest(library_study("batch-norm", scale)) == known

@@ -1,4 +1,4 @@
-"""What trains a study's runs: what a run needs, what becomes of runs that are lost, busy or broken, and of memory."""
+"""Executors of a study's runs: resources of a run, lost, busy and broken runs, and too little memory."""
 
 import os
 import re
@@ -26,9 +26,9 @@ from archlab.study.executors.executor import (
     RunProgress,
     needs,
     needs_of,
-    settled,
     train_run,
     usual_threads,
+    with_resolved_device,
 )
 from archlab.study.executors.local import usual_workers, visible_gpus
 from archlab.study.executors.named import make_executor
@@ -51,7 +51,7 @@ def some(n: int = 1, *overrides: str) -> list[Run]:
 
 
 class Played:
-    """A place whose tasks end as `script` says: run's label -> what its tasks do, one after the other."""
+    """A place whose tasks follow `script`: label of a run -> ends of its tasks, in order."""
 
     retry_after = 0.05
 
@@ -84,7 +84,7 @@ def ended(run: Run, **values) -> list[RunProgress]:
 
 
 def test_runs_that_are_lost_busy_or_broken(tmp_path: Path) -> None:
-    """Each is handed out as often as it has to be, and none ends another."""
+    """Each run is submitted as often as necessary, and no run ends another."""
     a, b, c, d = some(4)
     place = Played(
         {
@@ -94,16 +94,16 @@ def test_runs_that_are_lost_busy_or_broken(tmp_path: Path) -> None:
             "run 3": [BrokenError("no archlab there")],
         }
     )
-    told: list[RunProgress] = []
-    failed = run_elsewhere(place, [a, b, c, d], tmp_path, None, told.append)
+    reports: list[RunProgress] = []
+    failed = run_elsewhere(place, [a, b, c, d], tmp_path, None, reports.append)
     assert place.handed_out == {"run 0": 3, "run 1": ATTEMPTS, "run 2": ATTEMPTS + 3, "run 3": 1}
     assert {one.run.label: one.failed for one in failed} == {
-        "run 1": f"its worker was lost {ATTEMPTS} times (gone {ATTEMPTS - 1}; often that is too little memory)",
+        "run 1": f"its worker was lost {ATTEMPTS} times (gone {ATTEMPTS - 1}; a common reason is too little memory)",
         "run 3": "no archlab there",
     }
-    notes = [one.note for one in told if one.run.label == "run 0" and one.note]
-    assert notes == ["its worker was lost (gone); it goes on from its last checkpoint"] * 2
-    assert sum(one.busy for one in told) == ATTEMPTS + 2
+    notes = [one.note for one in reports if one.run.label == "run 0" and one.note]
+    assert notes == ["its worker was lost (gone); the run continues from its last checkpoint"] * 2
+    assert sum(one.busy for one in reports) == ATTEMPTS + 2
     assert place.stopped == []
 
 
@@ -115,7 +115,7 @@ def test_no_more_at_once_than_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_is_underway_is_stopped(tmp_path: Path) -> None:
-    """Also where it ends otherwise than by Ctrl-C."""
+    """An interrupt in a callback also stops the tasks at work."""
     runs = some(2)
     place = Played({"run 0": [ended(runs[0], failed="bad")], "run 1": []})
 
@@ -130,17 +130,17 @@ def test_what_is_underway_is_stopped(tmp_path: Path) -> None:
 def test_how_far_a_run_is_stands_in_its_folder(tmp_path: Path) -> None:
     (run,) = some()
     watch = elsewhere._Watch(tmp_path)
-    assert watch.moved(run) is None
+    assert watch.progress_of(run) is None
     folder = RunFolder(run.folder(tmp_path))
     folder.path.mkdir(parents=True)
     for step in (0, 1, 4):
         folder.log(step=step, probes={"long": "x" * 5000} if step == 1 else {})
-    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok\n')  # a line that was cut off
+    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok\n')  # an incomplete line
     assert [moved.share_done for moved in watch.look([run])] == [0.4]
     folder.log(step=5)
     assert list(watch.look([run])) == [], "not again so soon, however many tasks end meanwhile"
-    assert watch.moved(run).share_done == 0.5
-    assert watch.moved(run) is None
+    assert watch.progress_of(run).share_done == 0.5
+    assert watch.progress_of(run) is None
 
 
 def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
@@ -148,17 +148,20 @@ def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
     for errand, why in (
         (
             Errand(tmp_path / "nowhere", tmp_path, code_digest()),
-            f"no folder {tmp_path / 'nowhere'}; a study on several",
+            f"could not find the folder {tmp_path / 'nowhere'}; put the study in a folder that",
         ),
-        (Errand(tmp_path, tmp_path, "another"), "has other code of archlab than the machine that runs the study"),
+        (
+            Errand(tmp_path, tmp_path, "another"),
+            "has another version of archlab's code than the machine that runs the study",
+        ),
     ):
-        (told,) = errand(run)
-        assert why in str(told.failed)
+        (report,) = errand(run)
+        assert why in str(report.failed)
 
 
 @pytest.mark.slow
 def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths of texts are those of the place where the command was given."""
+    """Paths of texts are relative to the current folder of the command."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     tiny.write_text(tmp_path)
@@ -171,9 +174,9 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
 
 
 def test_auto_is_decided_once_for_all_machines() -> None:
-    """By the process that names the run."""
+    """The process that names the run decides."""
     (run,) = some(1, "train.dtype=auto", "train.device=auto")
-    fixed, here = settled(run), choose_device(run.config.train)
+    fixed, here = with_resolved_device(run), choose_device(run.config.train)
     assert (fixed.config.train.device, fixed.config.train.dtype) == (here.type, here.format)
     assert fixed.name == run.name
 
@@ -181,7 +184,7 @@ def test_auto_is_decided_once_for_all_machines() -> None:
 def test_a_run_for_a_gpu_is_planned_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert planned_device(tiny.config(*ON_GPU).train) == Device("cuda", torch.bfloat16)
-    with pytest.raises(UserError, match=r"train.dtype: auto, and this machine has no GPU"):
+    with pytest.raises(UserError, match=r"train.dtype: auto, but this machine has no GPU"):
         planned_device(tiny.config("train.device=cuda", "train.dtype=auto").train)
     with pytest.raises(UserError, match=r"train.device: cuda, but torch finds no CUDA device here"):
         local.Local().run_all(some(1, *ON_GPU), Path("nowhere"), lambda _: None)
@@ -203,7 +206,7 @@ def test_what_a_run_needs() -> None:
 
 
 def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models side by side, a large one with all cores, a run for each GPU."""
+    """Small models train side by side, a large one with all cores, and one run on each GPU."""
     monkeypatch.setattr("archlab.study.executors.executor.cores", lambda: 32)
     monkeypatch.setattr("archlab.study.executors.local.cores", lambda: 32)
     small, large = tiny.config(), load_config("tiny-llama", "model.d_model=1024", "train.device=cpu")
@@ -217,7 +220,7 @@ def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named as this process may use them; where one is lost, the next has its GPU."""
+    """GPUs have the names that this process may use. The worker after a lost one gets its GPU."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_gpus() == ["0", "1", "2"]
@@ -248,12 +251,15 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"name": "rey"}, "executor: 'rey'; did you mean ray? allowed: local, ray, slurm"),
-        ({"name": "ray", "slurm": ["time=3"]}, "--slurm: time=3, but --executor is ray; allowed: --executor slurm"),
-        ({"name": "slurm", "slurm": ["partitoin=a"]}, "'partitoin=a'; did you mean partition? allowed: account"),
-        ({"name": "slurm", "slurm": ["time=soon"]}, "--slurm time: 'soon'; allowed: minutes, at least 1"),
-        ({"name": "slurm", "slurm": ["cluster=mine"]}, "--slurm cluster: 'mine'; allowed: slurm, local"),
-        ({"name": "slurm"}, "--executor slurm: no sbatch on this machine"),
+        ({"name": "rey"}, "unknown executor 'rey'; did you mean ray? allowed: local, ray, slurm"),
+        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3: --executor is ray; allowed: --executor slurm"),
+        (
+            {"name": "slurm", "slurm": ["partitoin=a"]},
+            "unknown option 'partitoin'; did you mean partition? allowed: account",
+        ),
+        ({"name": "slurm", "slurm": ["time=soon"]}, "--slurm time is 'soon'; allowed: a number of minutes, at least 1"),
+        ({"name": "slurm", "slurm": ["cluster=mine"]}, "--slurm cluster is 'mine'; allowed: slurm, local"),
+        ({"name": "slurm"}, "--executor slurm: could not find sbatch"),
     ],
 )
 def test_what_is_no_executor(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +281,7 @@ def test_options_of_jobs() -> None:
 
 
 def test_what_submitit_writes_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of an array, as sbatch would read it; Slurm itself was not at hand."""
+    """Check the script of an array, without a Slurm installation."""
     from submitit.slurm.slurm import SlurmExecutor
 
     from archlab.study.executors import slurm
@@ -293,7 +299,7 @@ def test_what_submitit_writes_for_slurm(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("submitit.core.utils.CommandFunction.__call__", lambda self: submit(self, self.command))
     assert SlurmExecutor.affinity() == 2
     place = slurm._Queue(Errand.of(tmp_path), needs_of(some(2, *ON_GPU)), slurm_options(["partition=gpu", "time=90"]))
-    with pytest.raises(UserError, match="sbatch takes no jobs: sbatch: error: invalid partition"):
+    with pytest.raises(UserError, match="sbatch refused the jobs: sbatch: error: invalid partition"):
         place.start(some(2, *ON_GPU))
     flags = set(re.findall(r"#SBATCH --(\S+)", written[0]))
     assert {"array=0-1%2", "partition=gpu", "time=90", "cpus-per-task=1", "gpus-per-node=1", "nodes=1"} <= flags
@@ -304,12 +310,12 @@ LARGE = ("train.batch_tokens=65536", "train.seq_len=1024", *ON_GPU)
 
 
 def fits(config: Config, device: Device, free: int) -> dict[str, str]:
-    """Field -> value, of what would fit."""
+    """Return field -> value of the advice."""
     return dict(re.findall(r"train\.(\w+)=(\w+)", what_would_fit(config, device, free)))
 
 
 def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the counts of `archlab cost`, with a tenth left over; and never what has just failed."""
+    """The advice follows `archlab cost`, with a tenth of the memory left over, and never repeats what has just failed."""
     monkeypatch.setattr(Device, "name", "a GPU")
     device = Device("cuda", torch.bfloat16)
 
@@ -332,7 +338,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
     assert "recompute" not in fits(again, device, 100 * whole[0])
     both = fits(config, device, round(peak(1024, True) / 0.9) + 1)
     assert both == {"recompute": "true", "micro_batch_tokens": "1024"} or peak(1024, True) == peak(1024, False)
-    assert "and 0.977 KiB are free; not even one window of 1,024 tokens" in what_would_fit(config, device, 1000)
+    assert "and 0.977 KiB are free; even a single window of 1,024 tokens" in what_would_fit(config, device, 1000)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +353,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
 def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run of the same process trains, and what the first one held is given back."""
+    """The next run of the same process trains, and the memory of the first run is free again."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     text = tiny.write_text(tmp_path)
     first, second = (
@@ -365,8 +371,8 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     size = r"\([\d.]+ KiB\)"
     assert re.fullmatch(
         r"out of memory on .+: a training step takes about [\d.]+ MiB, and [\d.]+ GiB are free now; other processes may "
-        r"have had them: in a study try fewer --workers; what would fit, in a study for all arms: "
-        rf"train.recompute=true {size}, which changes no result, or train.micro_batch_tokens=32 {size}",
+        r"have used memory: in a study try fewer --workers; settings that would fit .in a study, for all arms.: "
+        rf"train.recompute=true {size}, which does not change results, or train.micro_batch_tokens=32 {size}",
         str(failed),
     )
     assert held[0]() is None

@@ -301,7 +301,7 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
     assert main(["explain", "swigul"]) == 2
     assert "did you mean swiglu?" in capsys.readouterr().err
     assert main(["explain", "soap"]) == 2
-    assert "archlab has no optimiser but AdamW and Muon" in capsys.readouterr().err
+    assert "archlab has no optimizer except AdamW and Muon" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

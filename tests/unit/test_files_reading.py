@@ -1,4 +1,4 @@
-"""Reading files: regular ones of a sane size only, and every other answered with one message that names it."""
+"""Reading files: only regular files of a limited size. For any other file, one message names it."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Writing whole or not at all: what kills leave is removed, what others are writing is not."""
+"""Writing completely or not at all. Leftovers of killed processes are removed, files that others are writing are not."""
 
 import fcntl
 import os
@@ -26,19 +26,19 @@ def test_what_a_kill_left_is_removed_the_next_time(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         left = tmp_path / other.stdout.readline().strip()
         with folder_atomic(tmp_path / "another"), folder_atomic(tmp_path / "out"):
-            assert (left / "half").exists()  # its process lives
+            assert (left / "half").exists()  # its process is alive
         (tmp_path / "out").rmdir()
         other.kill()
     with folder_atomic(tmp_path / "another-out") as folder:
         (folder / "file").touch()
-        assert left.exists()  # of another folder, which may be anybody's
+        assert left.exists()  # it belongs to another folder, which another process may use
     with folder_atomic(tmp_path / "out"):
         assert not left.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["another", "another-out", "out"]
 
 
 def test_one_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    """Another process may take it for abandoned in that moment."""
+    """Another process may then consider it abandoned."""
     lock, removed = fcntl.flock, []
 
     def late(descriptor, how):
@@ -86,7 +86,7 @@ def test_files_are_for_whom_the_umask_says(tmp_path, umask):
 
 @pytest.mark.parametrize("target", ["victim", "nowhere", "link"])
 def test_a_link_is_replaced_and_never_followed(tmp_path, target):
-    """As os.replace does it; also one that leads nowhere, or to itself."""
+    """os.replace does the same, also for a link that leads nowhere or to itself."""
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "folder").mkdir()
     link = tmp_path / "folder" / "link"

@@ -1,4 +1,4 @@
-"""Hugging Face folders that are damaged, that lie or that want out; and what makes no sense in a config.json."""
+"""Hugging Face folders that are damaged, contradict themselves or link out of the folder, and invalid config.json."""
 
 import json
 import shutil
@@ -42,12 +42,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hf(original: Path, tmp_path: Path) -> Path:
-    """A copy to be damaged."""
+    """A copy that a test may damage."""
     return Path(shutil.copytree(original, tmp_path / "hf"))
 
 
 def refusal(folder: Path) -> str:
-    """What loading says; looking without loading must refuse as well, and the command line without a traceback."""
+    """Return the message of loading. Check that `check_hf` and the command line refuse the folder, without traceback."""
     with pytest.raises(UserError) as caught:
         load_hf(folder)
     assert check_hf(folder)
@@ -61,24 +61,24 @@ def change(folder: Path, **values: Any) -> None:
 
 
 def sharded(folder: Path) -> dict[str, Any]:
-    """The same weights in two files, with an index."""
+    """Split the weights into two files with an index. Return the index."""
     tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
     names = sorted(tensors)
     parts = {"a.safetensors": names[:9], "b.safetensors": names[9:]}
-    for file, held in parts.items():
-        save_file({name: tensors[name] for name in held}, folder / file)
-    index = {"metadata": {}, "weight_map": {name: file for file, held in parts.items() for name in held}}
+    for file, part in parts.items():
+        save_file({name: tensors[name] for name in part}, folder / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, part in parts.items() for name in part}}
     (folder / INDEX).write_text(json.dumps(index))
     return index
 
 
 def test_the_copy_loads(hf: Path) -> None:
-    one = load_hf(hf)
+    single_file = load_hf(hf)
     assert check_hf(hf) == []
     sharded(hf)
     assert check_hf(hf) == []
-    for (name, a), (_, b) in zip(one.named_parameters(), load_hf(hf).named_parameters(), strict=True):
+    for (name, a), (_, b) in zip(single_file.named_parameters(), load_hf(hf).named_parameters(), strict=True):
         assert torch.equal(a, b), name
 
 
@@ -102,7 +102,7 @@ def test_a_link_out_of_the_folder_is_refused(hf: Path, name: str) -> None:
     assert f"{name!r} is not a file of this folder" in refusal(hf)
 
 
-def test_neither_may_the_tokenizer_be_elsewhere(hf: Path) -> None:
+def test_a_tokenizer_outside_the_folder_is_refused(hf: Path) -> None:
     (hf.parent / "secret").write_text("{}")
     (hf / "tokenizer.json").symlink_to(hf.parent / "secret")
     with pytest.raises(UserError, match=r"'tokenizer\.json' is not a file of this folder"):
@@ -120,7 +120,7 @@ def test_the_hubs_cache_may_link_to_its_blobs(hf: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": []}', "{", '{"weight_map": {}}', "[" * 100_000])
-def test_an_index_that_is_none(hf: Path, index: str) -> None:
+def test_an_invalid_index(hf: Path, index: str) -> None:
     sharded(hf)
     (hf / INDEX).write_text(index)
     assert str(hf) in refusal(hf)
@@ -131,9 +131,9 @@ def test_an_index_must_say_where_tensors_are(hf: Path) -> None:
     index["weight_map"]["lm_head.weight"] = "b.safetensors"
     index["weight_map"]["nowhere.weight"] = "a.safetensors"
     (hf / INDEX).write_text(json.dumps(index))
-    said = refusal(hf)
-    assert "names what the files do not hold" in said
-    assert "lm_head.weight in b.safetensors, nowhere.weight in a.safetensors" in said
+    message = refusal(hf)
+    assert "lists tensors that the files do not contain" in message
+    assert "lm_head.weight in b.safetensors, nowhere.weight in a.safetensors" in message
 
 
 def test_a_tensor_in_two_files(hf: Path) -> None:
@@ -155,13 +155,13 @@ def test_a_truncated_file(hf: Path, kept: int) -> None:
     assert f"{file}: damaged" in refusal(hf)
 
 
-def lie(folder: Path, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Change the header of the weights, not their bytes."""
+def falsify_header(folder: Path, change_header: Callable[[dict[str, Any]], None]) -> None:
+    """Change the header of the weights but not their bytes."""
     file = folder / WEIGHTS
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    tell(header)
+    change_header(header)
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
 
@@ -170,7 +170,7 @@ NORM, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"
 
 
 @pytest.mark.parametrize(
-    ("what", "value", "said"),
+    ("field", "value", "message"),
     [
         ("shape", [17], "damaged"),
         ("shape", [2**62, 2**62], "damaged"),
@@ -179,19 +179,19 @@ NORM, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"
         ("shape", [4, 4], f"{NORM}  has shape [4, 4], expected [16]"),
         ("dtype", "F64", "damaged"),
         ("dtype", "F99", "damaged"),
-        ("dtype", "I32", f"{NORM}  has format int32; allowed: float32, bfloat16, float16, float64"),
+        ("dtype", "I32", f"{NORM}  has dtype int32; allowed: float32, bfloat16, float16, float64"),
         ("data_offsets", [0, 2**60], "damaged"),
         ("data_offsets", [64, 0], "damaged"),
         ("data_offsets", [0, 64], "damaged"),
     ],
 )
-def test_a_header_that_lies(hf: Path, what: str, value: Any, said: str) -> None:
-    lie(hf, lambda header: header[NORM].update({what: value}))
-    found = refusal(hf)
-    if what == "dtype" and value == "I32":
-        assert f"{NORM}  has format int" in found
+def test_a_false_header(hf: Path, field: str, value: Any, message: str) -> None:
+    falsify_header(hf, lambda header: header[NORM].update({field: value}))
+    refused = refusal(hf)
+    if field == "dtype" and value == "I32":
+        assert f"{NORM}  has dtype int" in refused
     else:
-        assert said in found
+        assert message in refused
 
 
 def test_a_header_of_absurd_length(hf: Path) -> None:
@@ -206,8 +206,8 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(hf: Path) -> None:
     tensors |= {"lm_head.weight": torch.ones(16, 300), "model.layers.2.mlp.up_proj.weight": torch.ones(1)}
     tensors["extra"] = torch.ones(1)
     save_file(tensors, hf / WEIGHTS)
-    said = refusal(hf)
-    assert "5 tensors do not fit LlamaForCausalLM" in said
+    message = refusal(hf)
+    assert "5 tensors do not fit LlamaForCausalLM" in message
     for line in (
         f"  {NORM}  missing",
         "  model.layers.1.mlp.up_proj.weight  missing",
@@ -215,8 +215,8 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(hf: Path) -> None:
         "  model.layers.2.mlp.up_proj.weight  surplus",
         "  extra  surplus",
     ):
-        assert line in said.splitlines()
-    assert sorted(check_hf(hf)) == sorted(line.strip() for line in said.splitlines()[1:])
+        assert line in message.splitlines()
+    assert sorted(check_hf(hf)) == sorted(line.strip() for line in message.splitlines()[1:])
 
 
 def test_no_weights_at_all(hf: Path) -> None:
@@ -237,13 +237,13 @@ def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", "[" * 100_000, '{"model_type": "llama"}'])
-def test_a_config_that_is_none(hf: Path, text: str) -> None:
+def test_an_invalid_config(hf: Path, text: str) -> None:
     (hf / "config.json").write_text(text)
     assert "config.json" in refusal(hf)
 
 
 @pytest.mark.parametrize(
-    ("model_type", "said"),
+    ("model_type", "message"),
     [
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
         ("t5", "model_type is 't5'"),
@@ -253,40 +253,40 @@ def test_a_config_that_is_none(hf: Path, text: str) -> None:
         (["llama"], "model_type is ['llama']"),
     ],
 )
-def test_unknown_families(hf: Path, model_type: Any, said: str) -> None:
+def test_unknown_families(hf: Path, model_type: Any, message: str) -> None:
     change(hf, model_type=model_type)
-    assert said in refusal(hf)
+    assert message in refusal(hf)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM, of family mistral, but model_type is llama"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "a model for another task"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is True, which archlab cannot build"),
     ],
 )
-def test_a_config_that_contradicts_itself(hf: Path, changes: dict[str, Any], said: str) -> None:
+def test_a_config_that_contradicts_itself(hf: Path, changes: dict[str, Any], message: str) -> None:
     change(hf, **changes)
-    assert said in refusal(hf)
+    assert message in refusal(hf)
 
 
 @pytest.mark.parametrize("architectures", [[], None, ["LLaMAForCausalLM"], ["LlamaModel"]])
-def test_old_and_foreign_names_of_the_class_pass(hf: Path, architectures: Any) -> None:
+def test_old_and_unknown_names_of_the_class_are_accepted(hf: Path, architectures: Any) -> None:
     change(hf, architectures=architectures)
     assert load_hf(hf)
 
 
 def test_every_reason_in_the_config_is_given_at_once(hf: Path) -> None:
     change(hf, hidden_act="mish", quantization_config={"bits": 4}, new_trick=True, rope_scaling={"rope_type": "odd"})
-    said = refusal(hf)
+    message = refusal(hf)
     for part in (
         "hidden_act is 'mish'",
-        "quantization_config says {'bits': 4}",
+        "quantization_config is {'bits': 4}",
         "new_trick = True",
         "rope_type is 'odd'",
     ):
-        assert part in said
+        assert part in message
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_folder_is_a_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def tie(folder: Path, change_head: Callable[[Tensor], Tensor | None]) -> None:
-    """A config that ties the head, and what is left of the file's own: None is nothing."""
+    """Tie the head in the config. `change_head` returns the head's tensor for the file, or None to leave it out."""
     change(folder, tie_word_embeddings=True)
     tensors = load_file(folder / WEIGHTS)
     head = change_head(tensors["model.embed_tokens.weight"].clone())
@@ -329,7 +329,7 @@ def tie(folder: Path, change_head: Callable[[Tensor], Tensor | None]) -> None:
 
 @pytest.mark.slow
 def test_inspect_and_import_refuse_the_same(hf: Path, tmp_path: Path) -> None:
-    """Also where the reason lies in the content, or in what goes along with the weights."""
+    """The reason may also lie in the content of a tensor or in a file that is copied with the weights."""
 
     def both(spoil: Callable[[Path], object]) -> str | None:
         shutil.rmtree(tmp_path / "x", ignore_errors=True)
@@ -341,7 +341,7 @@ def test_inspect_and_import_refuse_the_same(hf: Path, tmp_path: Path) -> None:
         return refusal(folder) if code else None
 
     assert both(lambda folder: tie(folder, lambda head: head)) is None
-    differs = "lm_head.weight  differs from the embedding, to which config.json ties it"
+    differs = "lm_head.weight  differs from the embedding, although config.json ties the two"
     assert differs in (both(lambda folder: tie(folder, lambda head: head + 1)) or "")
     assert differs in (both(lambda folder: tie(folder, lambda head: head[:3])) or "")
     assert "eos_token_id is 'x'; allowed" in (both(lambda folder: change(folder, eos_token_id="x")) or "")
@@ -407,7 +407,7 @@ def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Like Llama 2's: spaces as ▁, byte fallback, a first token put before the text."""
+    """The tokenizer is like Llama 2's: ▁ for spaces, byte fallback, and a token that begins a text."""
     from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
     vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{b:02X}>": 3 + b for b in range(256)}}
@@ -437,13 +437,13 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     tokenizer.save(str(hf / "tokenizer.json"))
     assert app.main(["generate", str(hf)]) == 2
-    assert "no file of the model names a token to begin with" in capsys.readouterr().err
+    assert "no file of the model names a token that begins a text" in capsys.readouterr().err
 
 
 def test_text_for_a_model_without_tokenizer(
     hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever needs one says which folder lacks it, and names no file that is not there."""
+    """Every command that needs a tokenizer names the folder without one, and no file that does not exist."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 400)
     assert app.main(["import", str(hf), "--out", "run"]) == 0
@@ -455,9 +455,9 @@ def test_text_for_a_model_without_tokenizer(
     ):  # fmt: skip
         capsys.readouterr()
         assert app.main(command) == 2
-        *_, said = capsys.readouterr().err.splitlines()
+        *_, message = capsys.readouterr().err.splitlines()
         folder = hf if str(hf) in command else "run"
-        assert said.startswith(f"{folder}: has no tokenizer.json; copy the one of the model's authors"), command
+        assert message.startswith(f"{folder} has no tokenizer.json; copy the one of the model's authors"), command
     shutil.copy("data/tokenizer.json", "run")
     assert app.main(["generate", "run", "--max-new-tokens", "2", "--prompt", "the"]) == 0
     assert app.main(["data", "text.txt", "--out", "d", "--tokenizer", "run"]) == 0
@@ -469,10 +469,10 @@ def test_every_config_may_be_a_folder_or_a_hub_id(
 ) -> None:
     import huggingface_hub
 
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
     def downloads(hub_id: str, allow_patterns: list[str], revision: str | None) -> str:
-        asked.append(allow_patterns)
+        requested.append(allow_patterns)
         return str(hf)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
@@ -486,10 +486,10 @@ def test_every_config_may_be_a_folder_or_a_hub_id(
     assert app.main(["show", config, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["model"]["mlp"]["d_ff"] == 24
-    assert asked == ([["config.json"]] * 5 if kind == "hub id" else [])
+    assert requested == ([["config.json"]] * 5 if kind == "hub id" else [])
 
 
-def test_a_name_that_no_file_and_no_hub_has_is_one_message(
+def test_an_unknown_name_is_reported_in_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import huggingface_hub
@@ -518,7 +518,7 @@ def test_a_hub_id_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
-    with pytest.raises(UserError, match=r"^some/model: .* the Hugging Face hub does not give it: no network$"):
+    with pytest.raises(UserError, match=r"^some/model: .* the download from the Hugging Face hub failed: no network$"):
         archlab.from_pretrained("some/model")
 
 
@@ -527,16 +527,16 @@ def test_a_hub_id_downloads_no_more_than_is_read(hf: Path, monkeypatch: pytest.M
 
     import huggingface_hub
 
-    asked: list[str] = []
+    requested: list[str] = []
 
     def downloads(hub_id: str, allow_patterns: list[str], revision: str | None) -> str:
         assert hub_id == "some/model"
-        asked.extend(allow_patterns)
+        requested.extend(allow_patterns)
         return str(hf)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
     assert isinstance(archlab.from_pretrained("some/model"), Decoder)
     assert app.main(["inspect", "some/model"]) == 0
     refused = ("pytorch_model.bin", "modeling.py", "a.pt", "consolidated.00.pth", "x.gguf")
-    assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in asked)]
+    assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in requested)]
     assert not any(is_hub_id(name) for name in ("a", "/a/b", "a/b/c", "../b", "./a", "a/", "a/../b"))

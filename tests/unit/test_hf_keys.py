@@ -1,4 +1,4 @@
-"""Keys of published config.json files: which are passed over, which are named in a note, which are refused."""
+"""Keys of published config.json files: ignored silently, ignored with a note, or refused."""
 
 import json
 from pathlib import Path
@@ -39,13 +39,13 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def tiny(model_type: str) -> dict[str, Any]:
-    """The values of a small config of that family, as transformers writes them."""
+    """Return the config.json of a small model of the family, as transformers writes it."""
     made = CONFIG_MAPPING[model_type](**COMMON | SIZES[model_type]).to_dict()
     return made | {"architectures": [FAMILIES[model_type].architecture]}
 
 
 def logits(values: dict[str, Any]) -> torch.Tensor:
-    """What transformers computes with these keys and weights that only the seed decides."""
+    """Return the logits of transformers for a config.json, with random weights that depend on the seed only."""
     config = CONFIG_MAPPING[values["model_type"]].from_dict(values)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -60,19 +60,19 @@ def test_a_key_of_a_published_file(row: dict[str, Any], tmp_path: Path, capsys: 
     (tmp_path / "config.json").write_text(json.dumps(values))
     note_once.cache_clear()
     code = app.main(["cost", str(tmp_path), "--json"])
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     if row["does"] == "refused":
         assert code == 2
-        assert row["key"] in said.err
+        assert row["key"] in printed.err
         return
     assert code == 0
-    notes = f"note: {tmp_path}/config.json: passed over, because they do not change the model: {row['key']}\n"
-    assert said.err == (notes if row["does"] == "note" else "")
+    notes = f"note: {tmp_path}/config.json: ignored keys that do not change the model: {row['key']}\n"
+    assert printed.err == (notes if row["does"] == "note" else "")
     torch.testing.assert_close(logits(values), logits(plain), rtol=0, atol=0)
 
 
 def test_the_only_key_that_all_classes_read_without_declaring_it() -> None:
-    """transformers looks for `is_causal` in every config; false opens the future."""
+    """transformers reads `is_causal` from every config. If it is false, a token attends to later ones."""
     plain = tiny("llama")
     assert not torch.allclose(logits(plain | {"is_causal": False}), logits(plain))
     with pytest.raises(UserError, match="is_causal is False, which archlab cannot build; allowed: True"):
@@ -81,7 +81,7 @@ def test_the_only_key_that_all_classes_read_without_declaring_it() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_key_that_a_class_declares_is_understood(name: str) -> None:
-    """So a key that is passed over because it is false or empty is none that the published code reads."""
+    """So the published code reads no key that archlab ignores because it is false or empty."""
     incomplete: dict[str, dict[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 2}, "glm4_moe": {"head_dim": 128}}
     declared = CONFIG_MAPPING[name](**incomplete.get(name, {})).to_dict()
     assert FAMILIES[name].read(declared, "config.json")[1] == []

@@ -1,4 +1,4 @@
-"""Which of a published folder's weights are read, and that reading a pickle runs nothing."""
+"""Which weights of a published folder are read; reading a pickle never runs code."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def theirs(folder: Path) -> Tensor:
 
 
 def pickled(folder: Path, **how: Any) -> dict[str, Tensor]:
-    """Replace the safetensors by a file of torch.save; the tensors."""
+    """Replace the safetensors file with a torch.save file. Return the tensors."""
     tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
     torch.save(tensors, folder / PICKLED, **how)
@@ -91,17 +91,17 @@ def test_files_of_torch_save(hf: Path, form: str) -> None:
 
 def test_a_pickle_is_mapped_and_not_read_as_a_whole(hf: Path) -> None:
     tensors = pickled(hf)
-    held = Tensors(hf)
+    read = Tensors(hf)
     file = (hf / PICKLED).read_bytes()
     for name, tensor in tensors.items():
-        assert torch.equal(held.content(name), tensor)
+        assert torch.equal(read.content(name), tensor)
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(hf / PICKLED) in line]
     assert mapped
     assert (hf / PICKLED).read_bytes() == file
 
 
 class Evil:
-    """Runs a command wherever it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, ran: Path) -> None:
         self.ran = ran
@@ -121,7 +121,7 @@ def test_a_pickle_runs_nothing(hf: Path, form: str, tmp_path: Path, monkeypatch:
         sharded(hf, {**tensors, "evil": evil}, PICKLED, torch.save)  # pyright: ignore[reportArgumentType]
     else:
         torch.save({**tensors, "evil": evil}, hf / PICKLED, _use_new_zipfile_serialization=form == "whole")
-    with pytest.raises(UserError, match=r"pytorch_model\S*\.bin: (not read: its pickle|damaged)"):
+    with pytest.raises(UserError, match=r"pytorch_model\S*\.bin: (not read, because its pickle|damaged)"):
         archlab.from_pretrained(hf)
     for command in (["inspect", hf], ["generate", hf], ["import", hf, "--out", tmp_path / "run"]):
         assert app.main([str(word) for word in command]) == 2
@@ -129,11 +129,13 @@ def test_a_pickle_runs_nothing(hf: Path, form: str, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("held", [{"model": {"a": torch.ones(2)}}, {}, torch.ones(2), {"a": 3}, {1: torch.ones(2)}])
-def test_a_pickle_of_something_else(hf: Path, held: Any) -> None:
+@pytest.mark.parametrize("content", [{"model": {"a": torch.ones(2)}}, {}, torch.ones(2), {"a": 3}, {1: torch.ones(2)}])
+def test_a_pickle_of_something_else(hf: Path, content: Any) -> None:
     pickled(hf)
-    torch.save(held, hf / PICKLED)
-    with pytest.raises(UserError, match=r"pytorch_model\.bin: holds something else; allowed: tensors by name"):
+    torch.save(content, hf / PICKLED)
+    with pytest.raises(
+        UserError, match=r"pytorch_model\.bin: contains something other than tensors; allowed: a dictionary of tensors"
+    ):
         archlab.from_pretrained(hf)
 
 
@@ -146,13 +148,13 @@ def test_a_truncated_pickle(hf: Path, kept: int) -> None:
 
 
 class Hub:
-    """Stands in for the hub: a model of two commits, whose files appear in the cache as they are asked for."""
+    """A fake hub with one model of two commits. Requested files appear in its cache."""
 
     def __init__(self, cache: Path, commits: dict[str | None, Path]) -> None:
-        self.cache, self.commits, self.asked = cache, commits, list[tuple[str, str | None]]()
+        self.cache, self.commits, self.requested = cache, commits, list[tuple[str, str | None]]()
 
     def snapshot_download(self, repo_id: str, revision: str | None, allow_patterns: list[str]) -> str:
-        self.asked.append((repo_id, revision))
+        self.requested.append((repo_id, revision))
         commit = revision if revision in (known := {f.name: f for f in self.commits.values()}) else None
         published = known[commit] if commit else self.commits[revision]
         snapshot = self.cache / "models--some--model" / "snapshots" / published.name
@@ -187,7 +189,7 @@ def test_a_revision_is_read_and_recorded(published: Hub, hf: Path, tmp_path: Pat
         begun = imported(out)
         assert begun
         assert begun.source == "some/model@c0ffee", "a tag may move, a commit does not"
-    assert {name for name, _ in published.asked} == {"some/model"}
+    assert {name for name, _ in published.requested} == {"some/model"}
 
 
 def test_an_import_of_a_folder_records_it(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,14 +203,14 @@ def test_an_import_of_a_folder_records_it(hf: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_pickles_are_downloaded_only_where_there_is_nothing_else(published: Hub, both: bool) -> None:
+def test_pickles_are_downloaded_only_if_there_is_nothing_else(published: Hub, both: bool) -> None:
     newest = published.commits[None]
     tensors = pickled(newest)
     if both:
         save_file(tensors, newest / WEIGHTS, {"format": "pt"})
     found = download("some/model")
     assert (found / PICKLED).exists() is not both
-    assert published.asked == [("some/model", None)] + ([] if both else [("some/model", "decade")])
+    assert published.requested == [("some/model", None)] + ([] if both else [("some/model", "decade")])
 
 
 def test_names_that_could_be_hub_ids() -> None:

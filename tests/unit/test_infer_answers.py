@@ -1,5 +1,8 @@
-"""What evaluations ask: likelihoods against a full pass of each text alone, in float64 by hand, and texts against those
-that are written one at a time. The interface of lm_eval itself is compared with its own by benchmarks/harness.py."""
+"""Answers to evaluation tasks: log-likelihoods and generated texts.
+
+Log-likelihoods are compared with a full pass of each text alone in float64. Generated texts are compared with texts
+that are generated one at a time. benchmarks/harness.py compares the whole interface with lm_eval's own models.
+"""
 
 import random
 import sys
@@ -38,7 +41,7 @@ def tokenizer() -> Tokenizer:
 
 
 def answers(tokenizer: Tokenizer, *choices: str, **more) -> Answers:
-    """Of weights large enough that no two tokens are nearly alike."""
+    """Return a model whose weights are so large that no two tokens have nearly the same probability."""
     model = Decoder(config(*choices).model, seed=1).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -53,10 +56,10 @@ def pairs(n_contexts: int = 6) -> list[Pair]:
         return tuple(draw.randrange(300) for _ in range(draw.randint(least, most)))
 
     contexts = [some(1, 14) for _ in range(n_contexts)]
-    asked = [Pair(context, some(1, 6)) for context in contexts for _ in range(4)]
-    asked += [Pair(some(1, 14), some(1, 6)) for _ in range(5)]
-    draw.shuffle(asked)
-    return asked
+    drawn = [Pair(context, some(1, 6)) for context in contexts for _ in range(4)]
+    drawn += [Pair(some(1, 14), some(1, 6)) for _ in range(5)]
+    draw.shuffle(drawn)
+    return drawn
 
 
 def alone(model: Decoder, pair: Pair) -> tuple[float, bool]:
@@ -69,54 +72,54 @@ def alone(model: Decoder, pair: Pair) -> tuple[float, bool]:
 
 @pytest.mark.parametrize("batch_tokens", [8192, 24])
 @pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
-def test_a_likelihood_is_that_of_the_text_alone(tokenizer, choices, batch_tokens):
-    asked = answers(tokenizer, *choices, batch_tokens=batch_tokens)
-    found = dict(asked.likelihoods(pairs()))
+def test_a_likelihood_equals_that_of_the_text_alone(tokenizer, choices, batch_tokens):
+    scorer = answers(tokenizer, *choices, batch_tokens=batch_tokens)
+    found = dict(scorer.likelihoods(pairs()))
     assert sorted(found) == list(range(len(pairs())))
     for i, pair in enumerate(pairs()):
-        likely, is_likeliest = alone(asked.model, pair)
+        likely, is_likeliest = alone(scorer.model, pair)
         assert found[i] == (pytest.approx(likely, abs=2e-4), is_likeliest)
 
 
-def test_the_likeliest_continuation_is_known_as_such(tokenizer):
-    asked = answers(tokenizer)
+def test_the_most_likely_continuation_is_recognized(tokenizer):
+    scorer = answers(tokenizer)
     context = (5, 6, 7)
-    written = tuple(generate(asked.model, torch.tensor([context]), 4)[0, 3:].tolist())
+    written = tuple(generate(scorer.model, torch.tensor([context]), 4)[0, 3:].tolist())
     other = (*written[:3], (written[3] + 1) % 300)
-    found = dict(asked.likelihoods([Pair(context, written), Pair(context, other), Pair(context, written[:1])]))
+    found = dict(scorer.likelihoods([Pair(context, written), Pair(context, other), Pair(context, written[:1])]))
     assert [found[i][1] for i in range(3)] == [True, False, True]
 
 
 def test_a_context_of_several_continuations_is_read_once(tokenizer, monkeypatch):
-    asked, read = answers(tokenizer), []
+    scorer, read = answers(tokenizer), []
     hidden = Decoder.hidden
     monkeypatch.setattr(
         Decoder, "hidden", lambda self, x_BT, **more: read.append(x_BT.shape) or hidden(self, x_BT, **more)
     )
     context = tuple(range(12))
-    list(asked.likelihoods([Pair(context, (20, 21, 22)), Pair(context, (30,)), Pair(context, (40, 41))]))
+    list(scorer.likelihoods([Pair(context, (20, 21, 22)), Pair(context, (30,)), Pair(context, (40, 41))]))
     assert read == [(1, 12), (3, 2)], "the context, and what else is read of each"
     read.clear()
-    list(asked.likelihoods([Pair(context, (20,)), Pair(context, (30,))]))
+    list(scorer.likelihoods([Pair(context, (20,)), Pair(context, (30,))]))
     assert read == [(1, 12)], "of single tokens nothing else is read"
 
 
 @pytest.mark.parametrize("stop", [(), ("a",), ("ab", "t")])
-def test_texts_side_by_side_are_each_what_they_are_alone(tokenizer, stop):
-    asked = answers(tokenizer)
+def test_texts_in_a_batch_equal_those_generated_alone(tokenizer, stop):
+    scorer = answers(tokenizer)
     prompts = [pair.context for pair in pairs()[:12]]
-    found = dict(asked.written(prompts, 10, Sampling(), stop))
+    found = dict(scorer.generated(prompts, 10, Sampling(), stop))
     for i, prompt in enumerate(prompts):
-        new = generate(asked.model, torch.tensor([prompt]), 10, end_of_text=asked.ends)[0, len(prompt) :].tolist()
-        new = new[: new.index(asked.ends[0])] if asked.ends[0] in new else new
+        new = generate(scorer.model, torch.tensor([prompt]), 10, end_of_text=scorer.ends)[0, len(prompt) :].tolist()
+        new = new[: new.index(scorer.ends[0])] if scorer.ends[0] in new else new
         text = tokenizer.decode(new)
-        assert found[i] == text[: min((at for one in stop if (at := text.find(one)) >= 0), default=len(text))]
+        assert found[i] == text[: min((at for string in stop if (at := text.find(string)) >= 0), default=len(text))]
 
 
 def test_writing_ends_where_all_texts_have_stopped(tokenizer, monkeypatch):
-    asked, steps = answers(tokenizer), []
+    scorer, steps = answers(tokenizer), []
     monkeypatch.setattr(Answers, "_text", lambda self, tokens: steps.append(len(tokens)) or "x" * len(tokens))
-    assert dict(asked.written([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}
+    assert dict(scorer.generated([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}
     assert max(steps) == 3
 
 

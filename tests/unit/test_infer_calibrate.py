@@ -1,4 +1,4 @@
-"""Prices of operations: found again where they are known, added up, shown, and refused where nothing was timed."""
+"""Rates of operations: known rates are recovered, times are added up and shown, and missing kinds are refused."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from archlab.pricing.summary import cost
 from archlab.pricing.work import Work
 
 PRICES = {"products": (2e-11, 3e-11, 7e-11, 4e-6), "norms": (0.0, 5e-11, 9e-11, 1e-5)}
-CALLS, OF_THE_CLOCK = 3, 2e-6
-"""Of torch for each operation that is counted; seconds that the clock adds to each."""
+CALLS, CLOCK_OVERHEAD = 3, 2e-6
+"""Calls of torch per counted operation, and seconds that the clock adds to each call."""
 
 
 def a_pass(rng: np.random.Generator) -> list[Work]:
-    """Of two kinds, with work of every order of magnitude."""
+    """Return the work of two kinds of operations, with amounts of very different magnitudes."""
     moved = {kind: 10 ** rng.uniform(5, 9) for kind in ("products", "norms")}
     return [
         Work(kind=kind, count=int(rng.integers(1, 200)), flops=10 ** rng.uniform(6, 10), weight_bytes=0, kept_bytes=0,
@@ -28,20 +28,20 @@ def a_pass(rng: np.random.Generator) -> list[Work]:
 
 
 def seconds(work: Work) -> float:
-    """As a machine with exactly these prices takes."""
+    """Return the seconds that a machine with exactly these rates needs."""
     return sum(p * x for p, x in zip(PRICES[work.kind], features(work), strict=True))
 
 
 def timed(passed: list[Work], noise: float = 1.0) -> calibrate.Timed:
-    """With a clock that takes its own time at every call."""
+    """Return the timing by a clock with an overhead for every call."""
     found = {
-        work.kind: Clocked(noise * seconds(work) + OF_THE_CLOCK * CALLS * work.count, CALLS * work.count)
+        work.kind: Clocked(noise * seconds(work) + CLOCK_OVERHEAD * CALLS * work.count, CALLS * work.count)
         for work in passed
     }
     return calibrate.Timed({work.kind: work for work in passed}, found, noise * sum(map(seconds, passed)))
 
 
-def test_prices_are_found_again_without_those_of_the_clock():
+def test_known_rates_are_recovered_without_the_overhead_of_the_clock():
     rng = np.random.default_rng(0)
     rates = calibrate.fit([timed(a_pass(rng)) for _ in range(12)])
     for kind, prices in PRICES.items():
@@ -49,7 +49,7 @@ def test_prices_are_found_again_without_those_of_the_clock():
         assert tuple(dict(found).values()) == pytest.approx(prices, rel=1e-6, abs=1e-15)
 
 
-def test_a_noisy_clock_moves_an_estimate_less_than_itself():
+def test_noise_of_the_clock_changes_an_estimate_by_less_than_the_noise():
     rng = np.random.default_rng(1)
     rates = calibrate.fit([timed(a_pass(rng), noise=rng.uniform(0.95, 1.05)) for _ in range(60)])
     for passed in [a_pass(rng) for _ in range(20)]:
@@ -67,7 +67,7 @@ def test_an_estimate_is_the_sum_of_its_kinds():
 
 @pytest.mark.parametrize("name", ["training", "decoding"])
 def test_every_kind_of_a_decoder_without_recurrence_is_timed(name, monkeypatch):
-    """The smallest of the models that are run, so that it takes a second."""
+    """The test uses the smallest of the models, so that it takes a second."""
     monkeypatch.setattr(calibrate, "TRAINED", calibrate.TRAINED[:1])
     monkeypatch.setattr(calibrate, "DECODED", calibrate.DECODED[:1])
     monkeypatch.setitem(calibrate.STEPS, name, 1)

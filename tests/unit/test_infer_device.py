@@ -1,4 +1,4 @@
-"""Generating on another device, as far as a machine without one can show it: nothing stays behind on the CPU."""
+"""Generation on another device, tested without one: no tensor stays on the CPU."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import archlab
 import tiny
-from accelerator import Accelerator, There
+from accelerator import Accelerator, FakeCuda
 from archlab.cli.app import main
 from archlab.data.tokenizer import train as train_tokenizer
 from archlab.errors import UserError
@@ -54,13 +54,13 @@ def test_nothing_stays_behind(override: str) -> None:
         with Accelerator():
             model = model.to("cuda")
             found, there = written(model), model(TOKENS.to("cuda"), documents=documents.to("cuda"))
-    assert isinstance(found, There)
+    assert isinstance(found, FakeCuda)
     assert torch.equal(found.content, wanted)
     torch.testing.assert_close(there.content, logits)
 
 
 @pytest.mark.slow
-def test_it_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_that_stays_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     uniform = sampling.uniform
     model = Decoder(tiny.config().model).eval()
     monkeypatch.setattr(sampling, "uniform", lambda *given: Stubborn(uniform(*given)))
@@ -71,7 +71,7 @@ def test_it_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Stubborn:
-    """A tensor that does not move."""
+    """A tensor that is not moved to the device."""
 
     def __init__(self, content: Tensor) -> None:
         self.content = content
@@ -128,7 +128,7 @@ def test_generate_takes_the_gpu_where_there_is_one(
 
 
 class Products(TorchDispatchMode):
-    """What was multiplied."""
+    """Records the matrices that are multiplied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Products(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-def test_the_peak_is_that_of_random_numbers_and_draws_none_from_elsewhere() -> None:
+def test_the_peak_is_measured_with_random_numbers_from_its_own_generator() -> None:
     before = torch.get_rng_state()
     with Products() as products:
         assert Device("cpu", torch.bfloat16).peak_flops() > 0
@@ -152,20 +152,20 @@ def test_the_peak_is_that_of_random_numbers_and_draws_none_from_elsewhere() -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ({"dtype": "int8"}, "dtype: 'int8'; allowed: auto, float32, bfloat16"),
         ({"dtype": "half-precision"}, "dtype: 'half-precision'; allowed"),
         ({"device": "nope"}, "device: 'nope'; allowed: cpu, cuda"),
     ],
 )
-def test_what_is_no_format_and_no_device(how: dict[str, str], said: str, run_folder: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_an_invalid_dtype_or_device_is_refused(how: dict[str, str], message: str, run_folder: Path) -> None:
+    with pytest.raises(UserError, match=message):
         archlab.from_pretrained(run_folder, **how)  # pyright: ignore[reportArgumentType]
     assert archlab.from_pretrained(run_folder, dtype="bfloat16").embedding.weight.dtype == torch.bfloat16
 
 
-def test_a_gpu_that_is_not_there(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_refused(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda:1, but torch finds no CUDA device here; allowed: cpu"):
         archlab.from_pretrained(run_folder, device="cuda:1")

@@ -1,4 +1,4 @@
-"""The plug-in of lm_eval on requests whose continuation has no tokens of its own. Needs the extra `lm-eval`."""
+"""The model for lm_eval, with continuations that have no tokens of their own. Needs the extra `lm-eval`."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ TEXT = "the quick brown fox jumps over the lazy dog "
 
 
 def folder(path: Path, tokenizer: Tokenizer) -> tuple[ArchlabLM, Any]:
-    """A tiny model with this tokenizer, and the model of transformers in float64."""
+    """Return a tiny model with this tokenizer, and the same model of transformers in float64."""
     torch.manual_seed(0)
     shape = transformers.LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -43,7 +43,7 @@ def likely(model: Any, context: list[int], continuation: list[int]) -> float:
     return logits.gather(-1, torch.tensor(continuation)[:, None]).sum().item()
 
 
-def asked(harness: ArchlabLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
+def loglikelihoods(harness: ArchlabLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
     instances = [Instance("loglikelihood", {}, pair, n) for n, pair in enumerate(pairs)]
     return harness.loglikelihood(instances, disable_tqdm=True)
 
@@ -59,25 +59,25 @@ def test_a_continuation_within_a_token_is_encoded_alone(context: str, continuati
     encode = harness.answers.tokenizer.encode
     ids, rest = encode(context.rstrip()).ids, encode(alone).ids
     expected = pytest.approx(likely(model, ids, rest), abs=1e-4)
-    assert asked(harness, (context, continuation))[0][0] == expected
-    assert asked(harness, ("the", " fox"), (context, continuation), (context, " dog"))[1][0] == expected
+    assert loglikelihoods(harness, (context, continuation))[0][0] == expected
+    assert loglikelihoods(harness, ("the", " fox"), (context, continuation), (context, " dog"))[1][0] == expected
 
 
 def test_a_continuation_alone_has_no_space_before_it(tmp_path: Path) -> None:
-    """Llama 2's tokenizer would put one there, which makes another text."""
+    """Llama 2's tokenizer would add a space, which changes the text."""
     harness, model = folder(tmp_path, llama_2())
     number = harness.answers.tokenizer.token_to_id
     context, whole = (harness.answers.tokenizer.encode(text).ids for text in ("qui", "quick"))
     assert context == [number("▁"), number("qu"), number("i")]
     assert whole == [number("▁"), number("qu"), number("ick")]
-    [(found, _)] = asked(harness, ("qui", "ck"))
+    [(found, _)] = loglikelihoods(harness, ("qui", "ck"))
     assert found == pytest.approx(likely(model, context, [number("ck")]), abs=1e-4)
 
 
 def test_a_blank_context_is_the_token_that_begins_a_text(made: Any) -> None:
     harness, model = made
     ids = harness.answers.tokenizer.encode(" the fox").ids
-    assert asked(harness, (" ", "the fox"))[0][0] == pytest.approx(likely(model, [1], ids), abs=1e-4)
+    assert loglikelihoods(harness, (" ", "the fox"))[0][0] == pytest.approx(likely(model, [1], ids), abs=1e-4)
 
 
 @pytest.mark.parametrize("pair", [("the", ""), ("", ""), ("", "<|endoftext|>")])
@@ -85,7 +85,7 @@ def test_a_continuation_without_tokens_is_refused_by_name(pair: tuple[str, str],
     harness, _ = made
     harness._first = harness.answers.tokenizer.encode("<|endoftext|>").ids[0]
     with pytest.raises(UserError, match=r"^request \(.*: the continuation has 0 tokens; allowed: 1 to max_length"):
-        asked(harness, ("the", " fox"), pair)
+        loglikelihoods(harness, ("the", " fox"), pair)
     harness._first = 1
 
 
@@ -106,7 +106,7 @@ def test_a_text_that_names_its_first_token_has_it_once(tmp_path: Path) -> None:
     assert harness.tok_encode("<s>the").count(1) == harness.tok_encode("the").count(1) == 1
 
 
-def test_arguments_that_change_nothing_are_taken(made: Any) -> None:
+def test_arguments_without_effect_are_accepted(made: Any) -> None:
     harness, _ = made
     plain = {"until": ["\n"], "max_gen_toks": 6, "do_sample": False}
 

@@ -1,4 +1,4 @@
-"""Weights as 8-bit numbers: near the model they were made of, by the kernel and by the plain product alike."""
+"""8-bit weights: close to the original model, with the kernel and with the ordinary product."""
 
 import pytest
 import torch
@@ -25,14 +25,14 @@ def projection(width: int, *, bias: bool) -> Projection:
 def test_the_product_is_that_of_the_rounded_matrix(
     dtype: torch.dtype, width: int, rows: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of widths and numbers of rows that torch's kernel takes, and others; compiled, a row is a loop for the compiler."""
+    """Some widths and numbers of rows are supported by torch's kernel, others not. A compiled row is a loop."""
     made = projection(width, bias=True).to(dtype)
     rounded = Int8Projection(made.weight, made.bias)
     x = torch.randn(rows, width, generator=torch.Generator().manual_seed(2)).to(dtype)
     exact = x.double() @ rounded.weight.double().T + made.bias.double()
     if compiled:
         torch.compiler.reset()
-        monkeypatch.setattr(Int8Projection, "weight", property(lambda _: pytest.fail("a matrix was made anew")))
+        monkeypatch.setattr(Int8Projection, "weight", property(lambda _: pytest.fail("a matrix was converted back")))
         monkeypatch.setattr(torch.ops.aten, "_weight_int8pack_mm", lambda *_: pytest.fail("a call of torch's kernel"))
     run = torch.compile(rounded, backend="eager", fullgraph=True) if compiled else rounded
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_the_product_is_that_of_the_rounded_matrix(
     assert error < {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
     monkeypatch.undo()
     step = made.weight.abs().amax(1, keepdim=True).float() / 127
-    # Half a step, and what bfloat16 loses of the scale.
+    # The tolerance is half a step plus the rounding of the scale to bfloat16.
     assert (
         (rounded.weight.float() - made.weight.float()).abs() <= step * (0.51 if dtype is torch.float32 else 1.1)
     ).all()
@@ -66,7 +66,7 @@ def test_a_row_of_zeros_stays_one() -> None:
         ),
     ],
 )
-def test_a_model_of_them_is_near_and_decodes_as_it_passes(overrides: tuple[str, ...]) -> None:
+def test_a_converted_model_is_close_and_decodes_as_in_a_full_pass(overrides: tuple[str, ...]) -> None:
     model = Decoder(config(*overrides).model).eval()
     expected, n_bytes = model(TOKENS), sum(p.nbytes for p in model.layers.parameters())
     head = model.head.weight if model.head.weight is not None else model.embedding.weight
@@ -74,8 +74,8 @@ def test_a_model_of_them_is_near_and_decodes_as_it_passes(overrides: tuple[str, 
     small = to_int8(model)
     found = small(TOKENS)
     assert 0 < (found - expected).square().mean().sqrt() < 0.05 * expected.std()  # 0.01 to 0.03 seen
-    held = [*small.layers.parameters(), *small.layers.buffers()]
-    assert sum(t.nbytes for t in held) < n_bytes
+    tensors = [*small.layers.parameters(), *small.layers.buffers()]
+    assert sum(t.nbytes for t in tensors) < n_bytes
     assert sum(t.nbytes for t in [*small.head.parameters(), *small.head.buffers()]) < head_bytes / 3
     written = archlab.generate(small, TOKENS, 4)
     assert torch.equal(

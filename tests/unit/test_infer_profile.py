@@ -1,4 +1,4 @@
-"""Where a step's time goes: every operation in one kind, forward and backward."""
+"""Profile of a step: every operation belongs to one kind, forward and backward."""
 
 import json
 
@@ -18,12 +18,12 @@ def times(*overrides):
     return {share.kind: share.time for share in found.shares}
 
 
-def test_what_this_machine_cannot_hold_is_refused_before_it_is_built():
-    with pytest.raises(UserError, match=r"needs 1\.48 TiB to begin with \(float32 weights\)"):
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_built():
+    with pytest.raises(UserError, match=r"needs 1\.48 TiB for the float32 weights at the start"):
         decoding_speed(load_config("llama-3.1-405b"), 1, 16, 1, "bfloat16", compiled=False)
 
 
-def test_shares_are_of_all_time_and_of_all_that_is_counted():
+def test_shares_of_time_flops_and_bytes_each_add_up_to_1():
     found = profile(load_config("tiny-llama", *SMALL), steps=2)
     for part in ("flops", "n_bytes", "time"):
         assert sum(getattr(share, part) for share in found.shares) == pytest.approx(1)
@@ -33,7 +33,7 @@ def test_shares_are_of_all_time_and_of_all_that_is_counted():
 
 
 def test_norms_and_activations_are_known_by_the_module_that_computes_them(monkeypatch):
-    """Forward and backward: a norm that sleeps in both directions takes nearly all the time."""
+    """This holds for forward and backward: a norm that sleeps in both takes nearly all the time."""
     slow = library.custom_op("archlab_test::slow", lambda x: _slowly(x), mutates_args=(), schema="(Tensor x) -> Tensor")
     slow.register_autograd(lambda ctx, gradient: slow(gradient))
     from archlab.model.norms import RMSNorm

@@ -1,4 +1,4 @@
-"""Requests of lm_eval: what is refused, and that the arguments taken without effect change nothing in transformers."""
+"""Requests of lm_eval: which are refused, and that ignored arguments have no effect in transformers either."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ def test_a_continuation_without_tokens_is_refused_by_name() -> None:
         pair(("a" * 90, "b" * 90), [5], [1, 2, 3, 4, 5], 4)
 
 
-def test_of_a_long_context_the_end_is_kept() -> None:
+def test_a_long_context_is_cut_at_its_beginning() -> None:
     assert pair(None, [1, 2, 3, 4, 5, 6], [7, 8], 4) == Pair((4, 5, 6), (7, 8))
     assert pair(None, [1], [7, 8], 4) == Pair((1,), (7, 8))
 
 
 @pytest.fixture(scope="module")
 def written() -> Any:
-    """What a tiny model of transformers writes with some arguments."""
+    """Return a function that generates tokens with a tiny model of transformers and given arguments."""
     torch.manual_seed(0)
     shape = transformers.LlamaConfig(
         vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -66,8 +66,8 @@ def test_a_neutral_value_changes_nothing(name: str, do_sample: bool, written: An
     ],
     ids=str,
 )  # fmt: skip
-def test_an_argument_of_something_else_changes_nothing(arguments: dict[str, Any], written: Any) -> None:
-    """Of what `generate` returns, of beams where there is one, and of draws where there are none."""
+def test_an_argument_for_something_else_changes_nothing(arguments: dict[str, Any], written: Any) -> None:
+    """They concern what `generate` returns, beams although there is one, or draws although decoding is greedy."""
     assert written(**{"do_sample": False} | arguments) == written(do_sample=False)
     assert sampling({"temperature": 0.0, **arguments}) == Sampling()
 

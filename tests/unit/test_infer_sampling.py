@@ -1,4 +1,4 @@
-"""Choosing tokens: each step against NumPy and transformers, draws against their distribution, the seeds."""
+"""Sampling: each step compared with NumPy and transformers, draws with their distribution, and seeds."""
 
 import math
 from typing import Any
@@ -118,7 +118,7 @@ def test_the_order_is_that_of_transformers() -> None:
 
 
 def drawn(logits: list[float], n: int, seed: int = 0, **settings: Any) -> np.ndarray:
-    """How often each token is drawn in n texts that differ in nothing but their place in the batch."""
+    """Return how often each token is drawn in n texts that differ only in their row of the batch."""
     tokens = sample(
         torch.tensor(logits).expand(n, -1), Sampling(**{"temperature": 1.0} | settings),
         torch.zeros(n, 1, dtype=torch.int64), torch.zeros(n, dtype=torch.int64), seed,
@@ -168,7 +168,7 @@ def test_temperature_0_is_greedy_and_a_tiny_one_too() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_of_equally_likely_tokens_greedy_takes_the_first(dtype: torch.dtype) -> None:
-    """With a penalty (of nothing here) the logits are widened first, and without they are not."""
+    """With a penalty, which has no effect here, the logits are converted to float64 first. Without, they are not."""
     logits = torch.randn(6, 700, generator=torch.Generator().manual_seed(0)).round().to(dtype)
     for penalty in (1.0, 2.0):
         got = sample(logits, Sampling(0, repetition_penalty=penalty), NO_TOKENS, NO_PADDING, 0)
@@ -196,7 +196,7 @@ def test_a_rows_draw_does_not_depend_on_the_others() -> None:
         ("top_k", [0, -1, 2.5, "3"], "allowed: a whole number from 1, or none"),
         ("top_p", [0, -0.1, 1.01, math.nan], "allowed: above 0, up to 1, or none"),
         ("min_p", [-0.1, 1.01], "allowed: 0 to 1, or none"),
-        ("repetition_penalty", [0, -1, math.inf, None], "allowed: above 0; 1 is no penalty"),
+        ("repetition_penalty", [0, -1, math.inf, None], r"allowed: above 0 \(1: without a penalty\)"),
         ("seed", [-1, 0.5], "allowed: a whole number from 0, or none"),
     ],
 )
@@ -206,7 +206,7 @@ def test_values_out_of_range_are_refused(field: str, values: list[Any], message:
             Sampling(**{field: value})
 
 
-def test_values_in_range_are_taken() -> None:
+def test_values_in_range_are_accepted() -> None:
     taken = Sampling(temperature=2, top_k=np.int64(3), top_p=1, min_p=0, repetition_penalty=np.float32(1.5), seed=0)
     assert (taken.temperature, taken.top_k, taken.top_p, taken.min_p) == (2, 3, 1, 0)
     assert (taken.repetition_penalty, taken.seed) == (1.5, 0)

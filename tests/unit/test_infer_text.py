@@ -1,4 +1,4 @@
-"""Text as it comes: no split characters, no part of a stop string, whatever the tokens are."""
+"""Text in pieces: no split characters and no part of a stop string, for any tokens."""
 
 import itertools
 import os
@@ -41,7 +41,7 @@ def tiny(*overrides: str) -> Decoder:
 
 
 def writing(tokens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every session write these tokens, so that what becomes of them can be seen."""
+    """Make every session write these tokens, so that a test can check their text."""
 
     def write(_: Session, n: int, *__: Any) -> Iterator[torch.Tensor]:
         ended = itertools.accumulate(tokens, lambda over, t: over or t == END, initial=False)
@@ -58,7 +58,7 @@ def pieces(tokens: list[int], stop: str | list[str] = ()) -> list[str]:
 
 
 def by_bytes(text: str) -> list[int]:
-    """One token per byte, so that every character beyond ASCII is split over several."""
+    """Return a tokenizer with one token per byte, so that every character beyond ASCII has several tokens."""
     single = {BYTES[i]: i for i in range(300)}
     return [single[bytes([b])] for b in text.encode()]
 
@@ -92,7 +92,7 @@ def test_any_text_comes_back(text: str) -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 299)))
 @pytest.mark.slow
-def test_any_tokens_become_what_decode_makes_of_them_but_for_an_unfinished_end(tokens: list[int]) -> None:
+def test_any_tokens_give_the_text_of_decode_except_for_an_unfinished_end(tokens: list[int]) -> None:
     kept = tokens[: tokens.index(END)] if END in tokens else tokens
     whole = bpe.decode(TOKENIZER, kept)
     data = b"".join(BYTES[t] for t in kept)
@@ -101,7 +101,7 @@ def test_any_tokens_become_what_decode_makes_of_them_but_for_an_unfinished_end(t
 
 
 def _may_go_on(start: bytes) -> bool:
-    """Whether some bytes after these make one character of them all."""
+    """Whether these bytes are the beginning of a character."""
     tails = itertools.chain.from_iterable(itertools.product((0x80, 0x90, 0xA0, 0xBF), repeat=n) for n in (1, 2, 3))
     for tail in tails:
         try:
@@ -118,7 +118,7 @@ def test_an_unfinished_last_character_is_dropped(missing: int) -> None:
     assert "".join(pieces([*by_bytes("so 🎉")[:-missing], END, *by_bytes("x")])) == "so "
 
 
-def test_bytes_that_are_no_character_are_replaced() -> None:
+def test_bytes_that_are_not_a_character_are_replaced() -> None:
     assert "".join(pieces([*by_bytes("🎉")[:2], *by_bytes("ab")])) == "\ufffdab"
     assert "".join(pieces([by_bytes("☃")[1]])) == "\ufffd"
     single = {BYTES[i]: i for i in range(300)}
@@ -133,7 +133,7 @@ def test_it_ends_at_the_end_of_text() -> None:
 
 
 def byte_fallback() -> Tokenizer:
-    """Like Llama 2's: spaces as ▁, a token for each byte of what has none."""
+    """Return a tokenizer like Llama 2's: ▁ for spaces, and byte tokens for characters without a token."""
     names = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "▁a", "ba", "日", "\ufffd"]
     bpe_model = models.BPE({name: i for i, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True)
     tokenizer = Tokenizer(bpe_model)
@@ -145,7 +145,7 @@ def byte_fallback() -> Tokenizer:
 
 
 def word_by_word() -> Tokenizer:
-    """Pieces of words, without bytes."""
+    """Return a tokenizer with pieces of words and without byte tokens."""
     scores = [("<unk>", 0.0), *((name, -1.0) for name in ("▁", "▁a", "a", "b", "ba", "é", "☃", "\n"))]
     tokenizer = Tokenizer(models.Unigram(scores, 0))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -174,7 +174,7 @@ def streamed(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> list[st
 @settings(deadline=None)
 @given(data=st.data(), text=st.text(alphabet="ab é☃🎉日\n\ufffd", max_size=12))
 def test_a_published_tokenizer_streams_what_it_decodes(name: str, data: st.DataObject, text: str) -> None:
-    """Cut anywhere, also within a character: what the prompt lacks of it comes with the first new token."""
+    """The prompt may end within a character. The rest of the character comes with the first new token."""
     tokenizer = PUBLISHED[name]
     ids = tokenizer.encode(text).ids
     cut = data.draw(st.integers(0, len(ids)))
@@ -220,7 +220,7 @@ def test_bytes_and_words_in_one_stream(prompt: str, new: list[int | str], expect
 
 
 def reference(text: str, stops: list[str]) -> str:
-    """The text before the stop string that is complete first, the longest where several are at once."""
+    """Return the text before the stop string that is complete first, or the longest of several such strings."""
     for end in range(len(text) + 1):
         found = [s for s in stops if text[:end].endswith(s)]
         if found:
@@ -242,7 +242,7 @@ def test_stop_strings_however_the_text_is_cut(text: str, stops: list[str], seed:
         n = cut.randint(0, 4)
         shown, rest = shown + until.certain(rest[:n]), rest[n:]
         assert expected.startswith(shown)
-        # What is certain is not held back: only what a stop string begins with is.
+        # Text is held back only if a stop string may begin with it.
         so_far = text[: len(text) - len(rest)]
         if not until.found:
             assert any(s.startswith(so_far[len(shown) :]) for s in [*stops, ""])
@@ -305,7 +305,7 @@ def test_a_prompt_beyond_learned_positions_is_refused_before_anything_is_shown()
     list(stream_text(tiny(), TOKENIZER, "\x01" * 100, 4))
 
 
-def test_writing_ends_where_learned_positions_do() -> None:
+def test_writing_ends_at_the_end_of_learned_positions() -> None:
     model = tiny("model.position.kind=learned")
     sampling = Sampling(temperature=1.0, seed=1)
     with pytest.MonkeyPatch.context() as patch:
@@ -389,7 +389,7 @@ def loaded(folder: Path) -> Decoder:
         (["--prompt", "\x01" * 200], "prompt: 200 tokens; allowed: up to 63"),
         (["--top-p", "2"], "top_p: 2.0; allowed: above 0, up to 1"),
         (["--temperature", "-1"], "temperature: -1.0; allowed: 0 (greedy) or more"),
-        (["--stop", ""], "stop: ''; allowed: strings of one character or more"),
+        (["--stop", ""], "stop: ''; allowed: strings of at least one character"),
         (["--seed", "-1"], "seed: -1; allowed"),
     ],
 )

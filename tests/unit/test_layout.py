@@ -1,4 +1,4 @@
-"""The house: imports point one way, down the list of docs/architecture.md."""
+"""The architecture: imports go in one direction, down the list of folders in docs/architecture.md."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ FLOORS = (
 
 
 def imported(file: Path) -> Iterator[str]:
-    """The folders of archlab that a file imports from, wherever in it."""
+    """Yield the folders of archlab that a file imports from, anywhere in the file."""
     for node in ast.walk(ast.parse(file.read_text())):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -41,7 +41,8 @@ def test_no_folder_imports_from_one_below_it():
 
 
 def test_only_commands_and_plug_ins_import_the_package_itself():
-    """Its public names come from every folder down to `report`. The files of `library` are plug-ins, as of a user."""
+    """The package's public names come from all folders up to `report`. The files in `library` are plug-ins, like a
+    user's."""
     users = {
         file.relative_to(HOME).parts[0]
         for file in HOME.rglob("*.py")
@@ -69,7 +70,7 @@ def test_no_folder_imports_from_one_below_it_through_a_root_module():
     roots = {file.stem: set(imported(file)) for file in HOME.glob("*.py") if not file.stem.startswith("__")}
 
     def lowest(root: str, seen: tuple[str, ...] = ()) -> int:
-        """Place of the lowest folder that a root module imports, by itself or through other root modules."""
+        """Return the place of the lowest folder that a root module imports, directly or through other root modules."""
         places = [FLOORS.index(name) for name in roots[root] if name in FLOORS]
         through = [lowest(name, (*seen, root)) for name in roots[root] & roots.keys() if name not in seen]
         return max([*places, *through], default=0)
@@ -85,8 +86,10 @@ def test_no_folder_imports_from_one_below_it_through_a_root_module():
 
 
 def test_plug_ins_of_the_library_use_the_public_api():
-    """A file that a study of the library names under `plugins` is user code that comes with archlab. It imports only
-    the public names."""
+    """Files named under `plugins` in a study of the library are user code that comes with archlab.
+
+    They import only the public names.
+    """
     library = HOME / "library" / "studies"
     named = {library / name for file in library.glob("*.yaml") for name in read_yaml(file).get("plugins", ())}
     assert named == set(library.glob("*.py"))
@@ -132,7 +135,7 @@ def test_what_sums_over_components_names_none():
 
 
 def defined(file: Path) -> set[str]:
-    """The names that a module binds at its top, but by importing them."""
+    """Return the names that a module defines at its top level, without imported names."""
     found: set[str] = set()
     top = ast.parse(file.read_text()).body
     under_if = [inner for node in top if isinstance(node, ast.If) for inner in (*node.body, *node.orelse)]
@@ -173,13 +176,13 @@ def test_the_document_lists_them_in_this_order():
 
 
 def test_no_two_test_files_share_a_name():
-    """pytest imports a test file by its name alone, so two of one name cannot run in one call."""
+    """pytest imports a test file by its name alone, so two files with the same name cannot run in one call."""
     names = Counter(file.name for file in Path(__file__).parents[1].rglob("test_*.py"))
     assert [name for name, files in names.items() if files > 1] == []
 
 
 def test_it_can_be_installed_beside_others():
-    """Whoever pins pins in constraints.txt: a bound from above here would keep other projects from their versions."""
+    """Upper bounds would keep other projects from the versions they need. constraints.txt has the pinned versions."""
     project = tomllib.loads((HOME.parent.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *(n for name, extra in extras.items() if name != "dev" for n in extra)]

@@ -1,4 +1,4 @@
-"""Attention with all its choices, and latent attention: against the reference written out query by query."""
+"""Multi-head attention with all its options, and latent attention, compared with a reference written out per query."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ def layer(attention: Raw, position: Raw) -> LayerConfig:
 
 
 def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
-    """The layer's attention in float64, every parameter drawn: a sink of 0 or a norm's weight of 1 hides much."""
+    """Return the layer's attention in float64 with random parameters: a sink of 0 or a norm weight of 1 would hide errors."""
     module = make_component(config.attention, replace(config.site, kernel=kernel)).double().eval()
     with torch.no_grad():
         for parameter in module.parameters():
@@ -41,7 +41,7 @@ def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
 
 
 def at(config: LayerConfig, first: int) -> Context:
-    """As a pass over tokens at positions first, first + 1, ... sees them, and nothing before."""
+    """Return the context of a pass over tokens at positions first, first + 1, ..., without earlier tokens."""
     positions = first + torch.arange(T)[None]
     return ForwardPass(positions, torch.full((1, 1), first + T), None, False, None, None, torch.float64).context(
         config, {}
@@ -76,7 +76,7 @@ MULTI_HEAD: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
         ROPE,
         {"rotate": Rope(6, 50.0), "temperature": Temperature(0.7, 5, 1)},
     ),
-    "sinks, a temperature that rises at every token": (  # the first query has a choice, too
+    "sinks, a temperature that rises at every token": (  # the first query sees several keys, too
         {"sinks": True, "temperature": {"beta": 0.7, "length": 1}},
         NOWHERE,
         {"temperature": Temperature(0.7, 1, 0)},
@@ -103,7 +103,7 @@ def test_multi_head_attention(name: str, first: int) -> None:
 
 
 def test_temperature_starts_after_its_length() -> None:
-    """With position + offset = length: at position 7."""
+    """It starts at position + offset = length, which is position 7."""
     config = layer({"n_heads": 2, "temperature": {"beta": 0.5, "length": 8, "offset": 1}}, NOWHERE)
     module, x = drawn(config), torch.from_numpy(X)[None]
     context = at(config, 0)
@@ -123,7 +123,6 @@ def test_without_sinks_gate_or_temperature_nothing_is_learned_for_them() -> None
 
 LATENT: Raw = {"kind": "latent", "n_heads": 3, "q_rank": 7, "kv_rank": 5, "nope_dim": 4, "rope_dim": 6, "v_dim": 8}
 SIZES: dict[str, Any] = {"n_heads": 3, "nope_dim": 4, "v_dim": 8, "scale": 10**-0.5}
-"""The reference's."""
 DEEPSEEK = Yarn(8.0, 16, 4.0, mscale=0.7, mscale_all_dim=1.3)
 
 LATENTS: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
@@ -148,7 +147,7 @@ LATENTS: dict[str, tuple[Raw, Raw, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", LATENTS)
 @pytest.mark.parametrize("first", [0, 101])
 def test_latent_attention(name: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expanded as in training, and absorbed."""
+    """The expanded form of training, and the absorbed form."""
     attention, position, reference = LATENTS[name]
     config = layer(LATENT | attention, position)
     for kernel in ("reference", "sdpa"):
@@ -161,7 +160,10 @@ def test_latent_attention(name: str, first: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_absorbing_is_for_few_new_tokens() -> None:
-    """DeepSeek-V3: a query costs 576 + 576 multiplications per head and key, against 192 + 128 and 512 * 256 once."""
+    """With DeepSeek-V3's sizes, the absorbed form costs 576 + 576 multiplications per query, head and key.
+
+    The expanded form costs 192 + 128, and 512 * 256 once per key.
+    """
     sizes = {"n_heads": 2, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64}
     module = LatentAttention(*_latent(layer({"kind": "latent", **sizes}, NOWHERE)))
     few = 512 * 256 // (576 + 576 - 192 - 128)
@@ -175,7 +177,7 @@ def _latent(config: LayerConfig) -> tuple[Any, Site]:
 
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_absorbed_is_near_float64_in_bfloat16(under: str) -> None:
-    """One rounding is 2^-9; the reference's own expanded form is off by as much."""
+    """One rounding is 2^-9, and the expanded form of the reference has an error as large."""
     config = layer(LATENT, ROPE)
     module, context, x = drawn(config), at(config, 0), torch.from_numpy(X)[None]
     exact = module(x, context)

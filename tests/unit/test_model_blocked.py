@@ -1,4 +1,4 @@
-"""Attention in blocks of queries: every visible pair once, the same numbers as all at once, and no square."""
+"""Attention in blocks of queries: every visible pair once, the numbers of unblocked attention, and no [T, T] tensors."""
 
 import random
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def short_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 def rules(n: int) -> Iterator[Visibility]:
-    """Drawn."""
+    """Yield random rules."""
     draw = random.Random(0)
     for _ in range(n):
         sides = draw.choice(("causal", "causal", "causal", "prefix", "two_sided"))
@@ -72,7 +72,7 @@ def test_every_visible_pair_is_computed_once(rule: Visibility) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_runs_of_a_text_compute_what_the_whole_does(rule: Visibility) -> None:
-    """As where processes divide its tokens: a rule's own blocks are cut anywhere."""
+    """Processes that divide the tokens of a text cut a rule's blocks at any place."""
     T, H, C = 36, 2, 4
     own = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, n, T, C, generator=own, dtype=torch.float64, requires_grad=True) for n in (H, 1, 1))
@@ -107,7 +107,7 @@ def test_opposite_pieces_of_a_causal_text_compare_as_many_pairs(n: int) -> None:
 
 
 def drawn_mask(rule: Visibility, B: int, T: int, *, packed: bool) -> Visible:
-    """Of whole texts, or of documents most of which are short."""
+    """Return a mask of whole texts, or of documents that are mostly short."""
     index_1T = torch.arange(T)[None]
     if not packed:
         return Visible(rule, index_1T, index_1T, is_whole=True)
@@ -122,7 +122,7 @@ def test_blocks_are_the_whole_forward_and_backward(rule: Visibility, packed: boo
     draw = random.Random(str(rule))
     torch.manual_seed(draw.randrange(1000))
     B, T, (H, K) = draw.choice((1, 2)), draw.choice((29, 64)), draw.choice(((2, 2), (4, 2), (3, 1)))
-    # As projections give them, and as other code may.
+    # the memory layout of projections, and another one
     made = (torch.randn(B, T, heads, width, dtype=torch.float64) for heads, width in ((H, 4), (K, 4), (K, 3)))
     q, k, v = (x.transpose(1, 2) if draw.random() < 0.7 else x.transpose(1, 2).contiguous() for x in made)
     sinks = torch.randn(H, dtype=torch.float64, requires_grad=True)
@@ -149,7 +149,7 @@ WINDOW, CHUNKS = causal(window=16), causal(blocks={"size": 16, "summary": 0})
 
 @pytest.mark.parametrize("rule", [WINDOW, CHUNKS, causal(window=16, global_tokens=2)], ids=str)
 def test_what_is_computed_grows_with_the_length(rule: Visibility, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the calls of torch's kernel, of which a causal one computes half; and so it is counted without torch."""
+    """Count pairs in the calls of torch's kernel, where a causal call computes half. The count without torch agrees."""
     fused, calls = torch.nn.functional.scaled_dot_product_attention, list[int]()
 
     def counted(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool, **more: Any) -> torch.Tensor:
@@ -173,7 +173,7 @@ def test_what_is_computed_grows_with_the_length(rule: Visibility, monkeypatch: p
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.slow
 def test_nothing_as_large_as_the_square_is_made(packed: bool) -> None:
-    """Not even a byte for each pair, of which there are 512 squared, forward or backward."""
+    """Neither forward nor backward allocates even one byte per pair, of which there are 512^2."""
     q, k, v = (torch.randn(1, 1, 512, 4, requires_grad=True) for _ in range(3))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         mask = drawn_mask(WINDOW, 1, 512, packed=packed)

@@ -1,4 +1,4 @@
-"""The decoder as a whole: where its parts stand, initial values by role, and what it refuses."""
+"""The whole decoder: order of its parts, initial values by role, and errors."""
 
 import pickle
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def tiny(*overrides: str) -> Config:
     return build_config(TINY, overrides)
 
 
-def randomised(config: Config, **kwargs: Any) -> Decoder:
-    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing."""
+def randomized(config: Config, **kwargs: Any) -> Decoder:
+    """Return a float64 decoder with random parameters, because zero biases and unit norms would hide errors."""
     model = Decoder(config.model, **kwargs).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -44,11 +44,11 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
 TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
 
 
-# --- where the parts stand ----------------------------------------------------------------------------------
+# --- order of the parts --------------------------------------------------------------------------------------
 
 
 def block_input(model: Decoder) -> tuple[Tensor, Context]:
-    """What the first block is given."""
+    """Return the inputs of the first layer."""
     captured: list[Any] = []
     hook = model.layers[0].register_forward_pre_hook(lambda _, args: captured.extend(args[:2]))
     model(TOKENS)
@@ -58,9 +58,9 @@ def block_input(model: Decoder) -> tuple[Tensor, Context]:
 
 @pytest.mark.parametrize("placement", ["pre", "post", "double", "output"])
 def test_placements(placement: str) -> None:
-    """The multipliers stand on the branch, after its own norm."""
+    """Multipliers apply to the branch, after its own norm."""
     multipliers = "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"
-    model = randomised(tiny(f"model.norm={{kind: layernorm, placement: {placement}}}", multipliers))
+    model = randomized(tiny(f"model.norm={{kind: layernorm, placement: {placement}}}", multipliers))
     block, (x, view) = model.layers[0], block_input(model)
 
     def added(x: Tensor, f: Callable[[Tensor], Tensor], n: BranchNorms, m: float) -> Tensor:
@@ -83,9 +83,9 @@ def test_placements(placement: str) -> None:
 @pytest.mark.parametrize("parallel", ["shared", "separate"])
 @pytest.mark.parametrize("placement", ["pre", "double"])
 def test_parallel_blocks(parallel: str, placement: str) -> None:
-    """x + attention(n(x)) + MLP(n'(x)), n' being n where it is shared."""
+    """x + attention(n(x)) + MLP(n'(x)); n' is n if the norm is shared."""
     shape = f"model.block={{parallel: {parallel}, mlp_multiplier: 0.7}}"
-    model = randomised(tiny(shape, f"model.norm.placement={placement}"))
+    model = randomized(tiny(shape, f"model.norm.placement={placement}"))
     block, (x, view) = model.layers[0], block_input(model)
     a, m = block.attention_norms, block.mlp_norms
     second = a.before if parallel == "shared" else m.before
@@ -95,22 +95,22 @@ def test_parallel_blocks(parallel: str, placement: str) -> None:
 
 
 def test_embedding_scale_norm_then_positions() -> None:
-    model = randomised(tiny("model.embedding={scale: 3.0, norm: true}", "model.position.kind=learned"))
+    model = randomized(tiny("model.embedding={scale: 3.0, norm: true}", "model.position.kind=learned"))
     e = 3 * model.embedding.weight[TOKENS]
     normed = e / (e.square().mean(-1, keepdim=True) + 1e-5).sqrt() * model.embedding.norm.weight
     torch.testing.assert_close(block_input(model)[0], normed + model.positions.weight[:12])
 
 
 def test_sqrt_d_model_is_the_scale_of_2017() -> None:
-    """24 has no whole root."""
+    """24 has no integer root."""
     scales = ("sqrt_d_model", str(24**0.5))
-    a, b = (randomised(tiny("model.d_model=24", f"model.embedding.scale={s}"))(TOKENS) for s in scales)
+    a, b = (randomized(tiny("model.d_model=24", f"model.embedding.scale={s}"))(TOKENS) for s in scales)
     assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_head_product_bias_scale_cap(tied: str) -> None:
-    model = randomised(tiny(f"model.head={{tied: {tied}, bias: true, scale: 0.5, softcap: 2.0}}"))
+    model = randomized(tiny(f"model.head={{tied: {tied}, bias: true, scale: 0.5, softcap: 2.0}}"))
     matrix = model.embedding.weight if tied == "true" else model.head.weight
     scaled = 0.5 * (model.hidden(TOKENS) @ matrix.T + model.head.bias)
     torch.testing.assert_close(model(TOKENS), 2 * torch.tanh(scaled / 2))
@@ -131,9 +131,9 @@ def test_each_place_of_dropout_drops_in_training(place: str) -> None:
 
 
 def test_layers_that_share_a_t5_table() -> None:
-    """The model's, whatever the first layer is."""
+    """The table belongs to the model, regardless of its first layer."""
     layers = "model.layers={plain: {position.kind: none}, biased: {}, pattern: [plain, biased]}"
-    model = randomised(tiny("model.position={kind: t5, buckets: 4, max_distance: 8}", layers))
+    model = randomized(tiny("model.position={kind: t5, buckets: 4, max_distance: 8}", layers))
     before = model(TOKENS)
     with torch.no_grad():
         model.position_bias.weight.mul_(3)
@@ -145,7 +145,7 @@ REFUSED_PER_LAYER = {
     "a table for other heads": ("a: {attention: {n_heads: 2, head_dim: 4}}", "model.layers.a.position .*one table"),
     "embedded positions": ("a: {position.kind: learned}", "model.layers.a.position .*learned is added once"),
     "dropout of the embedding": ("a: {dropout: 0.5}", "model.layers.a.dropout.embedding .*before all layers"),
-    "a rule of one layer": ("a: {attention.stride: 2}", "model.layers.a.attention.stride .*no.*window"),
+    "a rule of one layer": ("a: {attention.stride: 2}", "model.layers.a.attention.stride .*window is not set"),
 }
 
 
@@ -158,7 +158,7 @@ def test_what_a_layer_cannot_have_alone(name: str) -> None:
 
 
 class Nothing(nn.Module):
-    """In the place of a dropout, one that drops all; counts how often it is asked."""
+    """Replacement of dropout that drops everything, and counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Nothing(nn.Module):
 @pytest.mark.parametrize("parallel", ["none", "shared", "separate"])
 @pytest.mark.parametrize("placement", ["pre", "double"])
 def test_a_dropped_branch_adds_nothing(placement: str, parallel: str) -> None:
-    model = randomised(tiny(f"model.norm.placement={placement}", f"model.block.parallel={parallel}"))
+    model = randomized(tiny(f"model.norm.placement={placement}", f"model.block.parallel={parallel}"))
     streams: list[Tensor] = []
     for block in model.layers:
         block.dropout = Nothing()
@@ -184,7 +184,7 @@ def test_a_dropped_branch_adds_nothing(placement: str, parallel: str) -> None:
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned"])
 def test_the_embedding_is_dropped_once_with_its_positions(position: str) -> None:
-    model = randomised(tiny(f"model.position={position}"))
+    model = randomized(tiny(f"model.position={position}"))
     model.dropout, streams = Nothing(), []
     model.layers[0].register_forward_pre_hook(lambda _, inputs: streams.append(inputs[0]))
     model(TOKENS)
@@ -193,7 +193,7 @@ def test_the_embedding_is_dropped_once_with_its_positions(position: str) -> None
 
 
 def test_a_narrow_embedding_is_scaled_too() -> None:
-    model = randomised(tiny("model.embedding={width: 6, scale: 3.0}"))
+    model = randomized(tiny("model.embedding={width: 6, scale: 3.0}"))
     expected = model.embedding.widen(3.0 * model.embedding.weight[TOKENS])
     torch.testing.assert_close(model.embedding(TOKENS), expected)
 
@@ -256,7 +256,7 @@ def test_seeds_differ() -> None:
     assert not torch.equal(a, b)
 
 
-# --- what it refuses ----------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------------------
 
 
 def test_learned_positions_end() -> None:
@@ -270,7 +270,7 @@ def test_a_cache_ends_and_is_left_as_it_was() -> None:
     cache = Cache(model.config, 2, 14)
     with torch.no_grad():
         model(TOKENS, cache=cache)
-        with pytest.raises(UserError, match="the cache holds 14 tokens; 12 are in it and 3 more do not fit"):
+        with pytest.raises(UserError, match="the cache has room for 14 tokens and holds 12; 3 more do not fit"):
             model(TOKENS[:, :3], cache=cache)
         assert cache.length == 12
         torch.testing.assert_close(model(TOKENS[:, :2], cache=cache), model(torch.cat((TOKENS, TOKENS[:, :2]), 1))[:, 12:])  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_cache_ends_and_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize("padding", [[0, -1], [1], [0, 1, 2]])
 def test_padding_is_a_number_of_tokens_for_each_text(padding: list[int]) -> None:
-    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a whole number from 0"):
+    with pytest.raises(UserError, match=r"padding: .*; allowed: an integer >= 0 for each of 2 texts"):
         Cache(tiny().model, 2, 14, padding=padding)
 
 
@@ -295,28 +295,34 @@ def test_packed_documents_have_no_cache() -> None:
         ([1.0, 2.0], {}, "prefix: .* of torch.float32"),
         ([3, 13], {}, r"prefix: \[3, 13\] tokens of texts of \[12, 12\]; allowed: 0 to the text's length"),
         ([3, -1], {}, r"prefix: \[3, -1\]"),
-        ([3, 3], {"documents": torch.zeros_like(TOKENS)}, "prefix and documents: a prefix is of one text"),
+        (
+            [3, 3],
+            {"documents": torch.zeros_like(TOKENS)},
+            "prefix and documents were both passed; allowed: one of them",
+        ),
     ],
 )
 def test_a_prefix_that_cannot_be_is_refused(prefix: list[Any], more: dict[str, Any], message: str) -> None:
-    model = randomised(tiny("model.attention.visibility=prefix"))
+    model = randomized(tiny("model.attention.visibility=prefix"))
     with pytest.raises(UserError, match=message):
         model(TOKENS, prefix=torch.tensor(prefix), **more)
 
 
 def test_a_prefix_is_read_at_the_start_of_a_text_and_in_one_pass() -> None:
-    model, prefix = randomised(tiny("model.attention.visibility=prefix")), torch.tensor([3, 5])
+    model, prefix = randomized(tiny("model.attention.visibility=prefix")), torch.tensor([3, 5])
     cache = Cache(model.config, 2, 12, padding=[0, 8], dtype=torch.float64)
     with pytest.raises(UserError, match=r"prefix: \[3, 5\] tokens of texts of \[12, 4\]"):
         model(TOKENS, prefix=prefix, cache=cache)
     model(TOKENS[:, :9], cache=cache)
-    with pytest.raises(UserError, match="prefix: 9 tokens are in the cache; allowed in the pass that reads"):
+    with pytest.raises(UserError, match="prefix: the cache already holds 9 tokens; allowed only in the first pass"):
         model(TOKENS[:, 9:], prefix=prefix, cache=cache)
 
 
 def test_a_prefix_that_no_layer_reads_is_refused() -> None:
-    with pytest.raises(UserError, match=r"prefix: no layer reads it; allowed where model\.attention\.visibility"):
-        randomised(tiny("model.attention.visibility=two_sided"))(TOKENS, prefix=torch.tensor([1, 2]))
+    with pytest.raises(
+        UserError, match=r"prefix: no layer reads it; it is allowed only if model\.attention\.visibility"
+    ):
+        randomized(tiny("model.attention.visibility=two_sided"))(TOKENS, prefix=torch.tensor([1, 2]))
 
 
 def test_no_gradient_flows_through_a_cache() -> None:
@@ -333,7 +339,7 @@ def test_a_cache_that_a_broken_off_pass_left_torn_is_refused_until_it_is_cleared
     model(TOKENS[:, :6], cache=cache)
     with model.layers[1].register_forward_pre_hook(lambda *_: {}["broken"]), pytest.raises(KeyError):
         model(TOKENS[:, 6:], cache=cache)
-    with pytest.raises(UserError, match=r"a pass was broken off.*clear\(\)"):
+    with pytest.raises(UserError, match=r"a pass was interrupted.*clear\(\)"):
         model(TOKENS[:, 6:], cache=cache)
     cache.clear()
     torch.testing.assert_close(model(TOKENS, cache=cache), model(TOKENS))
@@ -354,8 +360,8 @@ def test_initial_values_do_not_depend_on_torchs_default_dtype() -> None:
     ("change", "message"),
     [
         ({"attention": {"n_heads": 4, "n_kv_heads": 3}}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
-        ({"layers": {"a": {}, "pattern": ["a", "c"]}}, "no layer kind c"),
-        ({"embedding": {"norm": True}, "norm": {"kind": "none"}}, "that is none"),
+        ({"layers": {"a": {}, "pattern": ["a", "c"]}}, "unknown layer kind c"),
+        ({"embedding": {"norm": True}, "norm": {"kind": "none"}}, "model.norm.kind is none"),
     ],
 )
 def test_a_config_that_was_never_checked_is_refused(change: Raw, message: str) -> None:
@@ -377,13 +383,15 @@ def test_a_value_that_was_never_checked_is_refused(section: str, change: dict[st
 
 @pytest.mark.parametrize("config", [tiny(), {}])
 def test_what_is_no_model_config_is_refused(config: Any) -> None:
-    with pytest.raises(UserError, match=r"Decoder: a \w+; allowed: a ModelConfig, as load_config\(...\).model is"):
+    with pytest.raises(
+        UserError, match=r"Decoder: config is a \w+; allowed: a ModelConfig, such as load_config\(...\).model"
+    ):
         Decoder(config)
 
 
 @pytest.mark.parametrize("activation", kinds(Activation))
 def test_a_model_can_be_pickled(activation: str) -> None:
-    model = randomised(tiny("model.mlp.kind=plain", f"model.mlp.activation={activation}"))
+    model = randomized(tiny("model.mlp.kind=plain", f"model.mlp.activation={activation}"))
     assert torch.equal(pickle.loads(pickle.dumps(model))(TOKENS), model(TOKENS))
 
 
@@ -396,7 +404,7 @@ def test_a_model_without_memory_says_its_shapes(position: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
 def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: \[batch, seq\] of int64 or int32"):
+    with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: a tensor \[batch, seq\] of int64"):
         Decoder(tiny().model)(TOKENS.to(dtype))
 
 
@@ -407,7 +415,7 @@ def test_a_kernel_that_is_none() -> None:
 
 @pytest.mark.parametrize("preset", ["tiny-llama", "tiny-transformer"])
 def test_our_own_presets_start_with_a_stream_of_unit_scale(preset: str) -> None:
-    """As branches behind a norm add to it: one that starts at 1 / sqrt(d_model) is drowned, and learns little."""
+    """Branches with norms add outputs of unit scale. A stream of scale 1 / sqrt(d_model) would have no effect."""
     embedding = Decoder(load_config(preset).model).embedding
     assert embedding(torch.arange(2048)[None]).square().mean().sqrt().item() == pytest.approx(1, abs=0.1)
 
@@ -417,7 +425,7 @@ def test_our_own_presets_start_with_a_stream_of_unit_scale(preset: str) -> None:
     ["{n_heads: 4, head_dim: 6, gate: {}}", "{kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 6, rope_dim: 4}"],
 )
 def test_under_autocast_what_several_products_read_is_converted_once(attention: str) -> None:
-    """Each keeps what it read for its gradient: the same tensor, and not a copy of its own."""
+    """Each product keeps its input for the gradient. It must be the same tensor, not a copy."""
     model = Decoder(tiny("model.d_model=20", f"model.attention={attention}", "model.mlp={kind: gated, d_ff: 24}").model)
     kept: list[Tensor] = []
     keep = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x)

@@ -1,4 +1,4 @@
-"""What stays outside of compiled graphs."""
+"""Functions that stay outside of compiled graphs."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The kernels of attention: each against the formula written out, what each refuses, and which is taken."""
+"""Attention kernels: comparison with the formula, their limits, and the choice among them."""
 
 from collections import Counter
 from itertools import product
@@ -46,7 +46,7 @@ RNG = np.random.default_rng(0)
 def weights_by_hand(
     q: np.ndarray, k: np.ndarray, seen: np.ndarray, bias: np.ndarray, cap: float | None, sink: float | None
 ) -> np.ndarray:
-    """[query, key] of one head."""
+    """Return the weights [query, key] of one head."""
     scores = q @ k.T * 0.7 + bias
     scores = np.where(seen, scores if cap is None else cap * np.tanh(scores / cap), -np.inf)
     sinks = np.full((len(q), 1), -np.inf if sink is None else sink)
@@ -55,7 +55,7 @@ def weights_by_hand(
 
 @pytest.fixture
 def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
-    """flex before compilation: on a CPU, where what is compiled refuses them, float64 and gradients work there."""
+    """Use flex_attention uncompiled, which supports float64 and gradients on a CPU."""
     monkeypatch.setattr(flex_module, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
@@ -80,7 +80,7 @@ def test_kernels_are_the_formula(
     cap: float | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of flex one grouping, for torch groups its heads: the grid of tests/invariants has the others."""
+    """flex is tested with one grouping, because torch groups its heads. The grid of tests/invariants has the others."""
     monkeypatch.setattr(products_module, "BLOCK", 3)
     q, k, v = (RNG.normal(size=(2, heads, 7, width)) for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 3)))
     seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()
@@ -120,7 +120,7 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("length", [1, 3, 8])
 def test_gradients_of_products(kv_heads: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one block, a full one, and several of which the last is not full."""
+    """Lengths of one block, a full block, and several blocks with a shorter last one."""
     monkeypatch.setattr(products_module, "BLOCK", 3)
     q, k, v = (
         torch.from_numpy(RNG.normal(size=(2, length, heads, width))).transpose(1, 2).requires_grad_()
@@ -136,14 +136,14 @@ def test_gradients_of_products(kv_heads: int, length: int, monkeypatch: pytest.M
 @pytest.mark.parametrize("kernel", ["sdpa", "reference"])
 @pytest.mark.parametrize("sunk", [False, True])
 def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -> None:
-    """With the identity as values the output is the weights themselves; a sink of 200 keys' weight takes half."""
+    """With the identity as values, the output is the weights. A sink with the weight of 200 keys takes half."""
     q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
     seen = Given(torch.ones(1, 200, 200, dtype=torch.bool))
     how = Softmax(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
     torch.manual_seed(0)
     weights = KERNELS[kernel](q, k, torch.eye(200)[None, None], seen, None, how)
     assert torch.allclose(weights, torch.where(weights > 0, (0.5 if sunk else 1) / 200 / 0.75, 0.0))
-    # 40,000 draws: the share's standard deviation is 0.002.
+    # 40,000 draws: the standard deviation of the share is 0.002.
     assert (weights == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
 
 
@@ -154,7 +154,7 @@ CPU: dict[str, Any] = {"on_cuda": False}
 @pytest.mark.parametrize("sunk", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked: bool) -> None:
-    """Else it multiplies every query with every key, and keeps the square."""
+    """Otherwise torch multiplies every query with every key, and stores all scores."""
     q, k, v = (torch.randn(1, 2, 9, width) for width in (16, 16, v_dim))
     mask = Given(torch.ones(1, 9, 9, dtype=torch.bool).tril()) if masked else None
     with profile(activities=[ProfilerActivity.CPU]) as seen:
@@ -169,8 +169,10 @@ def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked:
 def test_with_a_mask_heads_of_a_group_are_queries_where_that_is_better(
     biased: bool, sunk: bool, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU, where torch else falls back to products that it keeps; of one query on a CPU, too, where it else reads
-    a key for each head."""
+    """This is faster on a GPU, where torch would otherwise store all scores.
+
+    It is faster for one query on a CPU, too, where torch would otherwise read each key once per head.
+    """
     q, k, v = (torch.randn(2, heads, n, 4, dtype=torch.float64) for heads, n in ((6, queries), (3, 7), (3, 7)))
     mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)[:, -queries:])
     bias = torch.randn(2, 6, queries, 7, dtype=torch.float64) if biased else None
@@ -187,7 +189,7 @@ def test_with_a_mask_heads_of_a_group_are_queries_where_that_is_better(
     expected = reference(q, k, v, mask, bias, how)
     torch.testing.assert_close(sdpa(q, k, v, mask, bias, how), expected, rtol=1e-10, atol=1e-12)
     assert grouped == [False]
-    if queries == 1:  # has a mask always
+    if queries == 1:  # always has a mask
         return
     sdpa(q, k, v, None, None, how)
     assert grouped == [False, True], "without a mask there is a kernel that knows groups"
@@ -291,7 +293,7 @@ def test_a_kernel_that_is_none() -> None:
     ],
 )
 def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_len, packed, expected, monkeypatch):
-    """Seen in a pass with gradients, by the function that is called."""
+    """Check the functions that are called in a pass with gradients."""
     model = Decoder(config(*overrides, "model.max_seq_len=2048", "train.seq_len=16").model)
     prefer_products(model, 64)
     found = attention_kernels(model.config, seq_len, packed=packed, on_cuda=False, products_up_to=64)
@@ -312,7 +314,7 @@ def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_l
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_price_and_record_agree_on_what_dropout_computes(dropout):
-    """Torch's fused kernel of a CPU has no dropout, so that the whole square is computed; that of a GPU has it."""
+    """torch's fused kernel has no dropout on a CPU, so that all scores are computed; on a GPU it has dropout."""
     q = torch.zeros(1, 2, 64, 16, requires_grad=True)
     with profile() as seen:
         F.scaled_dot_product_attention(q, q, q, is_causal=True, dropout_p=dropout)

@@ -1,4 +1,4 @@
-"""Recurrent mixers against their formulas, token by token in float64 NumPy."""
+"""Recurrent mixers compared with their formulas, computed token by token in float64 NumPy."""
 
 import itertools
 import math
@@ -46,7 +46,7 @@ CONFIGS = {
     "short_conv bare": ShortConvConfig(taps=5),
 }
 T = 29
-"""Tokens; with chunks of 5 to 8 the last one is not full."""
+"""Number of tokens; with chunks of 5 to 8 tokens the last one is shorter."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def short_chunks(monkeypatch):
 
 
 def made(name, dtype=torch.float64):
-    """The mixer with parameters that leave no part without effect, and states that last."""
+    """Return the mixer with random parameters, so that every part has an effect and states decay slowly."""
     resolved = CONFIGS[name].resolve(D)
-    mixer = make_component(resolved, SITE)  # a mixer asks its layer for d_model alone
+    mixer = make_component(resolved, SITE)  # a mixer reads only d_model of its layer
     generator = torch.Generator().manual_seed(len(name))
     for parameter in mixer.parameters():
         parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator)
@@ -65,13 +65,13 @@ def made(name, dtype=torch.float64):
 
 
 def state_of(name, batch=1, dtype=torch.float64):
-    """An empty state of the shapes that the config says."""
+    """Return an empty state with the shapes of the config."""
     device = torch.device("cpu")
     return State(CONFIGS[name].resolve(D).state(SITE, T), batch, dtype, device, Length(device))
 
 
 def context(is_real=None, starts=None, tokens=T):
-    """Of a pass with padding, or with packed documents; a mixer asks for nothing else."""
+    """Return the context of a pass with padding or packed documents; a mixer reads nothing else."""
     positions = torch.arange(tokens)[None] if is_real is None else is_real.cumsum(-1) - 1
     if starts is not None:
         positions = torch.arange(starts.shape[1]) - starts
@@ -82,13 +82,13 @@ PLAIN = context()
 
 
 def in_pieces(mixer, x, pieces, state, whole=PLAIN):
-    """The result of a text that comes piece by piece."""
+    """Return the output for a text that is read piece by piece."""
     bounds = itertools.pairwise([0, *itertools.accumulate(pieces)])
     return torch.cat([mixer(x[:, start:end], part(whole, start, end), state) for start, end in bounds], 1)
 
 
 def part(whole, start, end):
-    """The context of some tokens of a text."""
+    """Return the context of some tokens of a text."""
     is_real = None if whole.is_real_BT is None else whole.is_real_BT[:, start:end]
     return replace(whole, positions_BT=whole.positions_BT[:, start:end], is_real_BT=is_real)
 
@@ -98,7 +98,6 @@ def inputs(batch=1, tokens=T):
 
 
 def mamba2_formula(params, x_TD, config):
-    """A norm's absence is a way of gating."""
     norm = config.norm
     how = {"gate": "alone", "norm_eps": 0} if norm.kind == "none" else {"gate": norm.gate, "norm_eps": norm.eps}
     fields = {name: getattr(config, name) for name in ("n_heads", "head_dim", "n_groups", "d_state", "dt_min")}
@@ -119,7 +118,7 @@ FORMULAS = {
 
 
 def reference(name, mixer, x_TD):
-    """The formula's result for one text."""
+    """Return the output of the formula for one text."""
     resolved = CONFIGS[name].resolve(D)
     params = {key: value.double().numpy() for key, value in mixer.state_dict().items()}
     return FORMULAS[resolved.kind](params, x_TD.numpy(), resolved)
@@ -150,7 +149,7 @@ def test_chunks_give_what_the_formula_says(name, chunk, monkeypatch):
 @pytest.mark.parametrize("pieces", [[1] * T, [13, 16], [9, 1, 1, 3, 14, 1]], ids=["tokens", "halves", "uneven"])
 @pytest.mark.parametrize("carries_gradients", [False, True])
 def test_a_text_in_pieces_is_the_text(name, pieces, carries_gradients):
-    """By recurrent steps, and where these would carry a gradient by chunks of one token."""
+    """Pieces of one token use recurrent steps, or chunks of one token if gradients are needed."""
     mixer, x, state = made(name), inputs(batch=2), state_of(name, batch=2)
     before = {key: tensor.data_ptr() for key, tensor in state.tensors.items()}
     with torch.set_grad_enabled(carries_gradients):
@@ -164,7 +163,7 @@ def test_a_text_in_pieces_is_the_text(name, pieces, carries_gradients):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_padding_on_the_left_is_not_there(name):
-    """Also where projections have biases, which would reach a text from its padding through the convolution."""
+    """Padding has no effect even if projections have biases, which the convolution could carry into the text."""
     mixer, x, lengths = made(name), inputs(batch=3), [T, T - 1, 7]
     is_real = torch.arange(T) >= T - torch.tensor(lengths)[:, None]
     whole = mixer(x, context(is_real), None)
@@ -225,7 +224,7 @@ def test_gradients_are_those_of_differences(name):
 def test_bfloat16_keeps_its_states_in_float32(name):
     mixer, x = made(name), inputs()
     wanted, state = reference(name, mixer, x[0]), state_of(name, dtype=torch.bfloat16)
-    # All but what a convolution keeps, which is read as it was written, sums over the text.
+    # all states except that of the convolution are sums over the text
     assert all(tensor.dtype is torch.float32 for key, tensor in state.tensors.items() if key != "conv")
     with torch.no_grad():
         low = mixer.to(torch.bfloat16)(x.bfloat16(), PLAIN, None)
@@ -255,7 +254,7 @@ def test_parameters_are_those_that_are_built_and_read(name):
 
 @pytest.mark.parametrize("kind", ["mamba2", "gated_delta"])
 def test_decays_begin_as_published(kind):
-    """A from 1 to 16 (0 to 16 for the delta rule), dt from 0.001 to 0.1, neither in the other's order."""
+    """A is 1 to 16 (0 to 16 for the delta rule) and dt is 0.001 to 0.1; their orders are unrelated."""
     heads = 200
     chosen = Mamba2Config(n_heads=heads) if kind == "mamba2" else GatedDeltaConfig(n_key_heads=heads, key_dim=2)
     mixer = make_component(chosen.resolve(D), SITE)
@@ -270,7 +269,7 @@ def test_decays_begin_as_published(kind):
 
 
 def test_a_linear_recurrent_unit_begins_as_published():
-    """Where its gate is open it keeps 0.9 to 0.999 of its state."""
+    """With an open gate, it keeps 0.9 to 0.999 of its state."""
     kept = (-8 * nn.functional.softplus(make_component(RGLRU().resolve(500), SITE).constants["Lambda"])).exp()
     assert 0.9 < kept.min() < 0.901
     assert 0.998 < kept.max() < 0.999

@@ -1,4 +1,4 @@
-"""The mixture of experts against one written out token by token, and what it promises beside."""
+"""Mixture of experts, compared with one that is written out token by token, and its other properties."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "clamp-shared": ("clamp: 0.7, shared: {gate: true}", {"clamp": 0.7}),
     "plain": ("gated: false, activation: gelu, bias: true, shared: {bias: true}", {"activation": "gelu"}),
 }  # fmt: skip
-"""What is asked of the config, and the same of the reference."""
+"""Setting of the config -> the same setting of the reference."""
 
 
 def layer(text: str, d_model: int = D, d_ff: int = 7) -> LayerConfig:
@@ -54,7 +54,7 @@ def layer(text: str, d_model: int = D, d_ff: int = 7) -> LayerConfig:
 
 
 def drawn(text: str, *widths: int, seed: int = 0) -> MoE:
-    """In float64, every parameter and correction drawn."""
+    """Return the mixture in float64 with random parameters and corrections."""
     config = layer(text, *widths)
     assert isinstance(config.mlp, MoEConfig)
     module, rng = MoE(config.mlp, config).double(), np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def context(is_real_BT: Tensor | None = None, collected: Collected | None = None
 
 
 def weights(module: nn.Module) -> dict[str, np.ndarray]:
-    """By the reference's names."""
+    """Return the weights under the names of the reference."""
     renamed = {}
     for name, tensor in module.state_dict().items():
         name = name.replace("shared_gate.weight", "shared_gate")
@@ -113,7 +113,7 @@ def test_the_config_counts_what_is_built_and_multiplied(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "more"), ROWS.values(), ids=ROWS)
 def test_what_it_hands_out_gives_the_losses_counted_directly(text: str, more: dict[str, Any]) -> None:
-    """Padding is in neither of them."""
+    """Neither includes padding."""
     is_real = torch.ones(2, T // 2, dtype=torch.bool)
     is_real[0, :4] = False
     layers, collected = [drawn(text), drawn(text, seed=1)], Collected()
@@ -136,16 +136,16 @@ def test_what_it_hands_out_gives_the_losses_counted_directly(text: str, more: di
 
 
 def test_loads_that_are_equal_give_a_balance_loss_of_active() -> None:
-    """As the docstring says; scores that are equal, too."""
+    """Equal loads have a balance loss of `active`, also if scores are equal."""
     identity = {"router.weight": np.eye(4, D) * 1e-9}
-    tokens_TD = np.eye(4, D)  # token t prefers expert t by a hair
+    tokens_TD = np.eye(4, D)  # token t barely prefers expert t
     assert balance_loss([(tokens_TD, identity)], Choices(1), pooled=False) == pytest.approx(1)
     assert balance_loss([(tokens_TD, identity)], Choices(4), pooled=False) == pytest.approx(4)
 
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_equal_scores_are_told_apart_as_topk_tells_them(normalise: bool) -> None:
-    """Whoever else is in the batch: a router whose rows come in pairs of twins."""
+    """The choice does not depend on other tokens of the batch, even if pairs of rows of the router are equal."""
     module = drawn(f"active: 3, router: {{normalise: {str(normalise).lower()}}}")
     with torch.no_grad():
         module.router.weight[4:] = module.router.weight[:4]
@@ -177,7 +177,7 @@ def test_the_correction_decides_who_is_chosen_and_not_the_weights() -> None:
 
 
 def test_corrections_bring_unequal_loads_together() -> None:
-    """Without a gradient: tokens that have much in common, and a router that stays as it is."""
+    """There is no gradient: similar tokens, and a router that does not change."""
     text = "active: 2, router: {score: sigmoid, correction: {rate: 0.02}}"
     module, x_ND = drawn(text), torch.from_numpy(np.random.default_rng(3).normal(loc=0.7, size=(400, D)))
     router = module.router
@@ -203,7 +203,7 @@ def test_a_correction_moves_by_its_rate_against_the_load() -> None:
 
 @pytest.mark.parametrize("text", [text for text, _ in ROWS.values()], ids=ROWS)
 def test_gradients_reach_all_that_took_part_as_finite_differences_say(text: str) -> None:
-    """All numbers are moved at once in a drawn direction, in which no wrong one hides: its share there is drawn too."""
+    """All numbers are moved at once in a random direction, so that every wrong gradient has an effect."""
     module, x_BTD = drawn(text, 6, 2), tokens()[:, :4, :6]
     names, values = zip(*module.named_parameters(), strict=True)
 
@@ -213,7 +213,7 @@ def test_gradients_reach_all_that_took_part_as_finite_differences_say(text: str)
 
     assert torch.autograd.gradcheck(total, values, eps=1e-6, atol=1e-7, rtol=1e-7, fast_mode=True)
     total(*values).backward()
-    is_constant = ACTIVE == 1 and "normalise: false" not in text  # 1 over itself
+    is_constant = ACTIVE == 1 and "normalise: false" not in text  # 1 divided by itself
     grad = module.router.weight.grad
     assert grad is not None
     assert grad.abs().max() > 1e-6 or is_constant
@@ -221,13 +221,13 @@ def test_gradients_reach_all_that_took_part_as_finite_differences_say(text: str)
 
 @pytest.mark.parametrize("text", [text for text, _ in ROWS.values()], ids=ROWS)
 def test_bfloat16_errs_by_what_bfloat16_rounds(text: str) -> None:
-    """The choice may flip where two scores nearly tie, so tokens whose choice is clear are compared."""
+    """The choice may differ if two scores are nearly equal, so only tokens with a clear choice are compared."""
     module = drawn(text)
     exact, x_BTD = module.bfloat16().double(), tokens().bfloat16()
     wanted, before = exact(x_BTD.double(), context(), None), exact.router(x_BTD.double().flatten(0, 1)).chosen_NK
     rounded = exact.bfloat16()
     same = (rounded.router(x_BTD.flatten(0, 1)).chosen_NK == before).all(-1)
-    assert same.float().mean() > 0.9  # the router is float32 whatever the weights are
+    assert same.float().mean() > 0.9  # the router computes in float32 for weights of any dtype
     found = rounded(x_BTD, context(), None)
     assert found.dtype is torch.bfloat16
     gap = (found.double() - wanted).flatten(0, 1)[same]
@@ -266,9 +266,9 @@ def test_training_compiles_into_one_graph() -> None:
 @pytest.mark.parametrize("width", [5, 16])
 @pytest.mark.slow
 def test_a_product_in_groups_is_one_product_after_the_other(dtype: torch.dtype, width: int) -> None:
-    """With empty groups; an operator that torch's own checks accept, with the gradients of the products.
+    """Some groups are empty. torch's checks accept the operator, and its gradients are those of the products.
 
-    Not to the bit: one BLAS adds in another order for another layout of the same matrices, by processor.
+    They are not equal to the bit, because BLAS adds in another order for another layout of the same matrices.
     """
     generator = torch.Generator().manual_seed(0)
     x_ND = torch.randn(10, width, generator=generator).to(dtype).requires_grad_()

@@ -1,4 +1,4 @@
-"""Norms, activations, MLP and attention against formulas written out in float64 NumPy, and torch's own modules."""
+"""Norms, activations, MLP and attention, compared with formulas in float64 NumPy and with torch's modules."""
 
 import math
 from dataclasses import replace
@@ -34,7 +34,7 @@ X = RNG.normal(size=(2, 5, 12)) * 3 + 1
 
 
 def drawn(module: Any) -> Any:
-    """The module in float64, every parameter drawn."""
+    """Return the module in float64 with random parameters."""
     with torch.no_grad():
         for parameter in module.double().parameters():
             parameter.copy_(torch.from_numpy(RNG.normal(size=parameter.shape)))
@@ -62,12 +62,12 @@ def layernorm_by_hand(x: np.ndarray, w: Any, b: Any, eps: float) -> np.ndarray:
 
 
 def rmsnorm_by_hand(x: np.ndarray, w: Any, eps: float) -> np.ndarray:
-    """The mean square, not the sum of squares."""
+    """Use the mean square, not the sum of squares."""
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w
 
 
 def scalenorm_by_hand(x: np.ndarray, g: Any, eps: float) -> np.ndarray:
-    """The length, not the mean."""
+    """Use the length, not the mean."""
     return g * x / np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), eps)
 
 
@@ -123,7 +123,7 @@ NORMS = {
 def test_gradients_of_rmsnorm_are_those_of_autograd(
     shape: tuple[int, ...], unit_offset: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bit, where x is read elsewhere, too."""
+    """They are equal to the bit, also if x is used elsewhere."""
     norm = make_norm(norm_schema.RMSNorm(unit_offset=unit_offset), *shape)
     torch.nn.init.normal_(norm.get_parameter("weight"))
     given = torch.randn(2, 5, 12)
@@ -262,7 +262,7 @@ def test_xielu_is_that_of_transformers() -> None:
 
 
 def test_xielu_starts_with_both_slopes_at_0_8() -> None:
-    """As Huang 2024: softplus(alpha_p) = 0.8, and 1/2 + softplus(alpha_n) = 0.8."""
+    """Initial values of Huang 2024: softplus(alpha_p) = 0.8, and 1/2 + softplus(alpha_n) = 0.8."""
     constants = make_activation("xielu").constants
     assert math.log1p(math.exp(constants["alpha_p"])) == pytest.approx(0.8)
     assert 0.5 + math.log1p(math.exp(constants["alpha_n"])) == pytest.approx(0.8)
@@ -325,7 +325,7 @@ def test_attention_is_torchs_multihead_attention() -> None:
 
 @pytest.mark.parametrize("turned", ["order: after_qk_norm", "order: before_qk_norm"])
 def test_attention_end_to_end(turned: str) -> None:
-    """Projection, clip, norm and turn in either order, scale, soft cap, window, grouped heads, sub-norm, output."""
+    """Projection, clip, norm and rotation in both orders, scale, soft cap, window, grouped heads, sub-norm and output."""
     config = layer(
         "attention={n_kv_heads: 2, window: 3, scale: 0.7, softcap: 1.5, clip_qkv: 2.0, qkv_bias: true, sub_norm: true}",
         "attention.qk_norm={kind: rmsnorm, eps: 0.1}",
@@ -387,7 +387,7 @@ def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int, sides: Any)
 
 @pytest.mark.parametrize("name", VISIBILITIES)
 def test_to_both_sides_a_token_sees_what_it_would_see_and_what_would_see_it(name: str) -> None:
-    """Blocks alone are not alike to both sides: of later ones, too, it is the last keys that are seen."""
+    """Only blocks are not symmetric: the last keys are visible in later blocks, too."""
     rule, at = VISIBILITIES[name], np.arange(40)
     causal = visible(multi_head_schema.MultiHead(n_heads=1, **rule), at[:, None], at)
     both = visible(multi_head_schema.MultiHead(n_heads=1, visibility="two_sided", **rule), at[:, None], at)

@@ -1,4 +1,4 @@
-"""Positions against formulas written out in float64 NumPy, and against transformers 5.23."""
+"""Positions compared with formulas in float64 NumPy, and with transformers 5.23."""
 
 import math
 from typing import Any
@@ -69,18 +69,18 @@ def test_learned_positions_end_with_the_longest_text() -> None:
     with pytest.raises(UserError, match=ending):
         model(tokens)
     assert model(tokens[:, :5]).isfinite().all()
-    for padding, fits in (([2, 1], 6), ([0, 3], 5)):  # the shortest padding decides
+    for padding, fits in (([2, 1], 6), ([0, 3], 5)):  # the row with the shortest padding is the longest text
         cache = Cache(model.config, 2, 8, padding=padding)
         assert model(tokens[:, :fits], cache=cache).isfinite().all()
         with pytest.raises(UserError, match=ending):
             model(tokens[:, :1], cache=cache)
 
 
-# --- beside the scores --------------------------------------------------------------------------------------
+# --- on the scores ------------------------------------------------------------------------------------------
 
 
 def test_shaw() -> None:
-    """q_i . a_(i-j) times the scale, distances clipped."""
+    """q_i . a_(i-j) times the scale, with clipped distances."""
     shaw, q = (
         ShawBias(position_schema.Shaw(max_distance=3), MultiHead(n_heads=5, head_dim=4, scale=0.3)).double(),
         RNG.normal(size=(2, 5, 6, 4)),
@@ -104,7 +104,7 @@ def bucket_by_hand(distance: int, buckets: int, max_distance: int) -> int:
 
 @pytest.mark.parametrize("buckets", range(3, 50))
 def test_t5_buckets_are_those_of_transformers(buckets: int) -> None:
-    """At (17, 27) a sum that is rounded before it is cut would be another at distance 18."""
+    """At (17, 27), a sum that is rounded before truncation would differ at distance 18."""
     distance = torch.arange(300)
     for max_distance in range(buckets // 2 + 1, 150):
         theirs = T5Attention._relative_position_bucket(-distance, False, buckets, max_distance)
@@ -114,7 +114,7 @@ def test_t5_buckets_are_those_of_transformers(buckets: int) -> None:
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (6, 12), (3, 2), (17, 27), (16, 1000)])
 def test_t5_buckets(buckets: int, max_distance: int) -> None:
     got = bucket(torch.arange(300), buckets, max_distance)
-    # Where the logarithm falls on a whole number, float32 and float64 may fall on different sides.
+    # if the logarithm is an integer, float32 and float64 may round to different sides
     by_hand = np.array([bucket_by_hand(d, buckets, max_distance) for d in range(300)])
     assert (got.numpy() != by_hand).mean() < 0.01
     assert np.abs(got.numpy() - by_hand).max() <= 1
@@ -146,7 +146,7 @@ def test_alibi_slopes(heads: int, expected: list[float]) -> None:
 @pytest.mark.parametrize("heads", range(1, 41))
 @pytest.mark.parametrize("max_bias", [8.0, 6.0])
 def test_alibi_slopes_as_mpt_takes_them(heads: int, max_bias: float) -> None:
-    """MPT writes the rule the other way: the next higher power's slopes, odd places first, then the even ones."""
+    """MPT's form of the rule: slopes of the next higher power, first those at odd places, then at even ones."""
     higher = 2 ** math.ceil(math.log2(heads))
     series = [2 ** (-max_bias * i / higher) for i in range(1, higher + 1)]
     expected = series if higher == heads else (series[1::2] + series[0::2])[:heads]
@@ -252,7 +252,7 @@ def test_scaling_as_transformers_computes_it(name: str, length: int) -> None:
     )
     inv_freq, amplitude = ROPE_INIT_FUNCTIONS[scaling.kind](config, "cpu", seq_len=length)
     per_token, ours_amplitude = ours(scaling, length)
-    # Theirs are float32.
+    # transformers computes in float32
     np.testing.assert_allclose(per_token, inv_freq, rtol=3e-6)
     assert ours_amplitude == pytest.approx(amplitude, rel=1e-12)
 
@@ -275,7 +275,7 @@ def llama3_by_hand(factor: float, low: float, high: float, original: int) -> np.
 
 
 def yarn_by_hand(factor: float, original: int, fast: float, slow: float, truncate: bool) -> np.ndarray:
-    """By the dimension at which a pair turns so many times within the original length."""
+    """Compute from the dimension at which a pair makes a number of rotations within the original length."""
     low, high = (32 * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(5000.0)) for turns in (fast, slow))
     low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
     ramp = np.clip((np.arange(16) - max(low, 0)) / (min(high, 31) - max(low, 0)), 0, 1)

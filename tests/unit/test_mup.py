@@ -1,5 +1,5 @@
-"""muP: what it says of every parameter, against table 8 of the paper; that it is nothing at its base; the coordinate
-check."""
+"""muP: its rules for every parameter, compared with table 8 of the paper; no change at the base width; and the
+coordinate check."""
 
 import json
 import math
@@ -27,7 +27,7 @@ MUP = ("model.mup={base_width: 32, base_head_dim: 8}",)
 
 
 def rates(asked):
-    """(name, role's name) -> (multiplier of the rate, rate times decay, deviation at the start)."""
+    """Return (name, name of the role) -> (multiplier of the rate, rate times decay, initial standard deviation)."""
     model = Decoder(asked.model)
     groups = make_optimizer(model, resolve_train(asked)).param_groups
     of = {p: (g["lr_multiplier"], g["lr_multiplier"] * g["weight_decay"]) for g in groups for p in g["params"]}
@@ -35,10 +35,10 @@ def rates(asked):
 
 
 def test_every_role_has_its_row_of_table_8():
-    """By hand: deviations and multipliers of a model four times as wide as the base (m = 4) against the base itself.
+    """Compare a model four times as wide as the base (m = 4) with the base. The values are computed by hand.
 
-    Input weights and biases: deviation 1, rate 1. Hidden: deviation 1/sqrt(m), rate 1/m. Output: deviation 1, rate 1,
-    and a multiplier of 1/m. Scores by the head's width: four times as wide, a quarter.
+    Input weights and biases have standard deviation 1 and rate 1. Hidden weights have 1/sqrt(m) and 1/m. Output weights
+    have 1 and 1, and a multiplier of 1/m. Scores are divided by the width of a head: four times as wide, a quarter.
     """
     base, wide = rates(config("train.weight_decay=0.1")), rates(config("train.weight_decay=0.1", *WIDE, *MUP))
     rows = {"embedding": (1, 1), "head": (1, 1), "input": (1 / 2, 1 / 4), "output": (1 / 2, 1 / 4)}
@@ -49,7 +49,9 @@ def test_every_role_has_its_row_of_table_8():
         assert rate == pytest.approx(learns * was_rate), name
         assert decayed == pytest.approx(was_decayed), name
         if role != "constant":
-            assert deviation == pytest.approx(deviates * was_deviation, rel=0.15), name  # of 32 x 32 numbers and more
+            assert deviation == pytest.approx(deviates * was_deviation, rel=0.15), (
+                name
+            )  # estimated from 32 x 32 numbers or more
     model = config(*WIDE, *MUP).model
     assert Decoder(model).head.config.scale == 1 / 4
     assert Decoder(config(*WIDE, *MUP, "model.embedding.scale=sqrt_d_model").model).embedding.scale == math.sqrt(32)
@@ -106,7 +108,7 @@ def slopes(*overrides):
 
 @pytest.mark.slow
 def test_updates_move_activations_alike_at_every_width_under_mup_alone():
-    """Tensor Programs V: without it the logits move as far as the width, in theory with slope 1."""
+    """Tensor Programs V: without muP, logits change in proportion to the width, in theory with slope 1."""
     standard, mup = slopes(), slopes(*MUP)
     assert list(mup) == ["embedding", "layer 1", "layer 2", "logits"]
     assert all(abs(slope) < 0.12 for slope in mup.values()), mup
@@ -116,7 +118,7 @@ def test_updates_move_activations_alike_at_every_width_under_mup_alone():
 
 @pytest.mark.slow
 def test_the_check_sees_that_the_rate_does_not_fall(monkeypatch):
-    """muP's start and factors, with one rate for all."""
+    """muP's initial values and multipliers, with the same rate for all parameters."""
     treatment = optim._treatment
     monkeypatch.setattr(optim, "_treatment", lambda role, _, train: treatment(role, config().model, train))
     assert slopes(*MUP)["layer 2"] > 0.3
@@ -126,9 +128,11 @@ def test_a_width_has_heads_and_mlps_in_proportion():
     wider = at_width(config("model.layers={a: {mlp.d_ff: 32}, b: {}, pattern: [a, b]}"), "tiny", 96).model
     assert (wider.d_model, wider.multi_head.n_heads, wider.multi_head.n_kv_heads, wider.dense.d_ff) == (96, 12, 6, 192)
     assert [layer.dense.d_ff for layer in layer_configs(wider)] == [96, 192]
-    with pytest.raises(UserError, match=r"tiny: model\.attention\.n_kv_heads: 2 at d_model 32, so 1\.5 at 24; allowed"):
+    with pytest.raises(
+        UserError, match=r"tiny: model\.attention\.n_kv_heads: 2 at d_model 32 would be 1\.5 at 24; allowed"
+    ):
         at_width(config(), "tiny", 24)
-    with pytest.raises(UserError, match=r"tiny: model\.mixer\.kind: mamba2 has widths of its own"):
+    with pytest.raises(UserError, match=r"tiny: model\.mixer\.kind: mamba2 has widths that do not depend on d_model"):
         at_width(config("model.mixer.kind=mamba2"), "tiny", 64)
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a long job: a bar no wider than the terminal, plain lines elsewhere, and a time left that is known."""
+"""Progress of a long job: a bar no wider than the terminal, otherwise plain lines, and the time left when it is known."""
 
 import io
 import re
@@ -19,13 +19,13 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self):
-        """All that was ever shown, in frames of the bar and lines above it."""
+        """Return everything that was shown: frames of the bar, and the lines above it."""
         shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
         return [line.rstrip() for line in re.split(r"[\r\n]+", shown) if line.strip()]
 
 
 def terminal(monkeypatch, width):
-    """Put a terminal in the place of stderr; in the test itself, for pytest puts its own there before each."""
+    """Replace stderr by a terminal. Call it in the test itself, because pytest sets stderr before each test."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setenv("TERM", "xterm")
@@ -116,13 +116,13 @@ def test_plain_lines_come_seldom_and_with_every_evaluation(capsys, clock):
     ("start", "took", "share", "left"),
     [
         (0.0, 90, 0.25, "4.5 min left"),
-        (0.5, 20, 0.6, "80 s left"),  # a run that goes on was not half done by now
-        (0.0, 1, 0.01, ""),  # what begins a job takes time, too
+        (0.5, 20, 0.6, "80 s left"),  # a resumed run has not done the first half now
+        (0.0, 1, 0.01, ""),  # the start of a job takes time, too
         (0.0, 12, 0.01, "19.8 min left"),
         (0.0, 100, 0.9999, ""),  # less than a second
         (0.0, 100, 1.0, ""),
         (0.5, 100, 0.5, ""),
-        (0.5, 100, 0.25, ""),  # a training that went back
+        (0.5, 100, 0.25, ""),  # a training that went back to an earlier step
     ],
 )
 def test_the_time_left_is_said_when_it_is_known(clock, start, took, share, left):
@@ -144,7 +144,7 @@ def test_a_job_of_unknown_length_is_named_in_a_terminal_alone(monkeypatch, capsy
 
 
 def test_nobody_reads_any_more(monkeypatch):
-    """A closed terminal ends no training."""
+    """A closed terminal does not end a training."""
 
     refused = []
 

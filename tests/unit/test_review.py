@@ -1,4 +1,4 @@
-"""Rules of shape: each says what breaks it, published models bear them out, and the commands that use a config tell."""
+"""Rules of shape: changes that break each rule, published models that support it, and commands that report it."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def test_what_is_said_of_a_published_model(name):
 
 @pytest.mark.slow
 def test_most_published_models_are_left_in_peace():
-    """Counted by hand from their configs: no rule is about what most of them do."""
+    """Counted by hand from the configs: no rule forbids what most published models do."""
     counts = Counter(name for entry in ENTRIES.values() for name in broken(entry.config))
     assert counts["vocabulary of 64"] == sum(entry.config.model.vocab_size % 64 > 0 for entry in ENTRIES.values())
     assert max(counts.values()) <= len(ENTRIES) / 8
@@ -92,18 +92,20 @@ def test_our_own_presets_are_quiet(name):
 
 @pytest.mark.parametrize("name", studies())
 def test_our_own_studies_are_quiet(name, monkeypatch):
-    monkeypatch.setattr(design, "tokens_per_byte", lambda *_: 0.4)  # it changes no shape, and takes 20 s to count
+    monkeypatch.setattr(
+        design, "tokens_per_byte", lambda *_: 0.4
+    )  # this override changes no shape, and counting it takes 20 s
     assert {text for arm in arms(read_study(name)[1]) for text in warnings(arm.config)} == set()
 
 
 def test_a_model_is_compared_with_the_others_of_its_kind():
-    """By hand: plain MLPs are 4 wide but for T5's; wider ones are gated."""
+    """Checked by hand: plain MLPs are 4 wide, except those of T5; wider ones are gated."""
     found = {finding.rule: finding for finding in findings(Case(ENTRIES["t5-11b"].config))}["d_ff / d_model"]
     plain = [e for n, e in ENTRIES.items() if e.config.model.mlp.kind == "plain" and n != "t5-11b"]
     assert found.published.n == len(plain)
     assert (found.published.median, found.published.low, found.published.high) == (4, 4, 4)
     assert found.others == ["LaMDA 137B (8)", "Gemma 2 27B (8)", "Gemma 2B (8)", "Gemma 7B (8)"]
-    assert (found.measured.at, found.measured.found) == (50, "loss 8.4% above that at 1")
+    assert (found.measured.at, found.measured.found) == (50, "loss 8.4% higher than at 1")
     assert [text.split()[0] for text in sentences(found)][1:] == ["Measured", "Published:", "Published"]
 
 
@@ -122,7 +124,8 @@ def test_a_distribution_by_hand():
 
 
 def test_models_of_about_the_same_size_say_what_is_usual():
-    """By hand: all that can be built with half to twice the active parameters, tied heads counting as none."""
+    """Checked by hand: all models that can be built and have half to twice the active parameters. A tied head counts as
+    0."""
     case = Case(load_config("llama-3-8b", "model.n_layers=4", "model.d_model=2048", "model.mlp.d_ff=8192"))
     size = parameters(case.config.model).active
     models = [entry.config.model for entry in ENTRIES.values() if entry.about.buildable]
@@ -145,10 +148,10 @@ def test_models_of_about_the_same_size_say_what_is_usual():
     ("config", "found"),
     [
         (("llama-3-70b",), set()),
-        (("llama-3-70b", "model.attention.n_kv_heads=4"), {"number of KV heads"}),  # from 35B on all have 8 or more
+        (("llama-3-70b", "model.attention.n_kv_heads=4"), {"number of KV heads"}),  # from 35B on, all have 8 or more
         (("llama-3.2-1b",), set()),
         (("llama-3.2-1b", "model.head.tied=false"), {"untied head"}),
-        (("tiny-llama", "model.head.tied=false", "model.attention.n_kv_heads=1"), set()),  # nothing is as small
+        (("tiny-llama", "model.head.tied=false", "model.attention.n_kv_heads=1"), set()),  # no other model is as small
     ],
 )
 def test_rules_of_size(config, found):
@@ -166,7 +169,7 @@ def test_rules_of_size(config, found):
     ],
 )  # fmt: skip
 def test_published_pipelines_are_what_the_rule_lets_pass(config, window, stages):
-    """The unevenness that the rule cites is what our count gives, and the threshold is the worst of them."""
+    """The unevenness in the rule is what archlab counts, and the threshold is the largest of these values."""
     rule = BY_NAME["stages of a pipeline"]
     loaded = load_config(*config, f"train.seq_len={window}")
     (reading,) = rule.measure(Case(loaded, pipeline=stages))
@@ -176,8 +179,11 @@ def test_published_pipelines_are_what_the_rule_lets_pass(config, window, stages)
 
 
 def test_the_cut_of_a_pipeline_is_judged(capsys):
-    """By hand: eight stages of Llama 3 8B share 32 layers and a head: per token a layer has 218M weights and sees 4,096 keys
-    on average, so that the head's 525M weights are 2.09 layers. The slowest have five layers, where 4.26 are even."""
+    """Checked by hand: eight stages of Llama 3 8B share 32 layers and a head.
+
+    Per token a layer has 218M weights and sees 4,096 keys on average. The head has 525M weights, which equal 2.09
+    layers. The slowest stages have five layers, where 4.26 would be even.
+    """
     out = run(capsys, "check", "llama-3-8b", "--pipeline", "8").out
     assert "warning  slowest of 8 stages / mean 1.17 in layers 12-16 (usual: up to 1.07)\n" in out
     rows = [line.split() for line in out.splitlines() if "head" in line and "+" in line]
@@ -186,7 +192,7 @@ def test_the_cut_of_a_pipeline_is_judged(capsys):
     (found,) = json.loads(run(capsys, "check", "llama-3-8b", "--pipeline", "8", "--json").out)
     assert found["layers"] == [12, 13, 14, 15, 16]
     assert run(capsys, "check", "llama-3.1-405b", "model.n_layers=100", "--pipeline", "101", code=2).err.endswith(
-        "101 stages are more than the 100 layers\n"
+        "101 stages are too many for 100 layers; allowed: at most 100\n"
     )
 
 
@@ -238,7 +244,7 @@ def test_check(capsys, monkeypatch):
     assert out.startswith("warning  n_layers 118 (usual: up to 100)\n")
     assert out.endswith("\npalm-540b: 1 warning, 1 note\n")
     assert "Llama 3.1 405B (126)" in out
-    assert "Word, the MLP as much wider (Shazeer 2019).\n" in out
+    assert "MLP wider by as much) (Shazeer 2019).\n" in out
     assert "Source: Vaswani 2017, arXiv 1706.03762; Shazeer 2019, arXiv 1911.02150.\n" in out
     assert "Claim 9, depth: archlab ledger 9\n" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -280,7 +286,7 @@ def test_check_as_a_page(capsys, tmp_path):
     assert run(capsys, "check", "lamda-137b", "--html", str(page)).out == f"{page}\n"
     text = page.read_text(encoding="utf-8")
     assert '<a href="https://arxiv.org/abs/2001.08361">Kaplan 2020</a>' in text
-    assert "(Kaplan 2020, figure 5, 50M parameters, read off)" in text
+    assert "(Kaplan 2020, figure 5, 50M parameters, values read from the plot)" in text
     assert "<code>archlab ledger 7</code>" in text
     assert not re.search(r"<script|src=|@import|url\(", text)
 
@@ -294,9 +300,9 @@ def test_warnings_show_once_where_a_config_is_used(capsys, tmp_path, monkeypatch
     short = ("train.tokens=64", "train.batch_tokens=64", "train.seq_len=16", "train.eval_tokens=64", "train.lr=1e-4")
     data = f"data.path={write_text(tmp_path)}"
     said = run(capsys, "train", "tiny-llama", WIDE, *short, data, "--out", str(tmp_path / "run")).err
-    assert said.count("of shape") == 1
+    assert said.count("shape warning") == 1
     assert (
-        "note: 3 warnings of shape: head_dim 12 is no multiple of 8; vocab_size 300 is no multiple of 64; d_ff 8"
+        "note: 3 shape warnings: head_dim 12 is not a multiple of 8; vocab_size 300 is not a multiple of 64; d_ff 8"
         in said
     )
     (tmp_path / "tiny.yaml").write_text(f"base: tiny-llama\n{WIDE.replace('=', ': ')}")
@@ -308,7 +314,7 @@ def test_warnings_show_once_where_a_config_is_used(capsys, tmp_path, monkeypatch
 
 @pytest.mark.parametrize(("preset", "warned"), [("smollm2-135m", False), ("gpt-2-xl", True)])
 def test_a_model_that_one_device_holds_is_not_cut(preset, warned):
-    """9 and 25 heads; below a billion parameters a number of devices must be said."""
+    """9 and 25 heads. Below a billion parameters, the number of devices must be given."""
     names = [finding.rule for finding in findings(Case(load_config(preset)))]
     assert ("heads over devices" in names) == warned
     assert "heads over devices" in [finding.rule for finding in findings(Case(load_config(preset), 2))]

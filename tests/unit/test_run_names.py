@@ -1,7 +1,7 @@
-"""Names of runs do not move: a finished run of a study that comes with archlab is never trained again by a new version.
+"""Names of runs do not change, so a new version never repeats a finished run of a study that comes with archlab.
 
-`python tests/unit/test_run_names.py` records the names of studies that are new. A name that has changed means that all
-finished runs of that arm are lost; then docs/notebook.md says why.
+`python tests/unit/test_run_names.py` records the names of new studies. A changed name means that all finished runs of
+the arm are lost; docs/notebook.md then gives the reason.
 """
 
 import json
@@ -25,13 +25,13 @@ RECORD = Path(__file__).parent / "run_names.json"
 
 
 def designed(study: StudyConfig) -> list[Arm]:
-    """The arms; a budget in bytes of text counts as that many tokens, so that no text is read."""
+    """Return the arms. A budget in bytes of text counts as the same number of tokens, so that no text is read."""
     n_bytes = study.budget.bytes
     return arms(study if n_bytes is None else study.model_copy(update={"budget": Budget(tokens=n_bytes)}))
 
 
 def names(study: str) -> dict[str, dict[str, str]]:
-    """Scale -> arm -> name of its first run, as if all read one text in float32."""
+    """Return scale -> arm -> name of its first run, as if all runs read the same text in float32."""
     return {
         scale: {
             arm.name: Run("", arm.seeded(0, 0), "text", threads=1).name for arm in designed(library_study(study, scale))
@@ -51,17 +51,17 @@ def test_runs_of_a_study_keep_their_names(study: str) -> None:
 
 
 def test_a_new_field_at_its_default_adds_nothing_to_a_name_at_any_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if `sub_norm` had just been added to every MLP."""
+    """Pretend that `sub_norm` was just added to every MLP."""
     config = load_config("tiny-llama")
     before = Run("", config, "text", threads=1).name
     plain = []
     monkeypatch.setattr(runs, "config_hash", lambda decides: plain.append(decides) or config_hash(decides))
-    monkeypatch.setattr(runs, "_ADDED", (*runs._ADDED, ("model.mlp.sub_norm", False)))
+    monkeypatch.setattr(runs, "_NEW_FIELDS", (*runs._NEW_FIELDS, ("model.mlp.sub_norm", False)))
     assert Run("", config, "text", threads=1).name != before
     assert "sub_norm" not in plain[0]["model"]["mlp"]
-    assert "sub_norm" in plain[0]["model"]["attention"]  # another field of that name
+    assert "sub_norm" in plain[0]["model"]["attention"]  # another field with this name
     changed = load_config("tiny-llama", "model.mlp.sub_norm=true")
-    _ = Run("", changed, "text", threads=1).name  # computed when it is first read
+    _ = Run("", changed, "text", threads=1).name  # computed on first access
     assert plain[1]["model"]["mlp"]["sub_norm"] is True
 
 

@@ -1,4 +1,4 @@
-"""Proposals have the size that was asked for, in a family's proportions, and go on as configs."""
+"""Proposals have the requested size and the proportions of a family, and they load as configs."""
 
 import math
 import re
@@ -36,7 +36,8 @@ SIZES = (10e6, 100e6, 1.3e9, 21e9, 500e9)
 @pytest.mark.parametrize("like", DENSE)
 @pytest.mark.parametrize("size", SIZES)
 def test_dense_models_of_any_size(like, size):
-    """Within 1%, no ratio far from the family's, and nothing that works badly on hardware but what the family has."""
+    """The size is within 1%, ratios are close to those of the family, and shapes run well on hardware unless the
+    family's own do not."""
     vocabulary = ("model.vocab_size=8192",) if size < 500e6 else ()
     found = propose(SizeRequest(like, params=int(size), overrides=vocabulary))
     assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
@@ -65,8 +66,11 @@ def test_the_size_of_a_preset_gives_the_preset(name):
     ("like", "size", "ties"), [("llama-3", 1e9, True), ("llama-3", 8e9, False), ("olmo-2", 1.5e9, False)]
 )
 def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
-    """By hand from the atlas: of models from 0.5B to 2B OLMo 2 1B has the largest untied head, 100,352 x 2,048 of 1.485B
-    parameters; Llama 3's 128,256 rows would be more of 1B, and are less than others' of 8B."""
+    """Checked by hand: among models from 0.5B to 2B in the atlas, OLMo 2 1B has the largest untied head, with 100,352 x
+    2,048 of 1.485B parameters.
+
+    The 128,256 rows of Llama 3 would be a larger share of 1B. Of 8B they are a smaller share than in other models.
+    """
     found = propose(SizeRequest(like, params=int(size)))
     assert found.model.config.model.head.tied == ties
     assert (found.untied is not None) == ties
@@ -88,7 +92,7 @@ def test_the_person_decides_about_the_head(capsys):
 
 
 def test_between_two_sizes_of_a_family():
-    """By hand: qwen3's 8B has 113.8 d / layers, its 14B is not in the atlas, its 32B has 80."""
+    """Checked by hand: qwen3's 8B has d / layers 113.8, its 32B has 80, and its 14B is not in the atlas."""
     found = propose(SizeRequest("qwen3", params=16_000_000_000))
     assert [member.name for member in found.family] == ["qwen3-8b", "qwen3-32b"]
     assert 80 < found.model.aspect < 114
@@ -97,7 +101,7 @@ def test_between_two_sizes_of_a_family():
 
 
 def test_flops():
-    """Chinchilla: C = 6 N 20 N."""
+    """Chinchilla: C = 6 N * 20 N."""
     found = propose(SizeRequest("llama-3", flops=1e21))
     assert found.model.counted.total == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
     mixture = propose(SizeRequest("deepseek-v2", flops=1e21)).model.counted
@@ -176,18 +180,18 @@ def test_what_is_said_beside_it(capsys):
     printed = run(capsys, "--flops", "1e21", "--memory", "16GiB", "--like", "llama-3")
     printed = printed.replace("\n#   ", " ")
     assert re.search(
-        r"trained with 1e\+21 FLOPs: \S+ tokens \(\S+ per parameter\) counted in windows of 8,192", printed
+        r"trained with 1e\+21 FLOPs: \S+ tokens \(\S+ per parameter\) counted for sequences of 8,192", printed
     )
     assert "by the rule C = 6 N D" in printed
     assert re.search(r"\d+% of 16 GiB", printed)
-    assert "nearest of all published models: " in printed
+    assert "closest published model: " in printed
     assert "% of 637 GiB" in run(capsys, "--hardware", "h100x8", "--like", "llama-3")
     assert "active" not in printed
 
 
 @pytest.mark.parametrize(("like", "size"), [("qwen3-30b-a3b", "5B"), ("deepseek-v3", "100B"), ("gemma-3", "2B")])
 def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
-    """Kinds of layers, latent attention and experts stay what they are."""
+    """Layer kinds, latent attention and experts stay the same."""
     (tmp_path / "mine.yaml").write_text(printed := run(capsys, "--params", size, "--like", like))
     model = load_config(tmp_path / "mine.yaml").model
     (count,) = re.findall(r"^# ([\d,]+) parameters", printed)
@@ -201,27 +205,33 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "nothing says how large: give --params, --active, --flops or --memory"),
+        ("", "no size is given; give --params, --active, --flops or --memory"),
         (
             "--params 10M --like llama-3",
-            "embedding and head of its vocabulary (128,256) have 16.4M even at d_model = 64",
+            "its embedding and head (128,256 tokens) alone need 16.4M at d_model = 64",
         ),
-        ("--params 10M --like gemma-2", "embedding of its vocabulary (256,000) have 16.4M even at d_model = 64"),
+        ("--params 10M --like gemma-2", "its embedding (256,000 tokens) alone need 16.4M at d_model = 64"),
         ("--params 1B --like lama-3", "--like 'lama-3': neither a family nor a preset; did you mean llama-3?"),
-        ("--params 1B --like t5-11b", "facts only"),
-        ("--params 1B --like llama-4", "facts only"),
-        ("--params 1B --like mamba-2", "--like mamba-2: allowed are models of attention"),
+        ("--params 1B --like t5-11b", "has only facts"),
+        ("--params 1B --like llama-4", "has only facts"),
+        (
+            "--params 1B --like mamba-2",
+            "--like: mamba-2 cannot be scaled; allowed: models that have an MLP and attention",
+        ),
         ("--params 1B --active 100M", "--active: llama-3 has no experts"),
-        ("--params 30B --active 25B --like qwen3", "with its experts 3.3"),
-        ("--params 1B model.d_model=512", "model.d_model  is what a size is proposed by; leave it out"),
-        ("--params 1B model.mlp.kind=none", "model.mlp.kind=none: allowed are models of attention"),
+        ("--params 30B --active 25B --like qwen3", "the proportions of its experts give 3.3"),
+        ("--params 1B model.d_model=512", "model.d_model  is chosen by the proposal; leave it out"),
+        (
+            "--params 1B model.mlp.kind=none",
+            "model.mlp.kind=none: the model cannot be scaled; allowed: models that have",
+        ),
         ("--params 1B model.vocab_siz=512", "did you mean vocab_size?"),
         ("--params 0", "--params is '0'; allowed: a whole number, at least 1"),
         ("--params many", "--params is 'many'; allowed: a whole number"),
         ("--memory 16GB --memory 2", "occurs twice"),
         ("--memory lots", "--memory is 'lots'; allowed: "),
         ("--memory 1KiB", "parameters"),
-        ("--hardware h1000x8", "no hardware 'h1000x8'; did you mean h100?"),
+        ("--hardware h1000x8", "unknown hardware 'h1000x8'; did you mean h100?"),
         ("--params 1B --out .", "--out is ., a folder; allowed: a file name"),
     ],
 )

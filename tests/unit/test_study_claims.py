@@ -1,4 +1,4 @@
-"""Claims that a study tests, and topics that explain its arms, on its page and at the end of its run."""
+"""The claims and topics on a study's page and at the end of its run."""
 
 import re
 
@@ -16,7 +16,7 @@ from archlab.study.study_file import library_study
 
 
 def run_of(study: str, scale: str) -> StudySummary:
-    """Return a study that comes with archlab, with made-up values."""
+    """Return a summary with made-up values of a study that comes with archlab."""
     config = library_study(study, scale)
     arms = {name: (name, 2.0 - 0.1 * i, overrides) for i, (name, overrides) in enumerate(config.arms.items())}
     found = sample_study.study(arms, seeds=[0, 1], against="base")
@@ -54,7 +54,7 @@ def test_other_studies_of_a_claim_are_left_out():
 
 @pytest.mark.slow
 def test_a_study_of_ones_own_is_about_no_claim():
-    """Not even a study that begins like one of ours, because its runs are different."""
+    """Not even a study that extends one of archlab's, because its runs are different."""
     gates = run_of("gates", "cpu")
     own = gates.model_copy(update={"study": {**gates.study, "seeds": 77}})
     assert claims_of(own) == ("", [])
@@ -74,7 +74,7 @@ CHANGES = [
     ({"model.mlp.activation": "relu"}, ["relu"]),
     ({"model.mlp.kind": "gated", "model.mlp.activation": "silu"}, ["swiglu"]),
     ({"model.mlp.kind": "gated", "model.mlp.activation": "silu", "model.attention.n_kv_heads": 1}, ["swiglu", "mqa"]),
-    ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu"}, ["geglu"]),  # and not the plain MLP's GELU
+    ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu"}, ["geglu"]),  # not the plain MLP's GELU
     ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu_tanh"}, ["gated-mlp", "model.mlp.activation"]),
     ({"model.attention.kind": "latent", "model.attention.kv_rank": 7}, ["mla"]),
     ({"model.attention.n_kv_heads": 4}, ["model.attention.n_kv_heads"]),

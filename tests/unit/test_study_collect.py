@@ -1,4 +1,4 @@
-"""What a summary keeps of a run's log."""
+"""The parts of a run's log in a summary."""
 
 from statistics import fmean
 from typing import Any, cast

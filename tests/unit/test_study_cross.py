@@ -1,4 +1,4 @@
-"""Crossed factors and references that are named: which arms there are, what is compared, and what is said of it."""
+"""Crossed factors and named references: arms, comparisons and sentences of the answer."""
 
 import re
 
@@ -34,7 +34,7 @@ def study(**values):
 
 
 def crossed(scores, factors=PLACED, seeds=6, noise=0.0, margin=None):
-    """Contrasts of arms whose runs score what `scores` says of (the arm's levels, noise of its own)."""
+    """Return contrasts of arms with the scores `scores(levels)`, plus noise."""
     designed = arms(study(cross=factors))
     random = np.random.default_rng(1)
     values = {
@@ -51,7 +51,7 @@ def crossed(scores, factors=PLACED, seeds=6, noise=0.0, margin=None):
     return contrast_summaries(planned, values, tested, None), tested, values
 
 
-# --- references that are named --------------------------------------------------------------------
+# --- named references --------------------------------------------------------------------
 
 NAMED = {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.mlp.kind": "plain"}, "d": {"train.lr": 0.1}}
 
@@ -75,9 +75,9 @@ def test_what_follows_is_told_against_the_reference():
 @pytest.mark.parametrize(
     ("against", "message"),
     [
-        ({"bb": "a"}, r"against.bb  no such arm; did you mean b\? allowed: a, b, c, d"),
-        ({"b": "aa"}, r"against.b  'aa'; no such arm; did you mean a\? allowed: a, b, c, d"),
-        ({"a": "b"}, "against.a  the first arm is compared with none"),
+        ({"bb": "a"}, r"against.bb  unknown arm; did you mean b\? allowed: a, b, c, d"),
+        ({"b": "aa"}, r"against.b  unknown arm 'aa'; did you mean a\? allowed: a, b, c, d"),
+        ({"a": "b"}, "against.a  the first arm has no reference"),
         ({"b": "b"}, "against.b  b -> b is a circle"),
         ({"c": "d", "d": "b", "b": "c"}, "1 problem in the study\n  against.b  b -> c -> d -> b is a circle"),
         ({"b": "b", "c": "x", "a": "d"}, "3 problems"),
@@ -93,7 +93,7 @@ def test_an_arm_that_leads_to_a_circle_is_not_in_it():
         arms(study(arms=NAMED, against={"b": "c", "c": "d", "d": "c"}))
 
 
-# --- which arms factors make ----------------------------------------------------------------------
+# --- arms of crossed factors ----------------------------------------------------------------------
 
 
 def test_every_combination_is_an_arm_with_its_levels():
@@ -121,30 +121,30 @@ def test_factors_of_one_name_are_told_apart():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "arms  give either arms, name -> what it changes, or cross"),
-        ({"arms": {"a": {}}, "cross": PLACED}, "arms  give either arms"),
+        ({}, "arms  give exactly one of arms \\(name -> its changes\\) and cross"),
+        ({"arms": {"a": {}}, "cross": PLACED}, "arms  give exactly one of arms"),
         ({"cross": {"train.warmup": [0]}}, "cross.train.warmup  .*allowed: at least 2 items"),
         (
             {"cross": {f"train.x{i}": list(range(100)) for i in range(5)}},
             r"seeds  20,000,000,000 runs \(10,000,000,000 a",
         ),
-        ({"cross": {"train.warmup": [0, 0.1, 0]}}, r"cross.train.warmup  \[0, 0.1, 0\] names 0 twice"),
+        ({"cross": {"train.warmup": [0, 0.1, 0]}}, r"cross.train.warmup  \[0, 0.1, 0\] has 0 twice"),
         ({"cross": {"train.wrmup": [0, 0.1]}}, r"1 problem in the study\n  cross.train.wrmup  unknown; did you mean"),
         (
             {"cross": {"train.warmup": [0, -1]}},
             r"1 problem in the study\n  cross.train.warmup  -1; allowed: at least 0",
         ),
-        ({"cross": {"train.seed": [0, 1]}}, "cross.train.seed  is decided by the study's seeds"),
-        ({"cross": {"data.path": ["a", "b"]}}, "1 problem in the study\n  cross.data.path  arms are compared on the"),
-        ({"cross": PLACED, "tune": {"train.warmup": [0, 1]}}, "cross.train.warmup  is tuned, for all arms"),
-        ({"cross": {"model.max_seq_len": [16, 32]}}, "cross  max_seq_len=32: differs from max_seq_len=16 in more"),
+        ({"cross": {"train.seed": [0, 1]}}, "cross.train.seed  is set by the study's seeds"),
+        ({"cross": {"data.path": ["a", "b"]}}, "1 problem in the study\n  cross.data.path  must be the same"),
+        ({"cross": PLACED, "tune": {"train.warmup": [0, 1]}}, "cross.train.warmup  is also in `tune`"),
+        ({"cross": {"model.max_seq_len": [16, 32]}}, "cross  max_seq_len=32: differs from max_seq_len=16 in fields"),
         (
             {"cross": {"model.norm": ["none", "rmsnorm"], "model.norm.kind": ["rmsnorm", "layernorm"]}},
-            "cross.model.norm +lies in another factor",
+            "cross.model.norm +one factor contains the other",
         ),
         (
             {"cross": PLACED, "labels": {"pre": "Pre"}},
-            "labels.pre  no such arm; .*allowed: norm.placement=pre warmup=0",
+            "labels.pre  unknown arm; .*allowed: norm.placement=pre warmup=0",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_who_extends_a_study_replaces_its_arms_by_factors_and_factors_by_arms(tm
 
 
 def effect(placement=0.3, warmup=-0.1, both=0.0):
-    """A score with these effects of post-norm and warm-up, and of both together."""
+    """Return a score function with these effects of post-norm, of warm-up, and of both together."""
     return lambda levels: (
         2
         + placement * (post := levels["model.norm.placement"] == "post")
@@ -272,12 +272,12 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
     found, *_ = crossed(scores, noise=0.01)
     assert {contrast.comparison.verdict for contrast in found} == {"diverged"}
     assert contrast_answer(found, HEADING) == [
-        "The effect of warmup=0.1 where norm.placement=post is not to be compared with that where norm.placement=pre "
+        "The effect of warmup=0.1 with norm.placement=post cannot be compared with that with norm.placement=pre "
         "(runs diverged or are missing)."
     ]
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- sentences ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -285,14 +285,14 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
     [
         (
             {"warmup": -0.1, "both": -0.12},
-            "helps by 0.12. bits per byte more where norm.placement=post than where norm.pl",
+            "helps by 0.12. bits per byte more with norm.placement=post than with norm.pl",
         ),
-        ({"warmup": -0.2, "both": 0.12}, "helps by 0.1.. bits per byte less where norm.placement=post than where"),
-        ({"warmup": 0.1, "both": 0.12}, "hurts by 0.12. bits per byte more where norm.placement=post than where"),
-        ({"warmup": 0.2, "both": -0.12}, "hurts by 0.12. bits per byte less where norm.placement=post than where"),
+        ({"warmup": -0.2, "both": 0.12}, "helps by 0.1.. bits per byte less with norm.placement=post than with"),
+        ({"warmup": 0.1, "both": 0.12}, "hurts by 0.12. bits per byte more with norm.placement=post than with"),
+        ({"warmup": 0.2, "both": -0.12}, "hurts by 0.12. bits per byte less with norm.placement=post than with"),
         (
             {"warmup": 0.05, "both": -0.12},
-            "helps by 0.07. bits per byte where norm.placement=post and hurts by 0.05. bits per byte where "
+            "helps by 0.07. bits per byte with norm.placement=post and hurts by 0.05. bits per byte with "
             "norm.placement=pre, a difference of 0.12",
         ),
     ],
@@ -308,7 +308,7 @@ def test_an_interaction_is_told_in_a_sentence(given, said):
 def test_no_interaction_is_said_with_what_would_have_been_found():
     found, *_ = crossed(effect(), noise=0.01)
     (sentence,) = contrast_answer(found, HEADING)
-    assert "is not distinguishable from that where norm.placement=pre (smallest detectable difference 0.0" in sentence
+    assert "is not distinguishable from that with norm.placement=pre (smallest detectable difference 0.0" in sentence
     found, *_ = crossed(effect(), noise=0.001, margin=0.05)
     (sentence,) = contrast_answer(found, HEADING)
-    assert sentence.endswith("is equivalent to that where norm.placement=pre (within 0.05 bits per byte).")
+    assert sentence.endswith("is equivalent to that with norm.placement=pre (within 0.05 bits per byte).")

@@ -1,4 +1,4 @@
-"""From a study file to its arms: what is refused, what is matched, what a ladder adds up to."""
+"""From a study file to its arms: refused files, matched quantities, ladders."""
 
 import copy
 import re
@@ -17,9 +17,9 @@ from archlab.model.decoder import Decoder
 from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
-from archlab.study.checks import named_outcomes, overridden
+from archlab.study.checks import named_outcomes, overridden_fields
 from archlab.study.design import arms, grid
-from archlab.study.fit import describe_equal, quantity
+from archlab.study.fit import describe_equal, quantity_function
 from archlab.study.forecast import as_timed, at_best, forecast
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import library_study, read_study, scales_of
@@ -38,7 +38,7 @@ def study(**values):
 
 
 def two(overrides, **values):
-    """A reference as the base is, and one arm."""
+    """Return a study with an unchanged reference and one arm."""
     return study(arms={"base": {}, "other": overrides}, **values)
 
 
@@ -46,7 +46,7 @@ def parameters_of(arm):
     return sum(p.numel() for p in Decoder(arm.config.model).parameters())
 
 
-# --- what an arm says -----------------------------------------------------------------------------
+# --- fields of arms -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_arm_that_says_all_it_changes_is_taken(overrides):
         ({}, {"train.schedule": "constant"}, {"train.final_lr": 1.0}),
         ({}, {"train.schedule": "wsd"}, {"train.decay": 0.2}),
         ({}, {"train.batch_tokens": 32}, {"train.micro_batch_tokens": 32}),
-        ({}, {"model.mlp.kind": "plain"}, {}),  # its d_ff is said in the base, and stays
+        ({}, {"model.mlp.kind": "plain"}, {}),  # d_ff is set in the base, and stays
         ({}, {"model.max_seq_len": 32, "train.seq_len": 16}, {}),
     ],
 )
@@ -92,17 +92,17 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
     base, other = arms(two(overrides, set=in_base))
     assert (base.follows, other.follows) == ({}, follows)
     assert set(diff(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
-        *overridden(overrides),
+        *overridden_fields(overrides),
         *follows,
     } - {"train.seq_len"}
 
 
 def test_arms_that_would_be_judged_in_other_windows_are_refused():
     with pytest.raises(
-        UserError, match=r"arms\.other +is judged in windows of 8 tokens, base in 16; say train.eval_seq_len"
+        UserError, match=r"arms\.other +is judged in windows of 8 tokens, base in windows of 16; add train.eval_seq_len"
     ):
         arms(two({"train.seq_len": 8}))
-    with pytest.raises(UserError, match=r"arms\.other\.train\.document_mask +documents do not see each other"):
+    with pytest.raises(UserError, match=r"arms\.other\.train\.document_mask +changes the evaluation"):
         arms(two({"train.document_mask": True}))
     alike = arms(two({"train.seq_len": 8}, set={"train.eval_seq_len": 16}))
     assert [resolve_train(arm.config).eval_seq_len for arm in alike] == [16, 16]
@@ -131,7 +131,7 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(in_base, overrides, si
     with pytest.raises(UserError) as refused:
         arms(two(overrides, set=in_base))
     message = str(refused.value)
-    assert "arms.other  differs from base in more than it says; say so in the arm" in message
+    assert "arms.other  differs from base in fields that it does not set; add these fields to the arm" in message
     assert silent in message
 
 
@@ -163,19 +163,19 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
             r"no config 'tiny-lama': neither a preset nor a file; did you mean tiny-llama\?",
         ),
         ({"set": {"train.lrr": 1}}, r"set.train.lrr  unknown; did you mean lr\?"),
-        ({"set": {"train.seed": 3}}, "set.train.seed  is decided by the study's seeds"),
-        ({"set": {"train": {"tokens": 64}}}, "set.train.tokens  is decided by the study's budget"),
+        ({"set": {"train.seed": 3}}, "set.train.seed  is set by the study's seeds"),
+        ({"set": {"train": {"tokens": 64}}}, "set.train.tokens  is set by the study's budget"),
         (
             {"arms": {"a": {}, "b": {"train.tokens": 64}}},
-            "arms.b.train.tokens  is decided by the study's budget",
+            "arms.b.train.tokens  is set by the study's budget",
         ),
-        ({"arms": {"a": {"train.seed": 1}}}, "arms.a.train.seed  is decided by the study's seeds"),
+        ({"arms": {"a": {"train.seed": 1}}}, "arms.a.train.seed  is set by the study's seeds"),
         (
             {"arms": {"a": {}, "b": {"data.path": "x"}}},
-            "arms.b.data.path  arms are compared on the same text",
+            "arms.b.data.path  must be the same for all arms",
         ),
-        ({"labels": {"othr": "x"}}, r"labels.othr  no such arm; did you mean other\? allowed: base, other"),
-        ({"tuned": {"othr": {"train.lr": 1}}}, r"tuned.othr  no such arm; did you mean other\? allowed: base, other"),
+        ({"labels": {"othr": "x"}}, r"labels.othr  unknown arm; did you mean other\? allowed: base, other"),
+        ({"tuned": {"othr": {"train.lr": 1}}}, r"tuned.othr  unknown arm; did you mean other\? allowed: base, other"),
         (
             {"tuned": {"other": {"model.d_model": 64}}},
             "tuned.other.model.d_model  cannot be tuned; allowed: fields of train",
@@ -185,12 +185,12 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
         ({"tune": {"train.seed": [0, 1]}}, "tune.train.seed  cannot be tuned"),
         ({"tune": {"train.tokens": [64, 128]}}, "tune.train.tokens  cannot be tuned"),
         ({"tune": {"train.eval_tokens": [64, 128]}}, "tune.train.eval_tokens  cannot be tuned"),
-        ({"arms": {"a": {}, "b": {"train.eval_tokens": 64}}}, "arms.b.train.eval_tokens  arms are compared"),
+        ({"arms": {"a": {}, "b": {"train.eval_tokens": 64}}}, "arms.b.train.eval_tokens  must be the same"),
         ({"tune": {"train.lrr": [0.1]}}, r"train.lrr  unknown; did you mean lr\?"),
         ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
-        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] names a seed twice"),
+        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] has a seed twice"),
         ({"budget": {"tokens": 10}}, "budget  10 is less than one batch of 64 tokens"),
-        ({"budget": {"flops": 10}}, "budget  10 FLOPs train 0 tokens, less than a batch of 64"),
+        ({"budget": {"flops": 10}}, "budget  10 FLOPs are enough for 0 tokens; it must be at least one batch of 64"),
     ],
 )
 def test_a_study_that_cannot_be_fair_is_refused(values, message):
@@ -201,9 +201,9 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"budget": {"tokens": 1, "flops": 1}}, "budget  give either tokens or flops"),
-        ({"budget": {}}, "budget  give either tokens or flops"),
-        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  give either parameters or flops"),
+        ({"budget": {"tokens": 1, "flops": 1}}, "budget  give exactly one of tokens, flops"),
+        ({"budget": {}}, "budget  give exactly one of tokens, flops"),
+        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  give exactly one of parameters and flops"),
         (
             {"equal": {"parameters": 0.01, "by": "model.mlp.dff"}},
             r"equal.by  .*did you mean model.mlp.d_ff\?",
@@ -213,11 +213,14 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": 1}, "seeds  1; allowed: at least 2"),
         ({"agains": "previous"}, r"agains  unknown; did you mean against\?"),
         ({"tune": {"train.lr": []}}, "tune.train.lr  "),
-        ({"seeds": 10**9}, r"seeds  1,000,000,000 runs \(1 arms x 1,000,000,000 seeds\); allowed: up to 10,000, for"),
+        (
+            {"seeds": 10**9},
+            r"seeds  1,000,000,000 runs \(1 arms x 1,000,000,000 seeds\); allowed: up to 10,000, because",
+        ),
         ({"seeds": [1, 10**30]}, "seeds  "),
         ({"seeds": {"at_most": 12}}, "seeds.until  missing"),
         ({"seeds": {"until": 0, "at_most": 12}}, "seeds.until  0; allowed: more than 0"),
-        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most 4; allowed: at least 5, the first seeds"),
+        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most is 4; it must be at least first, which is 5"),
         ({"seeds": {"until": 0.1, "at_most": 9, "first": 2}}, "seeds.first  2; allowed: at least 3"),
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
         ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in seeds=\{until: "),
@@ -279,7 +282,7 @@ def test_no_wrong_arm_hides_another(also, against):
     problems = str(refused.value).splitlines()[1:]
     fields = ["arms.a.model.mlp.kind", "arms.b.model.mpl", "arms.d.train.lr", "arms.e.model.norm.knd"]
     fields += [key for key in also if key != "equal"]
-    fields += [] if "base" in also else ["arms.c.model.attention.n_kv_heads"]  # how many heads is not known
+    fields += [] if "base" in also else ["arms.c.model.attention.n_kv_heads"]  # the number of heads is unknown
     for field in fields:
         assert sum(line.strip().startswith(field) for line in problems) == 1, problems
     assert len(problems) == len(fields)
@@ -292,7 +295,7 @@ def test_wrong_fields_of_the_study_hide_no_arm(tmp_path):
 
 
 def test_an_arm_cannot_set_what_is_tuned():
-    with pytest.raises(UserError, match=r"arms.other.train.lr  is tuned, for all arms"):
+    with pytest.raises(UserError, match=r"arms.other.train.lr  is also in `tune`"):
         arms(two({"train": {"lr": 0.1}}, tune={"train.lr": [0.1, 0.2]}))
 
 
@@ -304,7 +307,7 @@ def test_a_problem_of_the_base_is_told_once():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are equal: neither changes anything;"),
+        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are equal: neither changes a field;"),
         (
             {"arms": {"a": {}, "b": {"model.mlp.activation": "silu"}}},
             r"arms\.b\.model\.mlp\.activation +arms a and b are equal: model\.mlp\.activation: silu makes no difference;",
@@ -324,7 +327,7 @@ def test_a_problem_of_the_base_is_told_once():
         ),
         (
             {"arms": {"a": {}, "b": {"model.n_layers": 3}, "c": {"model.n_layers": 2}}, "against": "previous"},
-            r"arms a and c are equal: c takes back what the steps since a have changed",
+            r"arms a and c are equal: c undoes the changes of the steps after a",
         ),
         (
             {"cross": {"model.attention.head_dim": [8, None], "train.lr": [1e-3, 2e-3]}},
@@ -365,7 +368,7 @@ def test_arms_that_would_share_all_their_runs_are_refused(values, message):
 @pytest.mark.parametrize(
     "values",
     [
-        {"arms": {"only": {}}, "seeds": 40},  # as many runs of one config as one likes: how much they scatter
+        {"arms": {"only": {}}, "seeds": 40},  # many runs of one config show how much they scatter
         {"arms": {"a": {"model.norm.kind": "layernorm"}, "b": {"model.norm.kind": "rmsnorm"}}},
         {"arms": {"a": {}, "b": {"train.lr": 2e-3}}, "tuned": {"a": {"train.lr": 3e-3}}},
         {"arms": {"a": {}, "b": {"train.weight_decay": 0}}},
@@ -385,13 +388,13 @@ def test_text_beside_a_task_is_refused(tmp_path):
         {"set": {"data.path": "x"}, "base": "task.yaml"},
     ):
         with pytest.raises(
-            UserError, match=r"set\.data\.path +is not read, because data\.task is recall; .*data\.task: none"
+            UserError, match=r"set\.data\.path +is not used, because data\.task is recall; .*data\.task: none"
         ):
             arms(two({"model.norm.kind": "layernorm"}, **values))
     assert arms(study(arms={"a": {}}, set={"data.path": "x", "data.task": "none"}, base="task.yaml"))
 
 
-# --- what is held equal ---------------------------------------------------------------------------
+# --- equal quantities ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", ["rope", "none"])
@@ -399,7 +402,7 @@ def test_text_beside_a_task_is_refused(tmp_path):
 @pytest.mark.parametrize("by", ["model.mlp.d_ff", "model.d_model", "model.n_layers"])
 @pytest.mark.slow
 def test_parameters_are_matched_by_each_knob(by, head_dim, position):
-    """Counted again from the tensors of the model itself."""
+    """Count the parameters again, from the tensors of the model."""
     in_base = {
         "model.d_model": 128,
         "model.n_layers": 24,
@@ -431,7 +434,7 @@ def test_flops_are_matched(by):
 
 
 def test_the_nearest_value_is_found():
-    """By brute force over every width."""
+    """Search every width by brute force."""
     values = {"equal": {"parameters": 0.0004, "by": "model.mlp.d_ff"}, "set": {"model.mlp.d_ff": 1500}}
     reference, other = arms(two({"model.mlp.kind": "plain", "model.attention.n_kv_heads": 1}, **values))
     target = parameters_of(reference)
@@ -461,15 +464,15 @@ def test_an_arm_within_the_tolerance_is_left_alone():
         (
             {"model.mlp.kind": "plain"},
             {"parameters": "1%", "by": "model.n_layers"},
-            "33,696 parameters against 37,792, and no model.n_layers brings it within 1%; it is 2 now and 3",
+            "33,696 parameters instead of 37,792, and no value of model.n_layers brings it within 1%; it is 2 now, and 3 comes",
         ),
         (
             {"model.vocab_size": 600},
             {"parameters": "1%"},
-            r"56,992 parameters against 37,792.* 1 comes nearest",
+            r"56,992 parameters instead of 37,792.* 1 comes nearest",
         ),
-        ({"model.mlp.bias": True}, {"parameters": "0.04%"}, r"no model.mlp.d_ff brings it within 0.04%"),
-        ({"model.n_layers": 4}, {"flops": "1%", "by": "model.d_model"}, "training FLOPs per token against"),
+        ({"model.mlp.bias": True}, {"parameters": "0.04%"}, r"no value of model.mlp.d_ff brings it within 0.04%"),
+        ({"model.n_layers": 4}, {"flops": "1%", "by": "model.d_model"}, "training FLOPs per token instead of"),
     ],
 )
 def test_what_no_knob_can_match_is_refused(overrides, equal, message):
@@ -488,7 +491,7 @@ def test_what_is_equal_is_said_in_words():
 def test_quantities_are_those_of_the_model():
     arm, *_ = arms(study(arms={"a": {}}))
     equal = study(arms={"a": {}}, equal={"parameters": 0.1}).equal
-    assert quantity(equal)(arm.config) == parameters_of(arm)
+    assert quantity_function(equal)(arm.config) == parameters_of(arm)
 
 
 # --- ladders, budgets, tuning ---------------------------------------------------------------------
@@ -623,7 +626,7 @@ def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there
 )  # fmt: skip
 @pytest.mark.parametrize("by", ["extends", "scales"])
 def test_set_is_merged_key_by_key(tmp_path, by, below, over, merged):
-    """A field of which only the other kind knows goes; a typo stays, to be refused."""
+    """Fields that only the old kind has are removed. A typo stays, and is refused."""
     whole = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "arms": {"a": {}}, "set": below}
     over = copy.deepcopy(over)
     if by == "extends":
@@ -650,7 +653,7 @@ def test_a_part_of_a_single_value_cannot_be_merged(tmp_path):
 
 
 def test_text_of_ones_own_changes_nothing_else_of_a_study_at_any_scale(tmp_path):
-    """`gates` makes plain MLPs of gated ones by its `set`; at the scale `smoke` a second `set` has its say."""
+    """The `set` of `gates` replaces gated MLPs by plain ones, and its scale `smoke` has a second `set`."""
     mine = str(write(tmp_path / "mine.yaml", extends="gates", set={"data.path": "text.txt"}))
     for scale in (None, "smoke", "gpu"):
         ours, theirs = (arms(read_study(name, scale)[1]) for name in (mine, "gates"))
@@ -664,7 +667,7 @@ def test_a_circle_of_extends_is_refused(tmp_path):
     write(tmp_path / "b.yaml", extends="a.yaml")
     for i in range(1500):
         (tmp_path / f"{i}.yaml").write_text(f"extends: {i + 1}.yaml\n")
-    with pytest.raises(UserError, match=r"100\.yaml: the 100th study of a chain of `extends`; allowed: fewer"):
+    with pytest.raises(UserError, match=r"100\.yaml: the chain of `extends` is too long; allowed: fewer than 100"):
         read_study(str(tmp_path / "0.yaml"))
     with pytest.raises(UserError, match="extends itself"):
         read_study("a.yaml")
@@ -672,14 +675,14 @@ def test_a_circle_of_extends_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["laddr", "no/such/ladder.yaml"])
 def test_an_unknown_study_is_a_message(name):
-    with pytest.raises(UserError, match=f"no study '{name}': not a file, not a study folder, not a study that"):
+    with pytest.raises(UserError, match=f"unknown study '{name}'; it is not a file, a study folder or a study that"):
         read_study(name)
     with pytest.raises(UserError, match=r"did you mean ladder\?"):
         read_study("laddr")
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):
-    with pytest.raises(UserError, match=r"no study 'laddr'.*did you mean ladder\?"):
+    with pytest.raises(UserError, match=r"unknown study 'laddr'.*did you mean ladder\?"):
         read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
 
 
@@ -688,7 +691,7 @@ OURS = [(name, scale) for name in studies() for scale in (None, *read_study(name
 
 @pytest.mark.parametrize(("name", "scale"), OURS)
 def test_our_own_studies_are_fair(name, scale, monkeypatch):
-    """Every arm at every scale; the text is not opened."""
+    """Every arm at every scale, without opening the text."""
     monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 0.4)
     _, found = read_study(name, scale)
     designed = arms(found)
@@ -700,7 +703,7 @@ def test_our_own_studies_are_fair(name, scale, monkeypatch):
 
 @pytest.mark.parametrize("name", studies())
 def test_a_smoke_run_takes_seconds(name, monkeypatch):
-    """Few runs, which train and judge few tokens: some 20,000 a second on two cores."""
+    """There are few runs on few tokens. Two cores train and judge about 20,000 tokens per second."""
     monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 0.5)
     _, found = read_study(name, "smoke")
     designed = arms(found)
@@ -722,19 +725,19 @@ def test_a_scale_has_other_values_for_some_fields(tmp_path):
     assert (whole.seeds, whole.set) == (3, {"train.lr": 0.5})
     assert (small.seeds, small.set) == (2, {"train.lr": 0.5, "train.warmup": 0.5})
     assert small.model_copy(update={"seeds": 3, "set": whole.set, "scales": whole.scales}) == whole
-    with pytest.raises(UserError, match=r"mine\.yaml: no scale 'smal'; did you mean small"):
+    with pytest.raises(UserError, match=r"mine\.yaml: unknown scale 'smal'; did you mean small"):
         read_study("mine.yaml", "smal")
     (tmp_path / "none.yaml").write_text(to_yaml({key: value for key, value in values.items() if key != "scales"}))
     wrong = {**values, "scales": {"small": {"sedes": 2}}}
     (tmp_path / "wrong.yaml").write_text(to_yaml(wrong))
-    with pytest.raises(UserError, match=r"scales  small: 'sedes'; allowed: base, "):
+    with pytest.raises(UserError, match=r"scales  small: 'sedes' cannot change with the scale; allowed: base, "):
         read_study("wrong.yaml")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "own.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
     apart = {**values, "base": "own.yaml", "scales": {"small": {"base": "own.yaml", "seeds": 2}}}
     (tmp_path / "none" / "apart.yaml").write_text(to_yaml(apart))
     assert read_study("none/apart.yaml", "small")[1].base == read_study("none/apart.yaml")[1].base
-    with pytest.raises(UserError, match=r"none\.yaml: no scale 'small': it has none"):
+    with pytest.raises(UserError, match=r"none\.yaml: unknown scale 'small'; the study has no scales"):
         read_study("none.yaml", "small")
 
 
@@ -750,8 +753,8 @@ def test_a_section_that_the_reference_leaves_out_may_be_given_by_one_of_its_fiel
 
 
 def test_a_forecast_counts_every_run():
-    """Two arms of ten batches of 64 tokens with two seeds, and three rates that each is tuned over with one seed more;
-    on a machine where all operations take a microsecond and nothing else does."""
+    """Two arms train on ten batches of 64 tokens with two seeds, and are tuned over three rates with one seed. On the
+    machine each operation takes a microsecond, and nothing else takes time."""
     asked = two({"model.norm.kind": "layernorm"}, tune={"train.lr": [1e-3, 2e-3, 4e-3]})
     found = forecast(asked, arms(asked), None)
     assert (found.runs, found.seconds) == (2 * (2 + 3), None)
@@ -778,7 +781,7 @@ def test_a_forecast_counts_every_run():
 
 
 def test_a_forecast_from_a_data_sheet_is_a_limit():
-    """No training is faster than its products at the peak, or than its bytes through the memory."""
+    """No training is faster than its products at peak FLOPs, or its bytes at peak bandwidth."""
     h100 = load_hardware("h100")
     (arm, _) = arms(two({"model.norm.kind": "layernorm"}))
     step = cost(arm.config, dtype="bfloat16").computed_work["training"]
@@ -792,7 +795,7 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
 
 @pytest.mark.slow
 def test_a_study_is_read_as_it_was_written_without_its_defaults():
-    """As its folder holds it. Of a task and of an outcome the kind is a default, too, and yet says what they are."""
+    """Check the form in a study folder. The kind of a task or outcome is a default, but must be written."""
     far = {"kind": "answers", "task": {"kind": "recall", "pairs": 4, "distance": 16}}
     asks = study(
         arms={"a": {}}, set={"data.task": {"kind": "recall"}}, measure={"far": far, "cache": {"kind": "state_bytes"}}

@@ -1,4 +1,4 @@
-"""What a study measures: from logs written by hand, from weights against sums over single tokens, from sweeps."""
+"""Outcomes of a study: from logs written by hand, from weights (compared with sums over tokens), and from sweeps."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ from archlab.study.outcome_schema import (
 from archlab.study.outcomes import timing
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import from_log, from_sweep
-from archlab.study.outcomes.weights import kept, measure
+from archlab.study.outcomes.weights import measure, read_measured
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
@@ -67,7 +67,7 @@ def ended(
     evaluations: tuple[tuple[int, float], ...] = (),
     **values: Any,
 ) -> Ended:
-    """A run that left this."""
+    """Return an ended run with this log and summary."""
     summary = RunSummary(
         status="finished" if score is not None else "diverged", steps=10, tokens=640, bits_per_byte=score,
         loss=score and 2 * score, train_loss=3.0, tokens_per_second=1e3, mfu=0.1, parameters=9, device="a CPU",
@@ -138,7 +138,7 @@ def test_a_run_that_diverged_has_no_value():
 
 
 def swept(**losses: float | None) -> dict[float, Ended]:
-    """Runs that began at 4 bits per byte."""
+    """Return runs that began at 4 bits per byte."""
     return {float(rate[1:]): ended(loss, evaluations=((0, 4.0),)) for rate, loss in losses.items()}
 
 
@@ -154,7 +154,7 @@ def test_sensitivity_is_the_mean_excess_over_the_best_and_no_run_is_worse_than_i
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A run of a few steps, its config, and its model."""
+    """Return a run of a few steps, with its config and its model."""
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHLAB_CACHE", str(folder / "cache"))
@@ -168,7 +168,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def by_hand(trained: SimpleNamespace, length: int, part: slice) -> float:
-    """Bits per byte over a part of every window, token by token."""
+    """Return bits per byte over a part of every window, computed token by token."""
     settings = trained.config
     held_out = open_training_data(settings.data, settings.model.vocab_size).held_out(length, 512, masked=False)
     bits = n_bytes = 0.0
@@ -186,7 +186,7 @@ def by_hand(trained: SimpleNamespace, length: int, part: slice) -> float:
 def test_parts_of_windows_and_longer_ones_against_single_tokens(trained: SimpleNamespace):
     outcomes = [WindowPart(first=0.0, last=0.5), WindowPart(first=0.5), Beyond(times=2), Beyond(times=4)]
     measure(outcomes, trained.config, trained.run)
-    found = kept(outcomes, trained.run)
+    found = read_measured(outcomes, trained.run)
     expected = [
         by_hand(trained, 16, slice(0, 8)),
         by_hand(trained, 16, slice(8, 16)),
@@ -199,16 +199,16 @@ def test_parts_of_windows_and_longer_ones_against_single_tokens(trained: SimpleN
 
 def test_what_is_measured_is_kept_and_not_measured_again(trained: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
     outcome = Repetition(tokens=8, prompts=2)
-    assert kept([outcome], trained.run) == {}
+    assert read_measured([outcome], trained.run) == {}
     measure([outcome], trained.config, trained.run)
-    first = kept([outcome], trained.run)
+    first = read_measured([outcome], trained.run)
     monkeypatch.setattr("archlab.study.outcomes.weights.load_run", lambda *_: pytest.fail("measured again"))
     measure([outcome], trained.config, trained.run)
-    assert kept([outcome], trained.run) == first
+    assert read_measured([outcome], trained.run) == first
     (file,) = (p for p in trained.run.glob("outcome-*.json") if '"repetition"' in p.read_text())
     file.write_text(file.read_text().replace("value", "valve"))
-    with pytest.raises(UserError, match=r"outcome-\w+\.json: .* delete it, and it is measured again"):
-        kept([outcome], trained.run)
+    with pytest.raises(UserError, match=r"outcome-\w+\.json: .* delete it, and archlab measures it again"):
+        read_measured([outcome], trained.run)
     file.unlink()
 
 
@@ -226,7 +226,7 @@ def test_learned_positions_end_where_they_end(trained: SimpleNamespace, tmp_path
     train(learned, tmp_path / "run", Callback())
     outcomes = [Beyond(times=2), Repetition(tokens=64, prompts=1), TokensPerByte()]
     measure(outcomes, learned, tmp_path / "run")
-    found = kept(outcomes, tmp_path / "run")
+    found = read_measured(outcomes, tmp_path / "run")
     assert (found[outcomes[0]], found[outcomes[1]]) == (None, None)
     held_out = open_training_data(learned.data, learned.model.vocab_size).held_out(16, 256, masked=False)
     assert found[outcomes[2]] == pytest.approx(held_out.scored.sum() / held_out.bytes.sum())
@@ -244,7 +244,7 @@ def scored(*documents: tuple[float, int]) -> Ended:
 
 
 def test_the_interval_over_documents_is_that_of_a_ratio_and_covers_it():
-    """Against the jackknife, and the truth where documents are drawn."""
+    """Compare with the jackknife, and with the truth for documents drawn at random."""
     draw, inside = np.random.default_rng(0), 0
     for trial in range(200):
         n_bytes = draw.integers(50, 2000, 60)
@@ -306,32 +306,32 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
         ({"measure": {"beyond": {"tims": 5}}}, r"measure\.beyond\.tims .*did you mean times"),
         ({"measure": {"x": {"kind": "beyond", "times": 1}}}, r"measure\.x\.times"),
         ({"measure": ["gap"], "primary": "gab"}, r"primary .*did you mean gap"),
-        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*say in `sweep`"),
-        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome is of a sweep"),
+        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*give its rates in `sweep`"),
+        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome uses it"),
         ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be tuned"),
         (
             {"measure": {"x": {"kind": "probe", "of": "entropy"}}},
-            r"measure\.x .*nothing is probed; .*train\.probe_every",
+            r"measure\.x .*needs probes; .*train\.probe_every",
         ),
-        ({"measure": {"seed": {"kind": "gap"}}}, r"measure\.seed .*is another column of runs.csv"),
+        ({"measure": {"seed": {"kind": "gap"}}}, r"measure\.seed .*is already a column of runs.csv"),
         ({"measure": {"accuracy": {"kind": "gap"}}}, r"measure\.accuracy .*is the name of another kind of outcome"),
         (
             {"measure": ["best_loss"], "sweep": {"train.lr": [1e-3, 1e-2]}, "arms": {"a": {}, "b": {"train.lr": 1}}},
-            r"arms\.b\.train\.lr .*is swept",
+            r"arms\.b\.train\.lr .*is also in `sweep`",
         ),
         (
             {"measure": {"x": {"kind": "answers", "task": {"kind": "recall"}}}},
-            r"measure\.x .*of runs that learn a task",
+            r"measure\.x .*needs a task",
         ),
         (
             {"measure": ["best_rate"], "sweep": {"train.lr": [1e-3, 1e-2]}, "set": {"data.task.kind": "recall"}},
-            r"measure\.best_rate .*a task has no bytes of text",
+            r"measure\.best_rate .*needs text",
         ),
         ({"measure": ["accuracy"]}, r"measure\.accuracy .*text has no answers"),
-        ({"primary": "accuracy"}, r"primary +'accuracy' is not measured here; allowed: bits_per_byte"),
+        ({"primary": "accuracy"}, r"primary +'accuracy' is not measured in this study; allowed: bits_per_byte"),
         (
             {"measure": ["beyond"], "set": {"data.task.kind": "recall"}},
-            r"measure\.beyond .*a task has no bytes of text",
+            r"measure\.beyond .*needs text",
         ),
     ],
 )
@@ -394,8 +394,8 @@ def test_what_is_counted_is_compared_without_a_test():
 
 
 def test_the_intensity_of_decoding_is_flops_over_bytes():
-    """Of one product of matrices after the other, by hand: all weights are read once for all texts, keys and values of
-    each text once, in 2 bytes; what is small beside them is left out."""
+    """Count the matrix products by hand. All weights are read once for the batch, and keys and values once for each
+    sequence, with 2 bytes each. Small terms are left out."""
     long = {"model.max_seq_len": 1 << 16, "model.attention.n_heads": 4, "model.attention.n_kv_heads": 4}
     designed = arms(study(arms={"mha": long, "mqa": {**long, "model.attention.n_kv_heads": 1}}))
     batch, context = 8, 50_000
@@ -444,7 +444,7 @@ def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert calls == ["rmsnorm", "layernorm"] * 2 + ["layernorm", "rmsnorm", "rmsnorm", "layernorm"] * 4
     first = timing.read_timings([outcome], designed, tmp_path)
     assert [sorted(first[outcome][arm]) for arm in ("a", "b")] == [list(range(timing.ROUNDS))] * 2
-    timing.time_all([outcome], designed, tmp_path, timing.unseen)
+    timing.time_all([outcome], designed, tmp_path, timing.no_progress)
     assert len(calls) == 2 + 2 * timing.ROUNDS
     assert timing.read_timings([outcome], designed[:1], tmp_path) == {}
     swapped = [replace(designed[0], name="b"), replace(designed[1], name="a")]

@@ -21,7 +21,7 @@ from tiny import config, write_text
 
 
 def ended(probes, status="finished"):
-    """Return a run of 10 tokens per step with these probes, by step."""
+    """Return a run with 10 tokens per step and these probes by step."""
     summary = RunSummary(
         status=status, steps=10, tokens=100, bits_per_byte=2.0, loss=4.0, train_loss=3.0, tokens_per_second=1e3,
         mfu=0.1, parameters=9, device="a CPU", dtype="float32",
@@ -47,7 +47,7 @@ def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
         assert [x is None for x in found.over_time[name]] == [x is None for x in expected]
         assert found.over_time[name][1:] == pytest.approx(expected[1:], rel=5e-4)
     assert found.over_time["log_z"] == pytest.approx([row["log_z"] for row in rows], rel=5e-4)
-    assert found.over_time["update_ratio"][0] is None, "no update precedes the first probe"
+    assert found.over_time["update_ratio"][0] is None, "the first probe has no update before it"
     digits = [re.sub(r"e.*|[-.]", "", repr(x)).strip("0") for x in found.at_end["gradient"]]
     assert max(map(len, digits)) <= 4
 
@@ -110,5 +110,5 @@ def test_the_page_draws_what_was_recorded_and_nothing_else():
     (points,) = drawn["depth-gradient"]["datasets"].values()
     assert [(point["config"], point["x"], point["y"]) for point in points] == [("GEGLU", 1, 1.0), ("GEGLU", 2, 2.0)]
     colors = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
-    assert colors == ["SwiGLU", "GEGLU"], "an arm has the color that it has elsewhere"
+    assert colors == ["SwiGLU", "GEGLU"], "an arm has its usual color"
     assert all(f'id="chart-{name}"' in page for name in drawn)

@@ -1,4 +1,4 @@
-"""Studies over a ladder of sizes: which arms there are, and whether a difference is said to grow, shrink or flip."""
+"""Studies over several sizes: their arms, and the trend of a difference (grows, shrinks or flips)."""
 
 from math import log
 
@@ -61,7 +61,7 @@ def test_the_rate_falls_as_the_width_grows_unless_it_stays_or_is_set():
     mup = {"model.mup.base_width": 32}
     assert {arm.config.train.lr for arm in arms(study(rate_over_sizes="same", set=mup))} == {1e-3}
     with pytest.raises(
-        UserError, match=r"base\.yaml: rate_over_sizes: inverse_width, but with model\.mup the rate falls"
+        UserError, match=r"base\.yaml: rate_over_sizes is inverse_width, but model\.mup already scales the rate"
     ):
         arms(study(set=mup))
     own = arms(study(arms={"a": {}, "b": {"train.lr": 0.5}}))
@@ -82,14 +82,20 @@ def test_parameters_are_matched_within_a_size():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: 2 to 6 numbers of parameters, each at least 10% above"),
+        ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: a list of 2 to 6 parameter counts, each at least 10% above"),
         ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
-        ({"sizes": [1000, 2000]}, "sizes  no shape with the proportions of .*base.yaml has 1K parameters: embedding"),
+        (
+            {"sizes": [1000, 2000]},
+            "sizes  no shape with the proportions of .*base.yaml has 1K parameters: its embedding",
+        ),
         ({"sizes": ["1M", "2M"], "seeds": 5000}, r"seeds  20,000 runs \(2 arms x 2 sizes x 5,000 seeds\)"),
-        ({"budget": {"tokens": 1, "tokens_per_parameter": 2}}, "give either tokens or flops or tokens_per_parameter"),
+        (
+            {"budget": {"tokens": 1, "tokens_per_parameter": 2}},
+            "give exactly one of tokens, flops, tokens_per_parameter",
+        ),
         ({"arms": {"a": {}, "b": {"model.nrm": 1}}}, "1 problem in the study\n  arms.b.model.nrm  unknown"),
         ({"set": {"model.d_mdel": 1}}, "1 problem in the study\n  set.model.d_mdel  unknown"),
-        ({"tuned": {"layer at 300K": {"train.lr": 1}}}, "tuned.layer at 300K  no such arm"),
+        ({"tuned": {"layer at 300K": {"train.lr": 1}}}, "tuned.layer at 300K  unknown arm"),
     ],
 )
 def test_what_has_no_sizes_is_refused(values, message):
@@ -98,7 +104,7 @@ def test_what_has_no_sizes_is_refused(values, message):
 
 
 def trend_of(gain, noise=0.005, seeds=5):
-    """Of `layer`, whose difference at each size is `gain` of log(size / smallest size)."""
+    """Return the trend of `layer`, whose difference at each size is gain(log(size / smallest size))."""
     designed = arms(study())
     random = np.random.default_rng(3)
     values = {
@@ -149,7 +155,7 @@ def test_the_change_is_that_of_a_line_fitted_to_every_seed():
 
 
 def test_no_flip_is_told_where_an_end_is_not_known():
-    """The line crosses zero, but at the smallest size nothing was found."""
+    """The line crosses zero, but the difference at the smallest size is not significant."""
     trend, tested, _ = trend_of(lambda x: 0.001 - 0.2 * x)
     assert tested["layer at 100K"].comparison.verdict == "not distinguishable"
     assert trend.line[0] * trend.line[1] < 0

@@ -1,4 +1,4 @@
-"""The statistics against scipy's own tests, hand formulas, and simulated studies whose truth is known."""
+"""Statistics, compared with scipy's tests, hand formulas, and simulated studies with a known truth."""
 
 import math
 import re
@@ -25,7 +25,7 @@ def one(arm: dict[int, float | None], base: dict[int, float | None]) -> Comparis
     return compare({"base": base, "arm": arm}, {"arm": "base"})["arm"]
 
 
-# --- against independent computations -----------------------------------------------------------------
+# --- independent computations -----------------------------------------------------------------
 
 
 def test_paired_t_test_is_scipys() -> None:
@@ -71,8 +71,8 @@ def test_holm_runs_over_every_comparison_of_the_study() -> None:
 @given(p_values=st.lists(st.floats(1e-6, 1), min_size=1, max_size=8))
 @pytest.mark.slow
 def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(p_values: list[float]) -> None:
-    """Four pairs for each comparison, with the t that has this p."""
-    assume(all(abs(p * k - ALPHA) > 1e-9 for p in p_values for k in range(1, 9)))  # rounding decides there
+    """Return four pairs for each comparison, with the t statistic of this p-value."""
+    assume(all(abs(p * k - ALPHA) > 1e-9 for p in p_values for k in range(1, 9)))  # there only rounding decides
     pattern = np.array([-1.0, 1.0, -1.0, 1.0])
     error = float(np.std(pattern, ddof=1)) / 2
     losses: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(4), 0.0)}
@@ -102,7 +102,7 @@ def test_an_interval_lies_within_the_margin_where_equivalence_is_shown_and_nowhe
         assert found.p_holm is not None
         assert found.within_low is not None
         assert found.within_high is not None
-        assume(abs(found.p_equivalent - ALPHA) > 1e-9)  # rounding decides there
+        assume(abs(found.p_equivalent - ALPHA) > 1e-9)  # there only rounding decides
         assert (-margin < found.within_low and found.within_high < margin) == (found.p_equivalent < ALPHA)
         assert (found.verdict == "equivalent") == (found.p_holm >= ALPHA > found.p_equivalent)
         assert (found.verdict in ("better", "worse")) == (found.p_holm < ALPHA), "a margin hides no difference"
@@ -173,7 +173,7 @@ def test_the_direction_decides_which_difference_is_better(better: Better, verdic
 
 @pytest.mark.parametrize("unit", [1e-9 / 7, 1 / 7, 1e5 / 7, 1e12 / 7])
 def test_the_unit_decides_nothing(unit: float) -> None:
-    """Tokens per second, bytes, seconds: all sums are rounded in proportion."""
+    """The rounding of sums is proportional to the values, for tokens per second, bytes and seconds."""
 
     def scaled(values: dict[int, float]) -> dict[int, float | None]:
         return {seed: unit * value for seed, value in values.items()}
@@ -248,7 +248,7 @@ def test_the_number_of_seeds_is_that_of_the_comparison_that_needs_most() -> None
 
 
 def test_the_number_of_seeds_never_depends_on_the_means() -> None:
-    """Else the test would be wrong: it would stop where a difference happens to look large."""
+    """Otherwise the test would be wrong, because it would stop when a difference looks large by chance."""
     rule = AddedSeeds(until=0.01, at_most=40, first=3)
     values: dict[str, dict[int, float | None]] = {"base": {0: 2.0, 1: 2.25, 2: 2.5}, "arm": {0: 2.0, 1: 2.25, 2: 2.75}}
     moved = {**values, "arm": {seed: (x or 0) + 8 for seed, x in values["arm"].items()}}
@@ -260,13 +260,13 @@ def test_the_number_of_seeds_never_depends_on_the_means() -> None:
 
 @pytest.mark.parametrize(("k", "n"), [(0, 3), (1, 3), (3, 3), (2, 12)])
 def test_a_share_has_the_exact_interval(k: int, n: int) -> None:
-    """By quantiles of the beta distribution, as it is usually written."""
+    """Compare with quantiles of the beta distribution, the usual form."""
     low = float(stats.beta.ppf(0.025, k, n - k + 1)) if k else 0.0
     high = float(stats.beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
     assert share(k, n) == pytest.approx((low, high))
 
 
-# --- what is no ordinary sample -----------------------------------------------------------------------
+# --- unusual samples -----------------------------------------------------------------------
 
 
 def test_one_config_under_two_names() -> None:
@@ -312,7 +312,7 @@ def test_too_few_runs() -> None:
 
 
 def within(found: float, nominal: float, trials: int) -> bool:
-    """Four standard errors of a binomial share: a right procedure fails one such test in 16,000."""
+    """Allow four standard errors of a binomial share. A correct procedure fails one such test in 16,000."""
     return abs(found - nominal) < 4 * math.sqrt(nominal * (1 - nominal) / trials)
 
 
@@ -331,7 +331,7 @@ def test_interval_covers_the_truth_19_times_in_20() -> None:
 
 @pytest.mark.parametrize("pairs", [2, 3, 5, 8])
 def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
-    """A study of arms that are equal states it, from the scatter it saw; a new one, where it is true, looks for it."""
+    """A study states the smallest effect from its scatter. A new study looks for a true difference of that size."""
     rng, studies = np.random.default_rng(pairs), 4000
     seen = rng.normal(0, 0.01, (studies, pairs)).std(1, ddof=1)
     truth = np.array([smallest_effect(float(deviation), pairs, pairs - 1, ALPHA) for deviation in seen])
@@ -341,12 +341,12 @@ def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
         return float(np.mean(stats.ttest_1samp(noise + effect[:, None], 0, axis=1).pvalue < ALPHA))  # pyright: ignore[reportAttributeAccessIssue]
 
     assert within(found(truth), POWER, studies)
-    if pairs > 2:  # where the scatter of two seeds is all that is known, a tenth more or less is nothing
+    if pairs > 2:  # with the scatter of two seeds, 15% more or less is too little to see
         assert not within(found(0.85 * truth), POWER, studies)
 
 
 def test_smallest_effect_with_many_pairs_is_that_of_a_known_deviation() -> None:
-    """By the textbook's sum of normal quantiles."""
+    """Compare with the textbook's sum of normal quantiles."""
     textbook = (stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER)) * 0.01 / math.sqrt(2000)
     assert smallest_effect(0.01, 2000, 1999, ALPHA) == pytest.approx(textbook, rel=0.002)
 
@@ -354,7 +354,7 @@ def test_smallest_effect_with_many_pairs_is_that_of_a_known_deviation() -> None:
 @pytest.mark.parametrize("pairs", [3, 5, 10])
 @pytest.mark.slow
 def test_the_interval_of_the_smallest_effect_covers_what_the_true_scatter_allows(pairs: int) -> None:
-    """Against the noncentral t distribution, and samples of a scatter that is known."""
+    """Compare with the noncentral t distribution, and with samples of known scatter."""
     critical = stats.t.isf(ALPHA / 2, pairs - 1)
 
     def power(effect: float) -> float:
@@ -409,7 +409,7 @@ def test_answer_of_a_ladder() -> None:
 def test_answer_says_who_diverged_and_how_often() -> None:
     text = sample_study.diverging_ladder().answer
     assert "RoPE diverged on 1 of 3 seeds" in text
-    assert "Pre-norm finished where Post-norm 2017 diverged." in text
+    assert "Pre-norm finished, but Post-norm 2017 diverged." in text
 
 
 def test_answer_of_one_comparison() -> None:

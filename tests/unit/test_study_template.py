@@ -46,7 +46,7 @@ def test_any_text_comes_back() -> None:
 
 
 def test_what_is_a_comment_is_the_default() -> None:
-    """A reader who takes the # away changes nothing."""
+    """Removing the # of a comment changes nothing."""
     default = StudyConfig.model_validate(EXAMPLE)
     for name, field in StudyConfig.model_fields.items():
         line = next((line for line in template().splitlines() if line.startswith(f"# {name}: ")), "")

@@ -1,4 +1,4 @@
-"""Checkpoints: exact round trip, the two newest kept, and a message for whatever can be wrong with one."""
+"""Checkpoints: exact round trip, retention of the two newest, and a message for each kind of damage."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ from tiny import config
 
 
 def trained():
-    """A model and an optimiser with a state."""
+    """Return a model and an optimizer with state."""
     model = Decoder(config().model)
     optimizer = make_optimizer(model, config().train)
     for _ in range(2):
@@ -48,7 +48,7 @@ def saved(tmp_path):
     return tmp_path / "step-00000002"
 
 
-def test_weights_and_optimiser_come_back_bit_by_bit(tmp_path):
+def test_weights_and_optimizer_come_back_bit_by_bit(tmp_path):
     model, optimizer = trained()
     save_checkpoint(tmp_path, 2, model, optimizer, b"the metrics")
     (step, path), damaged = newest_checkpoint(tmp_path)
@@ -116,7 +116,7 @@ def test_which_ones_stay(tmp_path, keep, going_on, at_the_end):
 
 
 def test_what_is_trained_meanwhile_is_not_in_it(tmp_path, monkeypatch):
-    """The copy is made before `save` returns, and the thread writes it later."""
+    """`save` copies the state before it returns, and the thread writes the copy later."""
     may_write, write = Event(), saving.write_whole
     monkeypatch.setattr(saving, "write_whole", lambda *args: (may_write.wait(), write(*args)))
     saver, (model, optimizer) = Saver(tmp_path, Retention(Keep(), last_step=6), ALONE), trained()
@@ -196,7 +196,7 @@ def a_device(path):
 
 
 def not_to_be_read(path):
-    """As a disk does it that fails."""
+    """Make a file whose reads fail, as on a broken disk."""
     path.unlink()
     path.symlink_to("/proc/self/mem")
 
@@ -231,7 +231,7 @@ def test_a_disk_that_cannot_read_is_damage(saved, monkeypatch):
 
 
 def test_one_that_the_training_removes_meanwhile_is_passed_over(saved, monkeypatch):
-    """Its files vanish all at once, so what is half gone is never called damaged."""
+    """All its files are removed at once, so a half-removed checkpoint is never reported as damaged."""
     save_checkpoint(saved.parent, 3, *trained())
     verify, seen = checkpoint.verify, []
 
@@ -248,11 +248,11 @@ def test_one_that_the_training_removes_meanwhile_is_passed_over(saved, monkeypat
 
 
 @pytest.mark.parametrize("drop", ["norm.weight", "layers.1.mlp.up.weight"])
-def test_an_optimiser_without_one_of_the_parameters_is_refused(saved, drop):
-    """AdamW would silently begin anew for it."""
+def test_an_optimizer_without_one_of_the_parameters_is_refused(saved, drop):
+    """AdamW would silently start from zero for it."""
     tensors = load_file(saved / "optimizer.safetensors")
     save_file({k: v for k, v in tensors.items() if not k.startswith(drop)}, saved / "optimizer.safetensors")
-    with pytest.raises(UserError, match=f"missing or surplus: {drop}"):
+    with pytest.raises(UserError, match=f"missing or unknown: {drop}"):
         load_optimizer(saved, *trained())
 
 
@@ -314,7 +314,7 @@ def test_a_folder_that_is_no_run_has_no_model(tmp_path):
 
 
 def test_a_folder_whose_name_is_no_utf8(tmp_path):
-    """safetensors opens no file there by its name."""
+    """safetensors cannot open files with such names."""
     model, optimizer = trained()
     save_checkpoint(tmp_path / "run\udce9", 2, model, optimizer)
     other, other_optimizer = trained()

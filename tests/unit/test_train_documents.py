@@ -1,4 +1,4 @@
-"""Documents packed into a window: each as if it were alone, in training and in evaluation."""
+"""Documents packed into a window: each is treated as if it were alone, in training and evaluation."""
 
 import math
 from dataclasses import replace
@@ -24,9 +24,9 @@ from archlab.training.train import train
 
 END, DEVICE = 0, Device("cpu", torch.float32)
 WINDOW = np.array([[4, 5, 6, END, 7, 8, 9, 3, END, END, 2, 5, 5]])
-"""The end of one document, a whole one, an empty one, and the beginning of another."""
+"""Window with the end of a document, a whole one, an empty one, and the beginning of another."""
 DOCUMENTS = [(0, 3), (3, 8), (8, 9), (9, 12)]
-"""Of the inputs, all but the last token: first and last + 1."""
+"""Bounds (first, last + 1) of each document in the inputs, which are all tokens except the last."""
 
 
 def tiny(*overrides: str) -> Config:
@@ -42,7 +42,7 @@ def test_a_document_begins_at_the_end_of_text() -> None:
 
 
 def alone(model: Decoder) -> np.ndarray:
-    """Loss of every target in the window, each document through the model by itself, float64 [T]."""
+    """Return the loss of every target in the window, float64 [T], with each document passed separately."""
     losses = []
     for first, last in DOCUMENTS:
         logits = model(torch.from_numpy(WINDOW[:, first:last]))[0].double()

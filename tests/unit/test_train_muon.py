@@ -1,21 +1,21 @@
-"""Muon: what it makes of a matrix, and which parameters it leaves to AdamW."""
+"""Muon: its updates of matrices, and the parameters that it leaves to AdamW."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, five seconds' work
+from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, which takes five seconds
 
 from archlab.config.optimizer import Muon as Config
 from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
-from archlab.training.optim import Muon, make_optimizer, orthogonalised
+from archlab.training.optim import Muon, make_optimizer, orthogonalized
 from tiny import config
 
 
 def stepped(parameter, gradients, settings, lr=0.02, weight_decay=0.1):
-    """The parameter after an update by each of the gradients."""
+    """Return the parameter after one update per gradient."""
     parameter = nn.Parameter(parameter.clone())
     group = {"params": [parameter], "group": "matrix", "weight_decay": weight_decay}
     optimizer = Muon([group], settings, lr=lr)
@@ -40,7 +40,7 @@ def drawn(*shape, n=1):
     ],
 )  # fmt: skip
 def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
-    """Which multiplies in bfloat16 whatever it is given: here it is made to stay in float32."""
+    """torch's Muon always multiplies in bfloat16; here it is patched to stay in float32."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     start, *gradients = drawn(*shape, n=4)
     reference, mean = start.clone(), torch.zeros_like(start)
@@ -55,13 +55,15 @@ def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
 
 def test_bfloat16_is_another_rounding():
     (matrix,) = drawn(24, 40)
-    exact, rounded = orthogonalised(matrix, 5), orthogonalised(matrix, 5, torch.bfloat16)
+    exact, rounded = orthogonalized(matrix, 5), orthogonalized(matrix, 5, torch.bfloat16)
     assert rounded.dtype is torch.bfloat16
-    assert 1e-3 < (exact - rounded).norm() / exact.norm() < 0.05  # eight bits, and five steps that each lose some
+    assert (
+        1e-3 < (exact - rounded).norm() / exact.norm() < 0.05
+    )  # bfloat16 has eight bits, and each of five steps loses some
 
 
 def by_svd(matrix, steps):
-    """In float64: the polynomial of the singular values, without any product of matrices."""
+    """Apply the polynomial to the singular values in float64, without matrix products."""
     u, s, vt = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
     s = s / np.linalg.norm(s)
     for _ in range(steps):
@@ -70,9 +72,9 @@ def by_svd(matrix, steps):
 
 
 @pytest.mark.parametrize("shape", [(5, 12, 20), (2, 3, 20, 12), (16, 16)])
-def test_every_matrix_of_a_stack_is_orthogonalised_by_itself(shape):
+def test_every_matrix_of_a_stack_is_orthogonalized_by_itself(shape):
     (stack,) = drawn(*shape)
-    found = orthogonalised(stack, 5).flatten(0, -3) if len(shape) > 2 else orthogonalised(stack, 5)[None]
+    found = orthogonalized(stack, 5).flatten(0, -3) if len(shape) > 2 else orthogonalized(stack, 5)[None]
     for ours, matrix in zip(found, stack.reshape(-1, *shape[-2:]), strict=True):
         np.testing.assert_allclose(ours.numpy(), by_svd(matrix, 5), atol=1e-5)
         values = torch.linalg.svdvals(ours)
@@ -90,14 +92,14 @@ def test_a_matrix_without_a_gradient_or_with_one_of_zeros_only_decays():
 
 
 def test_by_default_its_update_is_as_large_as_adamws():
-    """RMS 0.2 to 0.4 of the rate (Liu 2025): so a rate tuned for one is near that for the other."""
+    """The RMS is 0.2 to 0.4 of the learning rate (Liu 2025), so a rate tuned for one optimizer suits the other."""
     (start,), (gradient,) = drawn(256, 64), drawn(256, 64)
     moved = stepped(start, [gradient], Config(), lr=1.0, weight_decay=0.0) - start
     assert 0.15 < moved.square().mean().sqrt() < 0.25
 
 
 def test_adamw_updates_all_that_is_no_matrix_at_its_own_rate():
-    """To the bit what AdamW makes of them, and each optimiser keeps only what is its own."""
+    """Their updates are equal to AdamW's to the bit, and each optimizer keeps only its own state."""
     asked = resolve_train(config("train.optimizer={kind: muon, adam_lr: 5e-4}", "train.lr=2e-3"))
     alone = resolve_train(config("train.lr=5e-4"))
     models = [Decoder(config("model.mlp={kind: moe, experts: 4, d_ff: 16, bias: true}").model) for _ in range(2)]

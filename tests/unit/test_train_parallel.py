@@ -1,4 +1,4 @@
-"""What is said of processes that cannot be divided as asked, and what one of several has of a component."""
+"""Errors for divisions of processes that are not possible, and one process's share of a component."""
 
 import pytest
 import torch
@@ -39,11 +39,11 @@ def test_processes_are_divided(sizes, n, expected):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"replicate": 3}, "parallel.replicate  3, of 8 processes; allowed: a divisor of their number"),
-        ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of their number"),
+        ({"replicate": 3}, "parallel.replicate  3, of 8 processes; allowed: a divisor of the number of processes"),
+        ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of the number of processes"),
         ({"tensor": 2, "shard": 2}, "parallel.shard  2, of 8 processes / tensor 2; allowed: 4, or null"),
-        ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: one of both above 1"),
-        ({"context": 2, "expert": 4}, "parallel.context  2, with expert 4; allowed: one of both above 1"),
+        ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: only one of them above 1"),
+        ({"context": 2, "expert": 4}, "parallel.context  2, with expert 4; allowed: only one of them above 1"),
     ],
 )
 def test_what_does_not_divide_the_processes_is_refused(sizes, message):
@@ -54,11 +54,11 @@ def test_what_does_not_divide_the_processes_is_refused(sizes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["model.attention.n_heads=6", "model.attention.head_dim=8"], "attention: query heads: 6 cannot be shared"),
-        (["model.mlp.d_ff=66"], "mlp: d_ff: 66 cannot be shared evenly by 4 devices"),
-        (["model.mlp.kind=moe", "model.mlp.d_ff=18"], "mlp: d_ff of an expert: 18 cannot be shared"),
-        (["model.mixer={kind: mamba2, head_dim: 8}"], "mixer: groups of the mixer: 1 cannot be shared"),
-        (["model.mixer={kind: rglru}"], "mixer: groups of the mixer's channels: 1 cannot be shared"),
+        (["model.attention.n_heads=6", "model.attention.head_dim=8"], "attention: query heads: 6 cannot be divided"),
+        (["model.mlp.d_ff=66"], "mlp: d_ff: 66 cannot be divided evenly among 4 devices"),
+        (["model.mlp.kind=moe", "model.mlp.d_ff=18"], "mlp: d_ff of an expert: 18 cannot be divided"),
+        (["model.mixer={kind: mamba2, head_dim: 8}"], "mixer: groups of the mixer: 1 cannot be divided"),
+        (["model.mixer={kind: rglru}"], "mixer: groups of the mixer's channels: 1 cannot be divided"),
         (["model.mixer={kind: gated_delta, key_dim: 16, n_key_heads: 2}"], "mixer: key heads of the mixer: 2"),
         (["model.mixer={kind: short_conv}", "model.d_model=34", "model.attention.head_dim=8"], "channels of the mixer: 34"),
         (["model.dropout.attention=0.1"], "model.dropout.attention would drop other scores"),
@@ -71,20 +71,20 @@ def test_components_that_cannot_be_shared_are_refused_by_name(changes, message):
 
 
 def test_experts_that_cannot_be_dealt_are_refused():
-    with pytest.raises(ConfigError, match="2, and no layer has experts; allowed: 1"):
+    with pytest.raises(ConfigError, match="2, but no layer has experts; allowed: 1"):
         check_dealt(model(), 2)
-    with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be shared evenly by 3 devices"):
+    with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be divided evenly among 3 devices"):
         check_dealt(model("model.mlp.kind=moe"), 3)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["model.mixer={kind: rglru}"], "2; model.mixer goes through a window token by token; allowed with it: 1"),
+        (["model.mixer={kind: rglru}"], "2; model.mixer processes a window token by token; allowed with it: 1"),
         (["model.dropout.embedding=0.1"], "2; model.dropout would drop other numbers than in one process"),
         (["model.dropout.branch=0.1"], "2; model.dropout would drop other numbers than in one process"),
-        (["data.task={kind: recall}"], "2; data.task scores some tokens of a window only"),
-        (["train.seq_len=66"], "2; windows of 66 tokens; allowed: lengths that are divided by 4"),
+        (["data.task={kind: recall}"], "2; data.task scores only some tokens of a window"),
+        (["train.seq_len=66"], "2; windows have 66 tokens; allowed: a multiple of 4"),
     ],
 )
 def test_windows_that_cannot_be_divided_are_refused_by_name(changes, message):

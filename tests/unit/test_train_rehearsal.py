@@ -1,4 +1,4 @@
-"""What a clock times: the work of a run's own step."""
+"""Timed steps do the same work as the steps of a run."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tiny import MODEL, TRAIN
 
 
 def test_a_task_is_timed_on_what_it_asks(monkeypatch):
-    """Only its answers have a loss, and a head that is taken of every token would be timed instead."""
+    """Only its answers have a loss; otherwise the head would be timed on every token."""
     task = {"kind": "recall", "pairs": 2}
     config = validate(Config, {"model": MODEL, "train": TRAIN, "data": {"task": task}}, "config")
     seen, update = [], rehearsal.update

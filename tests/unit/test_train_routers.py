@@ -1,4 +1,4 @@
-"""What training does for mixtures of experts: losses beside the reported one, corrections, the log."""
+"""Training of mixtures of experts: auxiliary losses, corrections and the log."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ DENSE_FIRST = "model.layers={dense: {mlp: {kind: gated}}, sparse: {}, pattern: [
 
 
 def step(config: Config) -> tuple[Decoder, StepResult, list[tuple[np.ndarray, dict[str, np.ndarray]]]]:
-    """The model after one update, what was reported, and what each router read and was before it."""
+    """Return the model after one update, the result, and each router's inputs and state before it."""
     torch.manual_seed(0)
     settings, model = resolve_train(config), Decoder(config.model)
     read: dict[int, list[Tensor]] = {}
@@ -54,8 +54,8 @@ def test_the_log_has_the_losses_and_loads_counted_directly(pooled: bool) -> None
 
 
 @pytest.mark.parametrize("more", ["loss: 0.5", "loss: 0.5, pooled: true", "loss: 0, router_z_loss: 0.1"])
-def test_they_are_minimised_and_not_part_of_the_reported_loss(more: str) -> None:
-    """The gradient of a router is that of the cross-entropy and the loss beside it, to the rounding of float32."""
+def test_they_are_minimized_and_not_part_of_the_reported_loss(more: str) -> None:
+    """A router's gradient is that of the cross-entropy plus the auxiliary loss, up to float32 rounding."""
 
     def gradient(balance: str) -> tuple[float, dict[str, Tensor]]:
         given = config(MOE % f", balance: {{{balance}}}", "train.grad_clip=null")
@@ -72,7 +72,7 @@ def test_they_are_minimised_and_not_part_of_the_reported_loss(more: str) -> None
 
 
 def test_corrections_move_by_the_loads_of_all_micro_batches_together() -> None:
-    """The same as of the whole batch at once."""
+    """They move as for the whole batch at once."""
     for micro in (16, 32, 64):
         model, _, layers = step(config(CORRECTED, f"train.micro_batch_tokens={micro}"))
         mixtures = [module for module in model.modules() if isinstance(module, MoE)]

@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, what a kill may leave in it, and who may write to it."""
+"""Folder of a run: which run it belongs to, what a killed process may leave, and who may write to it."""
 
 import json
 import math
@@ -44,7 +44,9 @@ def test_a_claim_makes_the_folder_and_the_same_run_may_come_back(claimed, tokeni
     before = {path: path.read_bytes() for path in claimed.path.iterdir()}
     assert claimed.claim(config(), ENV, tokenizer) == []
     notes = claimed.claim(config(), {**ENV, "threads": 99}, tokenizer)
-    assert notes == [f"begun with threads {ENV['threads']}, now 99: not bit for bit the uninterrupted run"]
+    assert notes == [
+        f"begun with threads {ENV['threads']}, now 99: the result is not bit for bit that of an uninterrupted run"
+    ]
     assert {path: path.read_bytes() for path in claimed.path.iterdir()} == before
 
 
@@ -59,8 +61,8 @@ def test_another_config_is_refused_with_the_fields_that_differ(claimed, tokenize
         claimed.claim(config("train.lr=0.5", "model.norm.kind=layernorm"), ENV, tokenizer)
     message = str(refused.value)
     assert "holds a run of another config; name another folder" in message
-    assert "  train.lr: 0.001 there, 0.5 here" in message
-    assert "  model.norm.kind: rmsnorm there, layernorm here" in message
+    assert "  train.lr: 0.001 in the folder, 0.5 here" in message
+    assert "  model.norm.kind: rmsnorm in the folder, layernorm here" in message
     assert "d_model" not in message
 
 
@@ -72,9 +74,9 @@ def test_fields_that_do_not_decide_the_result_may_change(claimed, tokenizer):
 
 def test_the_same_tokens_may_lie_elsewhere_but_other_tokens_are_refused(claimed, tokenizer):
     claimed.claim(config(data="/elsewhere"), ENV, tokenizer)
-    with pytest.raises(UserError, match=r"data.path: python-stdlib there, /elsewhere here"):
+    with pytest.raises(UserError, match=r"data.path: python-stdlib in the folder, /elsewhere here"):
         claimed.claim(config(data="/elsewhere"), {**ENV, "corpus": "other"}, tokenizer)
-    with pytest.raises(UserError, match="was begun with corpus c0ffee and cannot go on with other"):
+    with pytest.raises(UserError, match="was begun with corpus c0ffee and cannot continue with other"):
         claimed.claim(config(), {**ENV, "corpus": "other"}, tokenizer)
 
 
@@ -91,7 +93,7 @@ def test_another_number_format_device_or_compilation_is_refused_and_the_old_one_
 ):
     auto = config("train.dtype=auto", "train.device=auto")
     claimed.claim(auto, ENV, tokenizer)
-    with pytest.raises(UserError, match=f"was begun with {what} {began} and cannot go on with {now}.*set {field}"):
+    with pytest.raises(UserError, match=f"was begun with {what} {began} and cannot continue with {now}.*set {field}"):
         claimed.claim(auto, {**ENV, what: now}, tokenizer)
     claimed.claim(config(field), {**ENV, what: began}, tokenizer)
 
@@ -99,7 +101,9 @@ def test_another_number_format_device_or_compilation_is_refused_and_the_old_one_
 def test_micro_batches_that_decide_the_losses_are_remembered(tmp_path, tokenizer):
     folder, before = RunFolder(tmp_path / "run"), {**ENV, "micro_batch_tokens": 64}
     folder.claim(config(), before, tokenizer)
-    with pytest.raises(UserError, match=r"cannot go on with 32.*set train\.micro_batch_tokens=64 with processes that"):
+    with pytest.raises(
+        UserError, match=r"cannot continue with 32.*set train\.micro_batch_tokens=64 with processes that"
+    ):
         folder.claim(config(), {**before, "micro_batch_tokens": 32}, tokenizer)
     folder.claim(config("train.micro_batch_tokens=64"), before, tokenizer)
 
@@ -109,7 +113,7 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, tokeni
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     (folder.path / held).write_text("mine")
-    with pytest.raises(UserError, match=f"holds something else \\({held}\\)"):
+    with pytest.raises(UserError, match=f"holds other files \\({held}\\)"):
         folder.claim(config(), ENV, tokenizer)
     assert names(folder) == [held]
     assert (folder.path / held).read_text() == "mine"
@@ -156,7 +160,7 @@ JUNK = [b"", b"{", b"\xff\xfe", b"[]", b"7", b"null", DEEP]
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("damage", JUNK)
 def test_a_damaged_environment_is_a_message(claimed, tokenizer, damage, listed):
-    """Also where no digest tells."""
+    """The message appears even without a digest."""
     (claimed.path / "env.json").write_bytes(damage)
     if not listed:
         (claimed.path / "digests.json").unlink()
@@ -200,7 +204,7 @@ def test_damaged_digests_are_a_message(claimed, tokenizer, damage):
 
 
 def test_damage_stays_damage_when_a_kill_leaves_it(tmp_path, monkeypatch):
-    """The list comes before the file that is to replace the damaged one."""
+    """The list of digests is written before the file that replaces the damaged one."""
     file = tmp_path / "file"
     for content in ("first", "second"):
         digests.write_with_digests(tmp_path, {"file": content})
@@ -265,7 +269,7 @@ def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokeni
         process.kill()
         process.communicate()
     with RunFolder(tmp_path / "run").locked():
-        pass  # the kernel frees the lock of a process that was killed
+        pass  # the kernel releases the lock of a killed process
     (first,) = [rate for rate, words in said.items() if words == "mine\n"]
     assert [words for rate, words in said.items() if rate != first] == [
         f"{tmp_path / 'run'}: another process is training this run\n"
@@ -274,7 +278,7 @@ def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokeni
 
 
 def test_only_who_holds_the_folder_writes_its_config(tmp_path, monkeypatch):
-    """Else one run's config could stand beside another's weights."""
+    """Otherwise a folder could have the config of one run and the weights of another."""
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     folder, text = RunFolder(tmp_path / "run"), write_text(tmp_path)
     with folder.locked(), pytest.raises(UserError, match="another process is training this run"):
@@ -368,7 +372,7 @@ def test_a_summary_that_cannot_be_is_damage(claimed, change):
 
 
 def test_training_writes_nothing_through_a_link(claimed, tmp_path):
-    """In a folder from somebody else: the metrics and the lock are appended to, and checkpoints are made in a folder."""
+    """In someone else's folder, training appends to the metrics and the lock, and makes checkpoints in a folder."""
     (tmp_path / "victim").write_text("precious\n")
     (claimed.path / "metrics.jsonl").unlink(missing_ok=True)
     (claimed.path / "metrics.jsonl").symlink_to(tmp_path / "victim")

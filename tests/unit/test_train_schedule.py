@@ -1,4 +1,4 @@
-"""Learning rates against formulas written down independently of schedule.py."""
+"""Learning rates compared with formulas that are independent of schedule.py."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_cosine_is_half_a_wave(final_lr, end):
 
 @pytest.mark.parametrize(("decay", "hold"), [(None, 80), (0.2, 80), (0.5, 50), (1 / 4, 75)])
 def test_wsd_holds_then_falls_in_a_straight_line(decay, hold):
-    """The decay's share is of the steps after the warm-up."""
+    """The decay is a share of the steps after the warm-up."""
     expected = [PEAK] * hold + [PEAK * (1 - 0.9 * n / (STEPS - hold)) for n in range(STEPS - hold)]
     assert rates(schedule="wsd", warmup=0, decay=decay) == pytest.approx(expected, rel=1e-12)
 
@@ -90,5 +90,5 @@ def test_no_decay_phase_holds_the_peak():
 
 def test_a_run_that_is_all_warmup():
     assert rates(warmup=STEPS)[-1] == PEAK
-    with pytest.raises(UserError, match="200 steps of a run of 100: the peak would never be reached"):
+    with pytest.raises(UserError, match="200 steps of a run of 100: it would never reach its peak"):
         rates(warmup=2 * STEPS)

@@ -40,8 +40,11 @@ class Notes(Callback):
 
 
 def shown(folder):
-    """(name, step) -> value, as TensorBoard reads event files: one after the other, and what one says of its first step
-    hides what those before it have of that step and later (its `purge_orphaned_data`)."""
+    """Return (name, step) -> values, as TensorBoard reads event files.
+
+    It reads them in order. The first step of a file hides that step and later ones in earlier files
+    (`purge_orphaned_data`).
+    """
     found: dict[tuple[str, int], list[float]] = {}
     for file in sorted((folder / "tensorboard").iterdir()):
         data, at = file.read_bytes(), 0
@@ -58,7 +61,7 @@ def shown(folder):
 
 
 def measured(folder):
-    """The same of metrics.jsonl."""
+    """Return the same from metrics.jsonl."""
     found = dict[tuple[str, int], list[float]]()
     for line in RunFolder(folder).metrics():
         for name, value in numbers({name: value for name, value in line.items() if name != "step"}):
@@ -77,7 +80,7 @@ def test_every_number_of_the_metrics_is_in_tensorboard(text, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_drawn_once(text, tmp_path):
-    """It is stopped between two checkpoints, so that a step is made twice."""
+    """The run is stopped between two checkpoints, so that one step is repeated."""
     settings = config(*LOGGED, data=text)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path, Notes(stop_at=6))
@@ -88,7 +91,7 @@ def test_a_run_that_goes_on_is_drawn_once(text, tmp_path):
 
 
 class Recorder:
-    """A tool that fails where it is asked to."""
+    """Tool that fails in the chosen calls."""
 
     told: ClassVar[list] = []
     fails_at: ClassVar[tuple] = ()
@@ -114,7 +117,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """In wandb's place."""
+    """Replace wandb by the recorder."""
     monkeypatch.setitem(sinks.SINKS, "wandb", ("json", Recorder))
     monkeypatch.setattr(Recorder, "told", [])
     return Recorder
@@ -129,7 +132,7 @@ def test_a_rewind_is_told_and_a_stop_is_no_end(text, tmp_path, recorder):
     assert told == [("begin", 0), *(("log", step) for step in range(7)), ("close", False)]
     recorder.told.clear()
     train(settings, tmp_path)
-    steps = [*range(5, 11), 10]  # the last one with its evaluation
+    steps = [*range(5, 11), 10]  # the last one has an evaluation
     assert recorder.told == [("open", id), ("begin", 5), *(("log", step) for step in steps), ("close", True)]
     recorder.told.clear()
     train(settings, tmp_path)

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient jumps: found by a plain formula, and noted, skipped or passed over."""
+"""Steps whose loss or gradient jumps: detected by a simple formula, and noted, skipped or passed over."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from archlab.training.train import train
 from tiny import config
 
 AT = 13
-"""The batch, counted from 0, whose text is unlike all other."""
+"""Batch, counted from 0, whose text is unlike all other text."""
 
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("shared_cache")
 
 @pytest.fixture
 def read(monkeypatch):
-    """The batches that were read; from AT on `bad` of them are of one token that no other text has so often."""
+    """Record the batches that are read. From AT on, `bad` batches consist of one token that is rare elsewhere."""
     seen, plain = [], TextData.batch
 
     def batch(data, seed, step, rows, seq_len):
@@ -46,7 +46,7 @@ def settings(text, action, *more):
 def test_deviations_above_the_mean_of_the_window():
     watch = SpikeWatch(Spikes(window=4, deviations=3), [])
     losses, norms = [3.0, 3.1, 2.9, 3.05, 3.02, 9.0, 3.0], [1.0, 1.2, 0.9, 1.1, 5.0, 1.0, 1.0]
-    found = [watch.found(*pair) for pair in zip(losses, norms, strict=True)]
+    found = [watch.add(*pair) for pair in zip(losses, norms, strict=True)]
 
     def above(values, i):
         window = values[i - 4 : i]
@@ -61,11 +61,11 @@ def test_deviations_above_the_mean_of_the_window():
 def test_a_run_that_goes_on_knows_the_window():
     whole, draw = SpikeWatch(Spikes(window=5, deviations=1), []), np.random.default_rng(0)
     pairs = draw.random((20, 2)).tolist()
-    found = [whole.found(*pair) for pair in pairs]
+    found = [whole.add(*pair) for pair in pairs]
     lines = [{"step": i + 1, "loss": a, "grad_norm": b} for i, (a, b) in enumerate(pairs)]
     for done in (0, 3, 11):
         again = SpikeWatch(Spikes(window=5, deviations=1), lines[:done])
-        assert [again.found(*pair) for pair in pairs[done:]] == found[done:]
+        assert [again.add(*pair) for pair in pairs[done:]] == found[done:]
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_noted(text, tmp_path, read):
 
 
 def test_skipped(text, tmp_path, read, monkeypatch):
-    """No update is made of the batch; all others are."""
+    """Only this batch makes no update."""
     changed, update = [], training.update
 
     def watched(model: Decoder, *args):
@@ -97,7 +97,10 @@ def test_skipped(text, tmp_path, read, monkeypatch):
 
 @pytest.mark.slow
 def test_gone_back(text, tmp_path, read):
-    """To the checkpoint of step 10, and on with the text after the spike; a run that is stopped later goes on so too."""
+    """The run goes back to the checkpoint of step 10, and continues with the text after the spike.
+
+    A run that is stopped later resumes in the same way.
+    """
     seen, _ = read
     whole = train(settings(text, "rewind"), tmp_path / "whole", Callback())
     assert seen == [*range(AT + 1), *range(AT + 1, AT + 11)]

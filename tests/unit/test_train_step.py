@@ -39,7 +39,7 @@ def given(seed=0):
 
 
 def unmasked(tokens, token_bytes):
-    """Windows of which none goes on in the next, and whose documents see each other."""
+    """Return windows that do not continue each other, and whose documents see each other."""
     return HeldOut.of_text(tokens, token_bytes, (0,), goes_on=np.zeros(len(tokens), bool), masked=False)
 
 
@@ -75,7 +75,7 @@ def test_only_projections_decay(overrides, decay_embeddings):
     assert {name for name in names.values() if should_decay(name)} == set(decayed)
 
 
-def test_the_groups_reach_the_optimiser():
+def test_the_groups_reach_the_optimizer():
     settings = resolve_train(config("train.weight_decay=0.3", "train.lr=0.002"))
     model = Decoder(config().model)
     decayed, kept = sorted(make_optimizer(model, settings).param_groups, key=lambda g: -g["weight_decay"])
@@ -98,7 +98,7 @@ def test_a_roles_multiplier_reaches_its_parameters_rate(optimizer):
 
 
 def test_decay_pulls_a_projection_but_not_a_norm():
-    """With gradients of zero, AdamW moves a weight only by its decay: w * (1 - lr * decay)."""
+    """With zero gradients, AdamW changes a weight only by weight decay: w * (1 - lr * decay)."""
     settings = resolve_train(config("train.weight_decay=0.5", "train.lr=0.1"))
     model = Decoder(config().model)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -118,9 +118,9 @@ def test_the_objective_is_cross_entropy_plus_z_loss(z_loss):
     logits, targets = draw.normal(0, 5, (2, 3, 7)), draw.integers(0, 7, (2, 3))
     log_z = np.log(np.exp(logits).sum(-1))
     cross_entropy = (log_z - np.take_along_axis(logits, targets[..., None], -1)[..., 0]).mean()
-    minimised, reported = objective(torch.from_numpy(logits), torch.from_numpy(targets), z_loss)
+    minimized, reported = objective(torch.from_numpy(logits), torch.from_numpy(targets), z_loss)
     assert float(reported) == pytest.approx(cross_entropy, rel=1e-12)
-    assert float(minimised) == pytest.approx(cross_entropy + z_loss * (log_z**2).mean(), rel=1e-12)
+    assert float(minimized) == pytest.approx(cross_entropy + z_loss * (log_z**2).mean(), rel=1e-12)
 
 
 def test_bfloat16_logits_are_scored_in_float32():
@@ -181,8 +181,10 @@ def test_one_process_that_divides_windows_by_itself_trains_as_alone(one_process)
 
 
 def test_a_process_adds_its_part_of_the_gradient(one_process):
-    """Each of two that divide windows takes the mean over its tokens, and both are averaged: with all tokens it has the
-    gradient of all. Each of two that share components adds half of what routers ask for, because both are summed."""
+    """Two processes that divide windows each take the mean over their tokens, and the two are averaged.
+
+    Two processes that share components each add half of the router losses, because the two are summed.
+    """
     both = SimpleNamespace(size=2, shard=ContextGroup(one_process).shard, sum=lambda loss: 2 * loss)
     mixtures = [f"model.mlp={{kind: moe, experts: 4, d_ff: 16, balance: {{loss: {loss}}}}}" for loss in (1.0, 0.5)]
     for world, own, alone in (
@@ -223,7 +225,7 @@ def test_the_rate_of_the_step_is_the_one_applied():
 
 
 def test_dropout_depends_on_seed_and_step_only():
-    """Whatever the generator did before, so that a resumed run drops what an uninterrupted one would."""
+    """Dropout does not depend on the generator's earlier use, so that a resumed run equals an uninterrupted one."""
     torch.manual_seed(1)
     first, _, _ = one_update(None, "model.dropout=0.5")
     torch.manual_seed(2)
@@ -257,7 +259,7 @@ def numpy_bits_per_byte(model, held_out, token_bytes):
 
 
 def test_bits_per_byte_is_total_bits_over_total_bytes():
-    """Special tokens (0 bytes) count neither way, and the batching of windows does not matter."""
+    """Special tokens (0 bytes) count neither as bits nor as bytes, and the batching of windows does not matter."""
     model = Decoder(config("model.dropout=0.5").model, seed=3).train()
     held_out = windows(rows=7, seed=5)
     held_out[:, 4] = 0
@@ -272,8 +274,8 @@ def test_bits_per_byte_is_total_bits_over_total_bytes():
     assert scores[0].loss == pytest.approx(expected * math.log(2) * n_bytes / n_text, rel=1e-6)
 
 
-def test_the_optimiser_is_torchs():
-    """To the bit, and its state is read by either, also where torch has wrapped the methods of its class by now."""
+def test_the_optimizer_is_torchs():
+    """Updates are equal to the bit, and each can load the other's state, even after torch wrapped the class's methods."""
     train = resolve_train(config("train.weight_decay=0.1"))
     states = []
     for theirs in (True, False):
@@ -300,15 +302,15 @@ def test_the_optimiser_is_torchs():
     ],
 )
 def test_the_head_in_pieces_gives_the_gradient_of_the_whole(overrides, monkeypatch):
-    """Which here is made of all logits at once, by autograd alone."""
-    monkeypatch.setattr(loss, "rows_at_once", lambda *_: 7)  # the last piece has fewer
+    """The reference gradient uses all logits at once, and only autograd."""
+    monkeypatch.setattr(loss, "rows_at_once", lambda *_: 7)  # the last piece has fewer tokens
     settings = config(*overrides).train
     model = Decoder(config(*overrides).model).train()
     routers = Routers(model, ALONE)
     collected = routers.collector()
     tokens = torch.from_numpy(windows())
-    minimised, cross_entropy = objective(model(tokens[:, :-1], collected=collected), tokens[:, 1:], settings.z_loss)
-    sum(routers.minimised(collected), minimised).backward()
+    minimized, cross_entropy = objective(model(tokens[:, :-1], collected=collected), tokens[:, 1:], settings.z_loss)
+    sum(routers.minimized(collected), minimized).backward()
     expected = {name: p.grad for name, p in model.named_parameters()}
     result, found, _ = one_update(None, "train.grad_clip=null", *overrides)
     assert result.loss == pytest.approx(cross_entropy.item(), rel=1e-6)
@@ -347,7 +349,7 @@ def test_compiled_layers_are_evaluated_as_they_were_written():
         (2048, "cpu", 2048),  # 16 MiB
         (8192, "cpu", 512),
         (16_384, "cpu", 256),
-        (32_768, "cpu", 255),  # 256 would be 32 MiB, which glibc gives back to the system
+        (32_768, "cpu", 255),  # 256 would be 32 MiB, which glibc returns to the system
         (50_304, "cpu", 166),
         (65_537, "cpu", 256),  # 127 would be too few
         (262_144, "cpu", 256),

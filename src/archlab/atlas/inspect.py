@@ -1,4 +1,4 @@
-"""What a model's folder holds: family, choices, what is unusual about them, and whether it would load."""
+"""Inspection of a model's folder: its family, its design choices, what is unusual, and whether it would load."""
 
 from pathlib import Path
 
@@ -16,41 +16,41 @@ from archlab.hf.folder import CONFIG, read_json
 from archlab.pricing.params import parameters
 
 _SEES = {
-    "full": "everything before",
-    "state": "what a state has kept",
-    "state+full": "everything before, or what a state has kept",
+    "full": "all earlier tokens",
+    "state": "a recurrent state",
+    "state+full": "all earlier tokens, or a recurrent state",
     words.NOTHING: "the token itself",
 }
-"""Of layers without windows."""
+"""Visible tokens of layers without windows, in words."""
 
 
 class Inspection(Base):
-    """The findings; what could not be read stays empty, and `problems` says why."""
+    """Result of an inspection. Fields that could not be read are empty, and `problems` gives the reasons."""
 
     model_type: str | None
     architecture: str | None
-    """The transformers class; null for a family that archlab does not know."""
+    """Name of the transformers class; null if archlab does not know the family."""
     choices: dict[str, str]
-    """In the field's words."""
+    """Design choices by name, in standard terms."""
     unusual: list[str]
-    """All that a plain pre-norm Transformer of its kind does not have."""
+    """Features that a plain pre-norm Transformer of this kind does not have."""
     problems: list[str]
-    """Every reason why it would not load."""
+    """All reasons why the model would not load."""
     trained: str | None = None
-    """How far a run is, in words; null for a published folder."""
+    """Training progress of a run, in words; null for a published folder."""
 
     @property
     def loads(self) -> bool:
-        """Whether archlab loads it."""
+        """Whether archlab can load the model."""
         return not self.problems
 
 
 def inspect(folder: Path) -> Inspection:
-    """Read the config and the headers of the weights, not the weights."""
+    """Inspect a model's folder. Only the config and the headers of the weights are read."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
     known = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    found = Inspection(
+    inspection = Inspection(
         model_type=None if model_type is None else str(model_type),
         architecture=known.architecture if known else None,
         choices={},
@@ -60,9 +60,9 @@ def inspect(folder: Path) -> Inspection:
     try:
         _, model = read_model_config(folder)
     except UserError as error:
-        return found.model_copy(update={"problems": [str(error)]})
+        return inspection.model_copy(update={"problems": [str(error)]})
     config = build_config(read_raw_config(folder), (), str(folder))
-    return found.model_copy(
+    return inspection.model_copy(
         update={
             "choices": choices(model),
             "unusual": tricks(config),
@@ -72,13 +72,13 @@ def inspect(folder: Path) -> Inspection:
 
 
 def choices(model: ModelConfig) -> dict[str, str]:
-    """A model's choices in the field's words; of parts that it has."""
+    """Return a model's design choices in standard terms, without parts that it does not have."""
     layers = layer_configs(model)
     counted = parameters(model)
     active = f", {counted.active:,} of them active" if counted.idle else ""
-    found = {
+    texts = {
         "size": f"{counted.total:,} parameters{active}: {model.n_layers} layers of {model.d_model}",
-        "vocabulary": f"{model.vocab_size:,}, head {'tied' if model.head.tied else 'of its own'}",
+        "vocabulary": f"{model.vocab_size:,}, {'tied' if model.head.tied else 'untied'} head",
         "longest text": f"{model.max_seq_len:,} tokens",
         "norm": f"{words.norm(layers)}, {words.placement(layers)}",
         "block": words.block(layers),
@@ -89,4 +89,4 @@ def choices(model: ModelConfig) -> dict[str, str]:
         "MLP": words.mlp(layers),
         "biases": words.biases(layers),
     }
-    return {name: text for name, text in found.items() if text != words.NOTHING}
+    return {name: text for name, text in texts.items() if text != words.NOTHING}

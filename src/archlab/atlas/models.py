@@ -1,4 +1,4 @@
-"""The atlas of published architectures: what is known of each model, its config, and a row of numbers and words."""
+"""Atlas of published architectures: facts about each model, its config, and a table row of numbers and words."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 
 _SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
-"""In a preset's name: its size, and what stands behind it."""
+"""Size in a preset's name, and everything after it."""
 
 
 @dataclass(frozen=True)
@@ -25,52 +25,52 @@ class PublishedModel:
     """One model of the atlas."""
 
     preset: str
-    """Name of the preset, as `archlab show` takes it."""
+    """Name of the preset, as used in `archlab show`."""
     about: About
     config: Config
-    """The model; of one that cannot be built, its decoder block as far as the schema goes."""
+    """Config of the model. For a model that cannot be built, it describes the decoder block as far as possible."""
 
     @property
     def family(self) -> str:
-        """Name of the sizes that were released together: the preset's name up to the size."""
+        """Name shared by models that were released together in several sizes: the preset's name without the size."""
         return _SIZE.sub("", self.preset)
 
 
 def entries() -> list[PublishedModel]:
-    """All of them by year, then by family, version and size."""
-    found = [_entry(name, file) for name, file in {**presets(), **facts()}.items()]
-    return sorted(filter(None, found), key=lambda entry: (entry.about.year, _natural(entry.preset)))
+    """Return all published models, sorted by year, then by family, version and size."""
+    models = [_entry(name, file) for name, file in {**presets(), **facts()}.items()]
+    return sorted(filter(None, models), key=lambda entry: (entry.about.year, _natural(entry.preset)))
 
 
 def _entry(name: str, file: Traversable) -> PublishedModel | None:
-    """None for a preset of our own, which says nothing about a publication."""
+    """Return the published model; None for one of archlab's own presets, which have no publication."""
     about, raw = read_entry(file)
     return PublishedModel(name, about, build_config(raw, (), str(file))) if about else None
 
 
 def _natural(name: str) -> list[tuple[float, str]]:
-    """Numbers in a name compare as numbers: 8b before 70b."""
+    """Return a sort key in which numbers compare as numbers: 8b before 70b."""
     return [(float(number or 0), word) for number, word in re.findall(r"(\d+\.?\d*)|([^\d]+)", name)]
 
 
 class AtlasRow(Base):
-    """One model: numbers and words computed from its resolved layers, and what is known about it."""
+    """Table row of one model: numbers and words from its resolved layers, and facts about it."""
 
     preset: str
     family: str
-    """Name of the sizes that were released together."""
+    """Name shared by models that were released together in several sizes."""
     about: About
     buildable: bool
     parameters: int | None
-    """Counted from the config; null where that is not the whole model."""
+    """Number of parameters, counted from the config. null if the config is not the whole model."""
     active_parameters: int | None
-    """Of these, how many one token makes use of; null as `parameters`."""
+    """Number of parameters that one token uses. null if `parameters` is null."""
     norm: str
     placement: str
     block: str
     activation: str
     gated: bool | None
-    """Whether its MLPs are; null: no MLP."""
+    """Whether all MLPs are gated; null if there is no MLP."""
     position: str
     feed_forward: str
     mixers: str
@@ -79,56 +79,56 @@ class AtlasRow(Base):
     biases: str
     tied: bool
     n_heads: int | None
-    """Query heads of the first layer that has attention; null where none has."""
+    """Number of query heads in the first layer with attention; null if there is none."""
     n_kv_heads: int | None
-    """Its key and value heads; null for latent attention, too, where all are made from one vector."""
+    """Number of key/value heads in that layer. It is also null for latent attention, which has one shared vector."""
     head_dim: int | None
     """Width of a query."""
     d_model: int
     n_layers: int
     d_ff: int | None
-    """Width of one matrix; of a mixture, of all experts together that a token passes through. null: no MLP."""
+    """Width of one MLP matrix, or in a mixture the total width of all experts of a token. null if there is no MLP."""
     n_experts: int | None
-    """Experts that a layer chooses from; null without mixtures."""
+    """Number of experts that a layer chooses from; null without mixtures."""
     n_active_experts: int | None
-    """Of these, how many each token passes through."""
+    """Number of experts that each token passes through; null without mixtures."""
     vocab_size: int
     context: int | None
-    """Tokens of the longest text it is published for; null where that is a stand-in."""
+    """Longest published sequence length in tokens; null if the config has only a placeholder."""
     tricks: list[str]
 
     @computed_field
     @property
     def size(self) -> int | None:
-        """Parameters to show: as published where known, for all of the model; else as counted."""
+        """Number of parameters to show: the published number of the whole model if known, otherwise the counted one."""
         return self.about.published_parameters or self.parameters
 
     @computed_field
     @property
     def heads_over_d(self) -> float | None:
-        """Width of all queries of a layer together over that of the stream."""
+        """Total width of all query heads of a layer, divided by d_model."""
         return None if self.n_heads is None or self.head_dim is None else self.n_heads * self.head_dim / self.d_model
 
     @computed_field
     @property
     def d_ff_over_d(self) -> float | None:
-        """Width of the MLP over that of the stream."""
+        """Width of the MLP, divided by d_model."""
         return None if self.d_ff is None else self.d_ff / self.d_model
 
     @computed_field
     @property
     def d_over_layers(self) -> float:
-        """Aspect ratio."""
+        """Aspect ratio: d_model / n_layers."""
         return self.d_model / self.n_layers
 
 
 def rows() -> list[AtlasRow]:
-    """The whole atlas, by year."""
+    """Return the rows of the whole atlas, sorted by year."""
     return [row(entry) for entry in entries()]
 
 
 def row(entry: PublishedModel) -> AtlasRow:
-    """One entry's row."""
+    """Return the row of a published model."""
     model, about = entry.config.model, entry.about
     layers = layer_configs(model)
     counted = parameters(model) if about.buildable else None

@@ -1,4 +1,4 @@
-"""Which models of the atlas, and in which order: `family=llama`, `year>=2024`, `d_ff_over_d>4`; sorted by any field."""
+"""Selection and sorting of models in the atlas: conditions such as `family=llama`, `year>=2024`, `d_ff_over_d>4`."""
 
 import operator
 import re
@@ -19,7 +19,7 @@ FIELDS = (
     *_ABOUT,
     *(name for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields) if name not in ("about", "tricks")),
 )
-"""By which models are chosen and sorted: numbers, words, true and false."""
+"""Fields for conditions and for sorting. Their values are numbers, words, true or false."""
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -29,44 +29,48 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""Sign of a condition -> what it asks of two values."""
+"""Comparison for each sign of a condition."""
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
 class Filter(NamedTuple):
-    """What a model must be to be chosen."""
+    """A condition on a model."""
 
     field: str
     sign: str
     value: Value
 
     def holds(self, row: AtlasRow) -> bool:
-        """Of a field that is not known only `=null` does. Words are compared by their beginning: llama-3 is llama."""
-        found = value_of(row, self.field)
+        """Return whether a model meets the condition.
+
+        For an unknown value, only `=null` is true. Words are compared by their beginning: llama-3 matches llama.
+        """
+        value = value_of(row, self.field)
         if self.value is None:
-            return (found is None) == (self.sign == "=")
-        if found is None:
+            return (value is None) == (self.sign == "=")
+        if value is None:
             return False
-        if isinstance(found, str):
-            return begins(found, str(self.value)) == (self.sign == "=")
-        return COMPARE[self.sign](found, self.value)
+        if isinstance(value, str):
+            return begins(value, str(self.value)) == (self.sign == "=")
+        return COMPARE[self.sign](value, self.value)
 
 
 def value_of(row: AtlasRow, field: str) -> Value:
-    """Of one of FIELDS; None where it is not known, or the model has no such part."""
+    """Return the value of one of FIELDS; None if it is unknown or the model has no such part."""
     return getattr(row.about if field in _ABOUT else row, field)
 
 
 def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None) -> list[AtlasRow]:
-    """Those that meet all of the conditions, sorted by a field (`-size`: the largest first), unknown ones last.
+    """Return the models that meet all conditions, sorted by a field (`-size`: the largest first).
 
-    UserError for a condition that cannot be read, a field that there is not, and where no model is left.
+    Models with an unknown value come last. Raise UserError if a condition cannot be read, a field does not exist, or no
+    model meets the conditions.
     """
-    wanted = [_condition(text, rows) for text in conditions]
-    chosen = [row for row in rows if all(condition.holds(row) for condition in wanted)]
+    filters = [_condition(text, rows) for text in conditions]
+    chosen = [row for row in rows if all(condition.holds(row) for condition in filters)]
     if not chosen:
-        raise UserError(f"--filter: no model has all of {' '.join(conditions)}; one whose field is unknown has not")
+        raise UserError(f"--filter: no model meets {' '.join(conditions)}; unknown values do not match")
     if sort is None:
         return chosen
     field = _field(sort.removeprefix("-"), "--sort")
@@ -76,34 +80,35 @@ def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None
 
 
 def _order(value: Value) -> tuple[float, str]:
-    """Of a field's values, which are all numbers or all words."""
+    """Return the sort key of a value. The values of a field are either all numbers or all words."""
     return (0, value.lower()) if isinstance(value, str) else (value or 0, "")
 
 
 def fields_of(conditions: Sequence[str], sort: str | None) -> list[str]:
-    """The fields that were asked for, each once."""
-    asked = [sort.removeprefix("-")] if sort else []
-    return list(dict.fromkeys(asked + [found[1] for text in conditions if (found := _CONDITION.fullmatch(text))]))
+    """Return the fields used in the conditions and for sorting, without duplicates."""
+    fields = [sort.removeprefix("-")] if sort else []
+    return list(dict.fromkeys(fields + [match[1] for text in conditions if (match := _CONDITION.fullmatch(text))]))
 
 
 def _condition(text: str, rows: Sequence[AtlasRow]) -> Filter:
     parts = _CONDITION.fullmatch(text)
     if not parts or parts[3][:1] in ("=", "<", ">"):
-        raise UserError(f"--filter: {text!r}; allowed: a field, {' '.join(COMPARE)}, and a value, as in 'year>=2024'")
+        form = f"a field, one of {' '.join(COMPARE)}, and a value, as in 'year>=2024'"
+        raise UserError(f"--filter: cannot read {text!r}; allowed: {form}")
     field, sign, written = _field(parts[1], "--filter"), parts[2], parts[3]
     value = whole_number(parse_yaml(written, f"--filter {text!r}"))
     is_word = any(isinstance(value_of(row, field), str) for row in rows)
     if value is None or is_word:
         if sign not in ("=", "!="):
-            what = "null" if value is None else f"the words of {field}"
-            raise UserError(f"--filter: {text!r}: {sign} is not for {what}; allowed: = and !=")
+            what = "null" if value is None else f"{field}, whose values are words"
+            raise UserError(f"--filter: {text!r}: {sign} does not work with {what}; allowed: = and !=")
         return Filter(field, sign, None if value is None else written)
     if not isinstance(value, int | float):
-        raise UserError(f"--filter: {text!r}: {field} is a number, or true or false; found {written!r}")
+        raise UserError(f"--filter: {text!r}: {field} must be a number, true or false; found {written!r}")
     return Filter(field, sign, value)
 
 
 def _field(name: str, option: str) -> str:
     if name not in FIELDS:
-        raise UserError(f"{option}: {name!r} is no field of the atlas{choose(name, FIELDS)}")
+        raise UserError(f"{option}: unknown field {name!r}{choose(name, FIELDS)}")
     return name

@@ -1,4 +1,4 @@
-"""The atlas as a table: rows as short texts, for the terminal's table and the page's, and lines of the terminal."""
+"""The atlas as a table: short texts for the cells, used in the terminal and on the page, and the terminal's lines."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -15,35 +15,35 @@ FIELDS = frozenset({
     "preset", "name", "family", "size", "norm", "placement", "position", "activation", "heads", "n_heads", "n_kv_heads",
     "d_ff_over_d", "d_over_layers", "vocab_size",
 })  # fmt: skip
-"""Fields of a row that stand under these headings."""
+"""Fields of a row that are shown under HEADINGS."""
 MORE = ("head", "h/d", "active", "context", "lang", "drop", "decay")
-"""Headings of further columns, for wide tables."""
+"""Headings of additional columns in wide tables."""
 MORE_FIELDS = {"head_dim", "heads_over_d", "active_parameters", "context", "languages", "dropout", "weight_decay"}
 FIGURES = ("size", "ff/d", "d/L", "vocab", *MORE)
-"""Headings of numbers."""
+"""Headings of numeric columns, which are aligned to the right."""
 
 LEGEND = (
-    "h/kv: query and KV heads, MLA: all from one latent; d/L: d_model / layers;",
-    "ff/d: d_ff / d_model, of a mixture that of all experts that a token meets.",
+    "h/kv: query and KV heads; MLA: all heads share one latent; d/L: d_model / layers;",
+    "ff/d: d_ff / d_model; for a mixture, all experts of a token together.",
 )
 LEGEND_OF_MORE = (
-    "head: width of a head; h/d: all query heads together / d_model; active: parameters per token;",
+    "head: width of a head; h/d: width of all query heads / d_model; active: parameters per token;",
     "context: tokens; Ki = 1,024, Mi = 1,048,576; lang: languages of the text;",
     "drop, decay: dropout and weight decay in pre-training.",
 )
 LEGEND_OF_MARKS = (
-    "* from secondary sources; ~ from memory; ? this one unverified, or a stand-in.",
-    "facts only: cannot be built here; `archlab show MODEL` shows any other in full.",
+    "* from secondary sources; ~ from memory; ? value unverified, or a placeholder.",
+    "facts only: archlab cannot build it; `archlab show MODEL` shows the others in full.",
 )
 
 MARKS = {"verified": "", "secondary": " *", "from memory": " ~"}
-"""Mark after a model's name, by certainty."""
+"""Mark after a model's name for each certainty."""
 
 _SHORT = {"LayerNorm": "LN", "RMSNorm": "RMS"}
 
 
 def cells(row: AtlasRow) -> tuple[str, ...]:
-    """One text per heading."""
+    """Return one text for each of HEADINGS."""
     return (
         row.preset + MARKS[row.about.certainty],
         count(row.size),
@@ -58,7 +58,7 @@ def cells(row: AtlasRow) -> tuple[str, ...]:
 
 
 def more(row: AtlasRow) -> tuple[str, ...]:
-    """One text per heading of MORE; empty where it is not known."""
+    """Return one text for each heading in MORE. It is empty if the value is unknown."""
     about = row.about
     return (
         _known(row.head_dim),
@@ -72,7 +72,7 @@ def more(row: AtlasRow) -> tuple[str, ...]:
 
 
 def active(row: AtlasRow) -> str:
-    """Active parameters of a mixture; empty where they are all, or not known."""
+    """Return the active parameters of a mixture. The text is empty if all are active or the number is unknown."""
     number = row.active_parameters or row.about.published_active
     return count(number) if row.n_experts and number else ""
 
@@ -82,22 +82,22 @@ def _known(number: float | None) -> str:
 
 
 def norm(row: AtlasRow) -> str:
-    """`pre RMS`."""
+    """Return placement and kind of the norm, for example `pre RMS`."""
     return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
 
 
 def heads(row: AtlasRow) -> str:
-    """`32/8`, `128/MLA`."""
+    """Return query heads and KV heads, for example `32/8` or `128/MLA`."""
     return words.NOTHING if row.n_heads is None else f"{row.n_heads}/{row.n_kv_heads or row.heads}"
 
 
 def remarks(row: AtlasRow) -> list[str]:
-    """Remarks on a model: the part that is shown if it cannot be built, and why; then its tricks."""
+    """Return remarks on a model: the part that is shown if it cannot be built, then its unusual features."""
     return [*([f"facts only, {row.about.part}"] if row.about.part else []), *row.tricks]
 
 
 def count(number: int | None) -> str:
-    """Three digits: 8.03B, 128K; a question mark where it is not known."""
+    """Format with three digits (8.03B, 128K), or as a question mark if the number is unknown."""
     return "?" if number is None else units.count(number)
 
 
@@ -105,25 +105,25 @@ def _doubt(row: AtlasRow, text: str, *fields: str) -> str:
     return f"{text}?" if text and row.about.doubts(*fields) else text
 
 
-# --- lines of the terminal --------------------------------------------------------------------------------------------
+# --- lines in the terminal --------------------------------------------------------------------------------------------
 
 _INDENT = "    "
 _BESIDE = 40
-"""Columns to the right of the figures from which on the remarks stand there."""
+"""Minimum space, in columns, for remarks to the right of the figures."""
 
 Line = tuple[str, str]
-"""A text, and its style for rich."""
+"""A line of text, and its style for rich."""
 
 
 class _Form(NamedTuple):
-    """What stands in columns, what in words, and what explains it."""
+    """Layout of a table: its columns, remarks and legend."""
 
     headings: tuple[str, ...]
     cells: Callable[[AtlasRow], tuple[str, ...]]
     remarks: Callable[[AtlasRow], list[str]]
     legend: tuple[str, ...]
     fields: Set[str]
-    """Of a row, that stand in columns."""
+    """Fields of a row that have a column."""
 
 
 _NARROW = _Form(
@@ -143,26 +143,27 @@ _WIDE = _Form(
 
 
 def evolution(
-    rows: Sequence[AtlasRow], width: int = 100, asked: Sequence[str] = (), *, by_year: bool = True
+    rows: Sequence[AtlasRow], width: int = 100, extra_fields: Sequence[str] = (), *, by_year: bool = True
 ) -> Iterator[Line]:
-    """Per model its figures, and what is special about it: to their right if the terminal is wide, else below.
+    """Yield the lines of the table: the figures of each model, and remarks on it.
 
-    `asked`: fields whose values come first in what is special, where no column has them.
+    Remarks are to the right of the figures in a wide terminal, otherwise below them. They begin with the values of the
+    fields in `extra_fields` that have no column.
     """
     form, widths = _WIDE, _widths(_WIDE, rows)
     if sum(widths) + len(widths) + _BESIDE >= width:
         form, widths = _NARROW, _widths(_NARROW, rows)
-    asked = [field for field in asked if field not in form.fields and not (by_year and field == "year")]
+    extra_fields = [field for field in extra_fields if field not in form.fields and not (by_year and field == "year")]
     indent = " " * (sum(widths) + len(widths) + 1)
-    beside = width - len(indent) >= _BESIDE
+    is_wide = width - len(indent) >= _BESIDE
     yield _line(form.headings, widths), "bold"
     for year, group in groupby(rows, key=lambda row: row.about.year if by_year else None):
         if year is not None:
             yield str(year), "bold cyan"
         for row in group:
             figures = _line(form.cells(row), widths)
-            special = "; ".join([*(_value(row, field) for field in asked), *form.remarks(row)])
-            if beside:
+            special = "; ".join([*(_value(row, field) for field in extra_fields), *form.remarks(row)])
+            if is_wide:
                 lines = _wrapped(special, width, indent) or [indent]
                 yield (figures.ljust(len(indent)) + lines[0].removeprefix(indent)).rstrip(), ""
                 yield from ((line, "") for line in lines[1:])
@@ -179,18 +180,18 @@ def _widths(form: _Form, rows: Sequence[AtlasRow]) -> list[int]:
 
 
 def _value(row: AtlasRow, field: str) -> str:
-    """`weight_decay 0.1`."""
+    """Return name and value of a field, for example `weight_decay 0.1`."""
     value = value_of(row, field)
     return f"{field} {value:,.4g}" if isinstance(value, float) else f"{field} {'unknown' if value is None else value}"
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Lines of that width; on a terminal that is narrower than any table, of 40."""
+    """Wrap text into lines of `width` columns, or of 40 columns in a terminal that is narrower than any table."""
     return textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
 def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
-    """Words to the left, figures to the right."""
+    """Join the cells of a line. Words are aligned to the left, figures to the right."""
     headings = (*HEADINGS, *MORE)
     padded = (
         text.rjust(width) if heading in FIGURES else text.ljust(width)

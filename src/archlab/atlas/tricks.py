@@ -1,4 +1,4 @@
-"""What is unusual about a model, a few words each."""
+"""Unusual features of a model, each in a few words."""
 
 import math
 from collections import Counter
@@ -30,13 +30,16 @@ from archlab.config.schema import Config
 _PLAIN_THETA = 1e4
 
 Trick = tuple[str, str]
-"""What is unusual, and the field of `model` (or of the config) that says so."""
+"""An unusual feature in words, and the field of `model` (or of the config) that sets it."""
 
 
 def tricks(config: Config, about: About | None = None) -> list[str]:
-    """Everything that a plain pre-norm Transformer of its kind does not have; `?` after what is unverified."""
+    """Return all features that a plain pre-norm Transformer of its kind does not have.
+
+    Features that are not verified end with `?`.
+    """
     layers = layer_configs(config.model)
-    found = [
+    features = [
         *_mixers(layers),
         *_mixtures(layers),
         *_block(layers),
@@ -45,7 +48,7 @@ def tricks(config: Config, about: About | None = None) -> list[str]:
         *_positions(layers),
         *_ends(config),
     ]
-    return [f"{text}?" if about and about.doubts(field) else text for text, field in found]
+    return [f"{text}?" if about and about.doubts(field) else text for text, field in features]
 
 
 def _block(layers: Layers) -> Iterator[Trick]:
@@ -77,12 +80,12 @@ def _mixers(layers: Layers) -> Iterator[Trick]:
 
 
 def _mixtures(layers: Layers) -> Iterator[Trick]:
-    found = mixtures(layers)
-    for text, n in Counter(map(experts, found)).items():
+    mixtures_of_layers = mixtures(layers)
+    for text, n in Counter(map(experts, mixtures_of_layers)).items():
         yield share(text, n, layers), "mlp.experts"
-    if shared := [mixture.shared for mixture in found if mixture.shared]:
+    if shared := [mixture.shared for mixture in mixtures_of_layers if mixture.shared]:
         yield "gated shared expert" if all(x.gate for x in shared) else "shared expert", "mlp.shared"
-    routers = [mixture.router for mixture in found]
+    routers = [mixture.router for mixture in mixtures_of_layers]
     if any(router.score == "sigmoid" for router in routers):
         yield "sigmoid router", "mlp.router.score"
     if any(router.correction for router in routers):
@@ -92,10 +95,10 @@ def _mixtures(layers: Layers) -> Iterator[Trick]:
     for factor in sorted({router.factor for router in routers} - {1.0}):
         yield f"experts ×{factor:g}", "mlp.router.factor"
     if not all(router.normalise for router in routers):
-        yield "weights not normalised", "mlp.router.normalise"
-    for clamp in sorted({mlp.clamp for mlp in (*found, *_gated(layers)) if mlp.clamp}):
+        yield "weights not normalized", "mlp.router.normalise"
+    for clamp in sorted({mlp.clamp for mlp in (*mixtures_of_layers, *_gated(layers)) if mlp.clamp}):
         yield f"MLP clamped at {clamp:g}", "mlp.clamp"
-    for offset in sorted({mlp.up_offset for mlp in (*found, *_gated(layers)) if mlp.up_offset}):
+    for offset in sorted({mlp.up_offset for mlp in (*mixtures_of_layers, *_gated(layers)) if mlp.up_offset}):
         yield f"MLP up +{offset:g}", "mlp.up_offset"
 
 
@@ -116,34 +119,34 @@ def _norms(layers: Layers) -> Iterator[Trick]:
 
 
 def _attention(config: Config, layers: Layers) -> Iterator[Trick]:
-    found = attentions(layers)
-    many = [attention for attention in found if isinstance(attention, MultiHead)]
-    for size in dict.fromkeys(latent(x) for x in found if isinstance(x, Latent)):
+    all_attention = attentions(layers)
+    multi_head = [attention for attention in all_attention if isinstance(attention, MultiHead)]
+    for size in dict.fromkeys(latent(x) for x in all_attention if isinstance(x, Latent)):
         yield f"latent {size}", "attention.kv_rank"
     if pattern := ratio(layers):
         yield pattern, "attention.window"
-    if any(not isinstance(heads.qk_norm, NoNorm) for heads in many):
+    if any(not isinstance(heads.qk_norm, NoNorm) for heads in multi_head):
         yield "QK-norm", "attention.qk_norm"
-    if any(heads.sinks for heads in many):
+    if any(heads.sinks for heads in multi_head):
         yield "sinks", "attention.sinks"
-    for per in dict.fromkeys(heads.gate.per for heads in many if heads.gate):
+    for per in dict.fromkeys(heads.gate.per for heads in multi_head if heads.gate):
         yield f"output gate per {per}", "attention.gate"
-    if any(heads.temperature for heads in many):
+    if any(heads.temperature for heads in multi_head):
         yield "query temperature", "attention.temperature"
-    if any(part.sub_norm for part in (*many, *(mlp for mlp in mlps(layers) if isinstance(mlp, Dense)))):
+    if any(part.sub_norm for part in (*multi_head, *(mlp for mlp in mlps(layers) if isinstance(mlp, Dense)))):
         yield "sub-norm", "attention.sub_norm"
-    caps = [f"{cap:g}" for cap in (*dict.fromkeys(x.softcap for x in found), config.model.head.softcap) if cap]
+    caps = [f"{cap:g}" for cap in (*dict.fromkeys(x.softcap for x in all_attention), config.model.head.softcap) if cap]
     if caps:
         yield f"soft cap {'/'.join(caps)}", "attention.softcap"
-    for heads in many[:1]:
+    for heads in multi_head[:1]:
         if (all_heads := heads.n_heads * heads.head_dim) != config.model.d_model:
             yield f"heads {all_heads / config.model.d_model:.2g} d", "attention.head_dim"
-    if widths := [heads.v_dim for heads in many if heads.v_dim != heads.head_dim]:
+    if widths := [heads.v_dim for heads in multi_head if heads.v_dim != heads.head_dim]:
         yield f"values {widths[0]} wide", "attention.v_dim"
-    for attention in found[:1]:
+    for attention in all_attention[:1]:
         if not math.isclose(attention.scale**2 * attention.query_width, 1, rel_tol=1e-3):
             yield f"scores ×{_factor(attention.scale)}", "attention.scale"
-    if clips := [heads.clip_qkv for heads in many if heads.clip_qkv]:
+    if clips := [heads.clip_qkv for heads in multi_head if heads.clip_qkv]:
         yield f"q,k,v clipped at {clips[0]:g}", "attention.clip_qkv"
 
 
@@ -182,13 +185,13 @@ def _ends(config: Config) -> Iterator[Trick]:
 
 
 def _short(number: float) -> str:
-    """5e5 for 500000; 500042 as it is."""
+    """Format a number in its shortest exact form: 5e5 for 500000, but 500042 unchanged."""
     mantissa, _, exponent = f"{number:.6e}".partition("e")
     short = f"{float(mantissa):g}e{int(exponent)}"
     return min(short, f"{number:.0f}", key=len) if number >= 1 else short
 
 
 def _factor(number: float) -> str:
-    """1/16 for 0.0625, where it is the inverse of a whole number."""
+    """Format a factor: 1/16 for 0.0625 and other inverses of whole numbers, otherwise three digits."""
     inverse = 1 / number
     return f"1/{inverse:.0f}" if inverse > 1 and abs(inverse - round(inverse)) < 1e-6 else f"{number:.3g}"

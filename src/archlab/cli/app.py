@@ -43,7 +43,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("generate", "generate:run", "Continue a text with a trained model."),
     ),
     "Compare": (
-        ("demo", "study:demo", "Train the ladder from the 2017 block to today's."),
+        ("demo", "study:demo", "Train and compare seven models, from 2017 to today."),
         ("study", "study:app", "Train several architectures and compare them."),
         ("ledger", "ledger:run", "Show published claims and what our runs found."),
     ),

@@ -41,7 +41,9 @@ def run(
     slurm: Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)] = (),
     renew: Flag = False,
 ) -> None:
-    """Train every arm with every seed, compare the arms, and write the report. Finished runs are never repeated.
+    """Train the arms of a study (its variants of a model), compare them, and write the report.
+
+    Every arm is trained with every seed. Finished runs are never repeated.
 
     At the end it shows the claim of the ledger that the study tests. For a study of your own, it prints
     the `archlab explain` commands about its arms.
@@ -319,7 +321,7 @@ def present(summary: StudySummary, folder: Path) -> None:
 
 
 def demo(*, out: Path = Path("studies/ladder")) -> None:
-    """Train the ladder from the Transformer block of 2017 to today's, and show how much each step gains.
+    """Train and compare seven models, from the Transformer block of 2017 to today's. This is the study `ladder`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is known of a published model beside its config: the `about` of an atlas file."""
+"""Facts about a published model besides its config: the section `about` of an atlas file."""
 
 import re
 from typing import Annotated, Literal
@@ -11,47 +11,48 @@ Certainty = Literal["verified", "secondary", "from memory"]
 
 
 class About(Base):
-    """Where a published architecture comes from, and how sure it is."""
+    """Source of a published architecture, and how certain it is."""
 
     name: str
-    """As its makers write it."""
+    """Name as its makers write it."""
     year: Annotated[int, Field(ge=2017)]
-    """Of publication."""
+    """Year of publication."""
     source: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
-    """Papers, config files, repositories."""
+    """Papers, config files and repositories that it was read from."""
     certainty: Certainty
-    """verified: read in a config or the paper's own text; secondary: from transcriptions; from memory: unchecked."""
+    """Certainty of the config. `verified`: read in a published config or the text of the paper. `secondary`: read in
+    transcriptions. `from memory`: unchecked."""
     cannot_build: str | None = None
-    """Why archlab cannot build it; `model` is then its decoder block as far as the schema goes. null: it can."""
+    """Reason why archlab cannot build the model. `model` is then its decoder block, as far as the schema allows. null:
+    archlab can build it."""
     shown: str | None = None
-    """Part of such a model that `model` has, in a few words, as in `decoder half only`. null: archlab can build it."""
+    """Part of a model that `model` describes if archlab cannot build all of it, as in `decoder half only`. null:
+    archlab can build it."""
     published_parameters: Count | None = None
-    """As published: exact, or rounded as there. null: not published for this part of the model."""
+    """Number of parameters as published, exact or rounded. null: not published for this part of the model."""
     published_active: Count | None = None
-    """Of these, how many one token makes use of, as published. null: not published."""
+    """Number of those parameters that one token uses, as published. null: not published."""
     active_without: Literal["nothing", "embedding", "embedding and head"] = "nothing"
-    """What is left out of `published_active`."""
+    """Parts left out of `published_active`."""
     elsewhere: Count | None = None
-    """Of these, how many are in parts that the schema has no field for; notes say which. null: none."""
+    """Number of published parameters in parts that the schema has no field for; the notes name them. null: none."""
     dropout: Probability | None = None
-    """In pre-training. null: unknown."""
+    """Probability of dropout in pre-training. null: unknown."""
     weight_decay: NonNegative | None = None
-    """In pre-training. null: unknown."""
+    """Weight decay in pre-training. null: unknown."""
     languages: Count | None = None
-    """Natural languages of the training text, as many as its makers count: 1 is English alone, or nearly. null:
+    """Number of natural languages in the training text, as counted by its makers. 1: English only, or almost. null:
     unknown, or not counted."""
     unverified: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Fields, of the config or of `about`, that are less certain than `certainty`: from memory, or standing in for
-    what was never published."""
+    """Fields of the config or of `about` that are less certain than `certainty`: from memory, or standing in for
+    unpublished values."""
     notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """What the config cannot say, and which figure in circulation is wrong."""
+    """Facts that the config cannot express, and wrong figures in circulation."""
 
     @property
     def part(self) -> str:
-        """Shown part of a model that cannot be built, and why: `decoder half only: encoder-decoder, 24 + 24 layers`.
-
-        Empty if it can be built.
-        """
+        """Text with the shown part of a model that cannot be built, and the reason: `decoder half only:
+        encoder-decoder, 24 + 24 layers`. Empty if archlab can build it."""
         return f"{self.shown}: {self.cannot_build}" if self.cannot_build else ""
 
     @property
@@ -60,6 +61,7 @@ class About(Base):
         return self.cannot_build is None
 
     def doubts(self, *fields: str) -> bool:
-        """Whether one of these fields (`norm.kind`, `train.z_loss`) is unverified, for all layers or for some."""
+        """Return whether one of these fields (`norm.kind`, `train.z_loss`) is unverified, for all layers or for
+        some."""
         known = {re.sub(r"^model\.(layers\.[^.]+\.)?", "", field) for field in self.unverified}
         return any(f"{field}.".startswith(f"{doubted}.") for doubted in known for field in fields)

@@ -11,16 +11,16 @@ from archlab.config.schema import DataConfig
 from archlab.files import expand_user, real_path
 
 _DEFAULT = DataConfig().path
-"""No file: the running Python's own source."""
+"""Default text, which is not a file: the running Python's own source."""
 
 _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
 
 
 def find_text(values: Any, home: Path) -> None:
-    """Put the full path where `data.path`, or a source of `data.mixture`, names text: a file, folder or pattern in
-    `home`, or in the working folder.
+    """Replace the text in `data.path` and in the sources of `data.mixture` by its full path.
 
-    `values` may say it as `data.path` or as `data: {path: …}`. Where nothing is there, `home` is where it is missing.
+    A text is a file, folder or pattern in `home`, or otherwise in the working folder. `values` may contain `data.path`
+    or `data: {path: ...}`. A path that does not exist is placed in `home`.
     """
     for section, key in _places(values):
         path = str(expand_user(section[key]))
@@ -29,7 +29,7 @@ def find_text(values: Any, home: Path) -> None:
 
 
 def find_plugins(values: Any, home: Path) -> None:
-    """Put the full path where `plugins` names a file in `home`, or else in the working folder."""
+    """Replace each file in `plugins` by its full path in `home`, or otherwise in the working folder."""
     named = values.get("plugins") if isinstance(values, dict) else None
     if isinstance(named, list):
         values["plugins"] = [_found(plugin, home) for plugin in named]
@@ -49,7 +49,8 @@ def _found(plugin: Any, home: Path) -> Any:
 
 
 def _is_there(path: str, folder: Path) -> bool:
-    """Of a pattern, whether anything fits its part up to the first wildcard: no more than one folder is listed."""
+    """Return whether the path exists. A pattern exists if its part up to the first wildcard matches, so that only one
+    folder is listed."""
     parts = Path(path).parts
     first = next((n for n, part in enumerate(parts) if has_magic(part)), None)
     if first is None:

@@ -1,4 +1,4 @@
-"""From raw values to a valid config, or to every problem at once: types, names and rules."""
+"""Check of raw values: returns a valid config, or reports all problems of types, names and rules at once."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,26 +19,26 @@ from archlab.errors import UserError
 Schema = TypeVar("Schema", bound=BaseModel)
 
 _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}}
-"""Put in place of missing or wrong required fields."""
+"""Values used instead of missing or wrong required fields."""
 
 
 class _ModelAlone(Base):
-    """A model that no run is planned for: only its own rules are asked."""
+    """Model without a run. Only the rules of the model are checked."""
 
     model: ModelConfig
 
 
 def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Problem] = ()) -> Schema:
-    """`raw` as a config of that class.
+    """Return `raw` as a config of that class.
 
-    ConfigError listing every problem of types, names and rules at once, after those `known` already.
+    Raise a ConfigError that lists all problems of types, names and rules at once, after those in `known`.
     """
     raw = merge({}, raw, schema)
     try:
         config = schema.model_validate(raw)
     except ValidationError as error:
         problems = [*known, *explain(error, schema, raw)]
-        if schema is Config:  # the rules can still judge the rest
+        if schema is Config:  # the rules can still check the other fields
             bad = [problem.path for problem in problems]
             with suppress(ValidationError, UserError):
                 rest = merge(_STAND_IN, without(raw, bad), Config)
@@ -57,15 +57,16 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
 
 
 def check_model(model: ModelConfig) -> None:
-    """ConfigError for a model with a wrong value or a broken rule, as if its values stood in a file.
+    """Raise ConfigError if a model has a wrong value or breaks a rule, as if its values came from a file.
 
-    One from a file was checked there. This is for those made in Python, where no rule is asked and no copy validated.
+    A model from a file was checked when it was read. Use this for models made in Python, where no rules and no copies
+    are checked.
     """
     validate(_ModelAlone, {"model": model.model_dump(warnings=False)}, "ModelConfig")
 
 
 def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
-    """The rules that a config breaks, leaving out those that read a field in `bad`."""
+    """Return the rules that a config breaks, except those that read a field in `bad`."""
     problems = _model_problems(config.model, bad)
     for rule in CONFIG_RULES:
         if not is_under(rule.reads, bad) and (message := rule.broken(config)):
@@ -74,9 +75,9 @@ def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
 
 
 def _model_problems(model: ModelConfig, bad: Sequence[str] = ()) -> list[Problem]:
-    of_layers, of_all = (
+    layer_rules, model_rules = (
         [rule for rule in rules if not is_under([f"model.{field}" for field in rule.reads], bad)]
         for rules in (LAYER_RULES, MODEL_RULES)
     )
-    broken = [Problem(f"model.{rule.field}", m) for rule in of_all if (m := rule.broken(model))]
-    return [*layer_problems(model, of_layers), *broken]
+    broken = [Problem(f"model.{rule.field}", m) for rule in model_rules if (m := rule.broken(model))]
+    return [*layer_problems(model, layer_rules), *broken]

@@ -1,4 +1,4 @@
-"""Layers in a few words each, for people to read."""
+"""Short descriptions of layers for people."""
 
 from archlab.config.components.norm import Norm
 from archlab.config.components.position import ON_ATTENTION, Rope
@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
-    """One row per run of identical layers: heading -> words; `-` where other layers have something."""
+    """Return one row per run of identical layers: heading -> text. `-` marks headings that only other layers have."""
     runs = layer_runs(model)
     headings = {name: "-" for _, _, layer in runs for name in _branches(layer)}
     return [

@@ -1,4 +1,4 @@
-"""What a config means, however it was spelled: its resolved values, its hash, its difference from another."""
+"""Meaning of a config, however it is spelled: its resolved values, its hash, and its difference from another config."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ NO_EFFECT_ON_RESULT = (
     "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
     "parallel",
 )  # fmt: skip
-"""Fields and sections that do not decide how a run ends, so they may change when it goes on."""
+"""Fields and sections that do not change the result of a run, so that they may change when it continues."""
 
 
 def resolved(config: Config) -> Raw:
-    """Plain values with every derived field written out; loading them gives the same config again."""
+    """Return plain values with every derived field filled in. Loading them gives the same config again."""
     raw = config.model_dump(mode="json")
     whole = resolve(config.model).model_copy(update={"layers": resolve_layers(config.model)})
     raw["model"] = whole.model_dump(mode="json")
@@ -28,7 +28,7 @@ def resolved(config: Config) -> Raw:
 
 
 def flatten(raw: Raw, at: str = "") -> Raw:
-    """`{"a": {"b": 1}}` -> `{"a.b": 1}`."""
+    """Return `{"a.b": 1}` for `{"a": {"b": 1}}`."""
     flat: Raw = {}
     for key, value in raw.items():
         flat |= flatten(value, f"{at}{key}.") if isinstance(value, dict) and value else {f"{at}{key}": value}
@@ -36,9 +36,9 @@ def flatten(raw: Raw, at: str = "") -> Raw:
 
 
 def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
-    """Dotted field -> its two values, for every resolved field in which they differ, section by section.
+    """Return dotted field -> two values, for every resolved field in which they differ, section by section.
 
-    None stands for a field that does not exist on one side.
+    None stands for a field that one of the two configs does not have.
     """
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
@@ -48,6 +48,6 @@ def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def config_hash(value: Any) -> str:
-    """12 hex digits of the canonical JSON of plain values; a Config counts as what it resolves to."""
+    """Return 12 hex digits of the canonical JSON of plain values. A Config is resolved first."""
     plain = resolved(value) if isinstance(value, Config) else value
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]

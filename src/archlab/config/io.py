@@ -1,4 +1,4 @@
-"""The files that come with archlab, one config file, and the config that raw values and dotted overrides make."""
+"""Reading of config files: the files that come with archlab, one file, and raw values with dotted overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,38 +23,39 @@ from archlab.errors import UserError
 
 
 def presets() -> dict[str, Traversable]:
-    """Preset name -> its file, sorted by name."""
+    """Return preset name -> file, sorted by name."""
     return _yaml_files("presets")
 
 
 def facts() -> dict[str, Traversable]:
-    """Name of a published model that archlab cannot build -> its file in the atlas, sorted by name."""
+    """Return name -> file in the atlas for published models that archlab cannot build, sorted by name."""
     return _yaml_files("facts")
 
 
 def studies() -> dict[str, Traversable]:
-    """Name of a study that comes with archlab -> its file, sorted by name."""
+    """Return name -> file for the studies that come with archlab, sorted by name."""
     return _yaml_files("studies")
 
 
 def devices() -> dict[str, Traversable]:
-    """Name of a device that models run on -> its file, sorted by name."""
+    """Return name -> file for devices that models run on, sorted by name."""
     return _yaml_files("devices")
 
 
 def _yaml_files(folder: str) -> dict[str, Traversable]:
-    """Name -> YAML file of a folder in `archlab/library`, sorted by name."""
+    """Return name -> YAML file of a folder in `archlab/library`, sorted by name."""
     files = (resources.files("archlab") / "library" / folder).iterdir()
     return dict(sorted((f.name.removesuffix(".yaml"), f) for f in files if f.name.endswith(".yaml")))
 
 
 def find_preset(name: str) -> Traversable | None:
-    """The file in the atlas of that name, or of the only name that begins so: `phi-4` is `phi-4-14b`."""
+    """Return the file in the atlas with that name, or with the only name that begins with it: `phi-4` is
+    `phi-4-14b`."""
     return find_named(name, {**presets(), **facts()})
 
 
 def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | None:
-    """Of files by name, the one of that name, or of the only name that begins so, by whole words.
+    """Return the file with that name, or with the only name that begins with it, by whole words.
 
     Case, dots, dashes and underscores do not matter.
     """
@@ -64,7 +65,7 @@ def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | Non
 
 
 def begins(name: str, beginning: str) -> bool:
-    """Whether a name begins so, by whole words; case, dots, dashes and underscores do not matter."""
+    """Return whether a name begins with whole words. Case, dots, dashes and underscores do not matter."""
     return _plain(beginning) in accumulate(_words(name))
 
 
@@ -77,9 +78,9 @@ def _plain(name: str) -> str:
 
 
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
-    """What a config file says about itself, if anything, and its raw values."""
+    """Return the `about` section of a config file, if it has one, and its raw values."""
     raw = expand(read_yaml(file))
-    # A run's own config says where its text lay from the folder where it was trained.
+    # Paths in a run's own config are relative to the folder where it was trained.
     if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():
         find_text(raw, file.parent)
     if isinstance(file, Path):
@@ -93,7 +94,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
 
 
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
-    """The validated config of raw values and overrides; UserError with every problem at once."""
+    """Return the validated config of raw values and overrides. Raise UserError with all problems at once."""
     change, problems = parse_overrides(overrides)
     accept(*plugins_of(change))
     import_if_possible([*plugins_of(raw), *plugins_of(change)])
@@ -101,12 +102,15 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
 
 
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
-    """Dotted changes laid over raw values."""
+    """Return raw values with dotted changes merged over them."""
     return merge(merge({}, raw, schema), expand(change), schema)
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:
-    """`["a.b=1"]` -> `{"a.b": 1}`, and those that cannot be read; values are YAML; the last of two equal keys holds."""
+    """Return `{"a.b": 1}` for `["a.b=1"]`, and the overrides that cannot be read.
+
+    Values are YAML. If a key appears twice, the last value counts.
+    """
     parsed: Raw = {}
     problems: list[Problem] = []
     for text in overrides:

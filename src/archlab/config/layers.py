@@ -1,4 +1,4 @@
-"""From the authored model config to one resolved LayerConfig per layer, which is all that others read."""
+"""Resolution of the authored model config into one LayerConfig per layer, which all other code reads."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,35 +19,36 @@ from archlab.config.core.merge import derived_fields, expand, merge
 from archlab.config.model_schema import Block, Layers, ModelConfig
 
 COMPONENTS = ("attention", "mixer", "mlp")
-"""The sections of `model` that are components, in the order in which a layer has them."""
+"""Sections of `model` that are components, in their order in a layer."""
 
 PER_LAYER = ("norm", "block", *COMPONENTS, "position", "dropout")
-"""The sections of `model` that a layer kind may override."""
+"""Sections of `model` that a layer kind may override."""
 
 
 _ONLY_KIND = "layer"
-"""Of layers that are all alike."""
+"""Name of the layer kind if all layers are alike."""
 
 
 class Branch(NamedTuple):
-    """What reads the stream, and is added to it."""
+    """Component that reads the stream, and whose output is added to it."""
 
     name: str
-    """Of the component's section, which is also the module's name."""
+    """Section of the component, which is also the name of the module."""
     component: Component
     multiplier: float
-    """On what it gives, before the addition."""
+    """Factor on the output before the addition."""
     norms: tuple[str, ...]
-    """The slots around it that hold a norm; without `before` it may read what the stage's first branch reads."""
+    """Places around the branch that have a norm. Without `before`, it may share the input of the stage's first
+    branch."""
     shares_input: bool
-    """Whether it reads what the stage's first branch reads, behind that one's norm."""
+    """Whether it reads the normed input of the stage's first branch."""
 
 
 class LayerConfig(Base):
-    """One layer, whole: no `null` that means something else, no reference to its neighbours."""
+    """Complete config of one layer. No `null` is left to derive, and nothing refers to other layers."""
 
     kind: str
-    """The name in the layer pattern; `layer` where there is none."""
+    """Name in the layer pattern, or `layer` without a pattern."""
     d_model: int
     norm: BlockNorm
     block: Block
@@ -59,9 +60,9 @@ class LayerConfig(Base):
 
     @property
     def stages(self) -> tuple[tuple[Branch, ...], ...]:
-        """One after the other, each the branches that read the same stream; their sum is added to it.
+        """Stages in order. The branches of one stage read the same stream, and their sum is added to it.
 
-        Attention and mixer come first, behind one norm, then the MLP; in a parallel block all at once.
+        Attention and mixer come first, behind one norm, then the MLP. In a parallel block there is only one stage.
         """
         present = [name for name in COMPONENTS if not isinstance(getattr(self, name), Absent)]
         if self.block.parallel == "none":
@@ -75,7 +76,7 @@ class LayerConfig(Base):
         for name in names:
             is_first = name == names[0]
             shares = not is_first and not (name == "mlp" and self.block.parallel == "separate")
-            # One norm before all that share their input, one on the stream for all of a stage.
+            # One norm serves all branches that share their input, and one norm on the stream serves the whole stage.
             missing = {"before"} if shares else set[str]()
             missing |= set() if is_first else {"stream"}
             slots = tuple(slot for slot in filled if slot not in missing)
@@ -84,21 +85,21 @@ class LayerConfig(Base):
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """Of all stages."""
+        """Branches of all stages."""
         return tuple(branch for stage in self.stages for branch in stage)
 
     @property
     def site(self) -> Site:
-        """What components must know of the layer to say what they cost."""
+        """Facts about the layer that the costs of components depend on."""
         return Site(self.d_model, self.norm, self.position, self.dropout)
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """One per section, in order, absent ones too."""
+        """One component per section, in order, including absent ones."""
         return tuple(getattr(self, name) for name in COMPONENTS)
 
     def parameters(self) -> Counter[str]:
-        """Learned numbers by the parts that components name, with the norms around branches."""
+        """Return the number of parameters per row of the table of parameters, including the norms around branches."""
         counts = Counter[str]()
         for component in self.components:
             counts.update(component.parameters(self.site))
@@ -106,33 +107,35 @@ class LayerConfig(Base):
         return counts
 
     def in_matrices(self) -> int:
-        """Learned numbers that are in matrices."""
+        """Return the number of parameters in weight matrices."""
         return sum(component.in_matrices(self.site) for component in self.components)
 
     def held_by_one(self, tensor: int) -> int:
-        """Learned numbers that each of `tensor` devices holds which share the work of its components."""
+        """Return the number of parameters on each of `tensor` devices that divide the work of the components."""
         shares = (branch.component.share(tensor) for branch in self.branches)
         return self._norms_around() + sum(sum(share.parameters(self.site).values()) for share in shares)
 
     def active_parameters(self) -> int:
-        """Learned numbers that one token makes use of."""
+        """Return the number of parameters that one token uses."""
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
 
-    def work(self, this: Pass) -> Iterator[Operation]:
-        """What it computes and moves in that pass: components, the norms around them, sums with the stream. Of dropout
-        only what training keeps is in it: a factor for every number."""
+    def work(self, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the operations of this pass: components, the norms around them, additions to the stream.
+
+        Of dropout, only the factor per number that training keeps is counted.
+        """
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component in zip(COMPONENTS, self.components, strict=True):
-            work = iter(component.work(self.site, this))
-            if name in share:  # an input that the stage's first branch has kept
+            work = iter(component.work(self.site, model_pass))
+            if name in share:  # the first branch of the stage keeps the same input
                 yield next(work)._replace(saved=0.0)
             yield from work
         for branch, is_first in ((branch, branch is stage[0]) for stage in self.stages for branch in stage):
             for slot in branch.norms:  # all norms before the branches of a stage read the same stream
-                yield from this.norm(self.norm, self.d_model, shares_input=slot == "before" and not is_first)
+                yield from model_pass.norm(self.norm, self.d_model, shares_input=slot == "before" and not is_first)
             flops = 1 if branch.multiplier == 1 else 2
-            added = this.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
-            dropped = this.rows * self.d_model * this.bytes_each if self.dropout.branch else 0.0
+            added = model_pass.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
+            dropped = model_pass.rows * self.d_model * model_pass.bytes_each if self.dropout.branch else 0.0
             yield added._replace(saved=dropped)
 
     def _norms_around(self) -> int:
@@ -140,17 +143,17 @@ class LayerConfig(Base):
 
     @property
     def multi_head(self) -> MultiHead:
-        """Its attention, where only multi-head attention will do; UserError where it is another."""
+        """Attention of the layer, if it must be multi-head. Raise UserError if it is of another kind."""
         return expect(self.attention, MultiHead, "attention", f"layer kind {self.kind}", "multihead")
 
     @property
     def dense(self) -> Dense:
-        """Its MLP, where only a plain or a gated one will do; UserError where it is another."""
+        """MLP of the layer, if it must be plain or gated. Raise UserError if it is of another kind."""
         return expect(self.mlp, Dense, "mlp", f"layer kind {self.kind}", "plain, gated")
 
 
 def resolve(model: ModelConfig) -> ModelConfig:
-    """The same model with derived fields written out; resolving twice changes nothing."""
+    """Return the same model with derived fields filled in. Resolving twice changes nothing."""
     components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
     attention = components["attention"]
     if model.mup and isinstance(attention, AnyAttention) and getattr(model.attention, "scale", None) is None:
@@ -161,7 +164,7 @@ def resolve(model: ModelConfig) -> ModelConfig:
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:
-    """The layer kinds with what each derives for itself written out, where `resolve(model)` derives something else."""
+    """Return the layer kinds, with derived fields filled in if they differ from those of `resolve(model)`."""
     if model.layers is None:
         return None
     common = resolve(model)
@@ -170,30 +173,30 @@ def resolve_layers(model: ModelConfig) -> Layers | None:
 
 
 def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) -> Overrides:
-    own = resolve(with_overrides(model, change))
+    changed = resolve(with_overrides(model, change))
     for section in COMPONENTS:
-        here, there = getattr(own, section), getattr(common, section)
-        values = {name: getattr(here, name) for name in derived_fields(type(here))}
-        differing = {n: v for n, v in values.items() if v != getattr(there, n, None)}
+        own_section, common_section = getattr(changed, section), getattr(common, section)
+        values = {name: getattr(own_section, name) for name in derived_fields(type(own_section))}
+        differing = {n: v for n, v in values.items() if v != getattr(common_section, n, None)}
         if differing:
             change = {**change, section: {**differing, **change.get(section, {})}}
     return change
 
 
 def layer_configs(model: ModelConfig) -> tuple[LayerConfig, ...]:
-    """One LayerConfig per layer, in order."""
+    """Return one LayerConfig per layer, in order."""
     kinds = _kinds(model)
     return tuple(kinds[name] for name in _kind_names(model))
 
 
 def distinct_layers(model: ModelConfig) -> dict[LayerConfig, int]:
-    """Each with how many there are."""
+    """Return each distinct layer with the number of its occurrences."""
     kinds = _kinds(model)
     return {kinds[name]: n for name, n in Counter(_kind_names(model)).items()}
 
 
 def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
-    """Runs of identical layers: first index, last index, what they are."""
+    """Return runs of identical layers: first index, last index, config."""
     runs: list[tuple[int, int, LayerConfig]] = []
     for index, layer in enumerate(layer_configs(model)):
         if runs and runs[-1][2] == layer:
@@ -204,13 +207,13 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
 
 
 def sees_as(model: ModelConfig, visibility: str) -> bool:
-    """Whether some layer has a component of that `visibility`."""
+    """Return whether any layer has a component with this `visibility`."""
     components = (branch.component for layer in distinct_layers(model) for branch in layer.branches)
     return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in components)
 
 
 def final_norm(model: ModelConfig) -> BlockNorm:
-    """The norm before the head: the model's, unless the last layer has just normalised the stream (post)."""
+    """Return the norm before the head: the model's, or none if the last layer has just normalized the stream (post)."""
     last = model.norm
     if model.layers is not None:
         pattern = model.layers.pattern
@@ -219,15 +222,15 @@ def final_norm(model: ModelConfig) -> BlockNorm:
 
 
 def parts_of_layers(model: ModelConfig) -> tuple[object, ...]:
-    """Everything that is built from the sections in PER_LAYER: the layers, without the names of their kinds, and the
-    norms around them."""
+    """Return everything built from the sections in PER_LAYER: the layers, without the names of their kinds, and other
+    norms."""
     layers = tuple(layer.model_copy(update={"kind": _ONLY_KIND}) for layer in layer_configs(model))
     around = (final_norm(model), model.norm if model.embedding.norm else None)
     return (layers, *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
 
 
 def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:
-    """`model` with a layer kind's overrides; pydantic's ValidationError when they are wrong."""
+    """Return `model` with the overrides of a layer kind. Raise pydantic's ValidationError if they are wrong."""
     raw: dict[str, Any] = model.model_dump(exclude={"layers"})
     return ModelConfig.model_validate(merge(raw, expand(change), ModelConfig))
 
@@ -239,7 +242,6 @@ def _kinds(model: ModelConfig) -> dict[str, LayerConfig]:
 
 
 def _kind_names(model: ModelConfig) -> Iterator[str]:
-    """One per layer, in order."""
     return islice(cycle((_ONLY_KIND,) if model.layers is None else model.layers.pattern), model.n_layers)
 
 

@@ -1,6 +1,6 @@
-"""The architecture: every choice about the model is one field here.
+"""Architecture of the model: each choice is one field here.
 
-A field left at `null` is derived from others; `layers.py` says how, and everyone else reads the result.
+A field left at `null` is derived from others. `layers.py` says how, and all other code reads the result.
 """
 
 import math
@@ -30,77 +30,80 @@ from archlab.config.core.base import (
 
 
 class Block(Settings):
-    """How a layer's branches stand to each other."""
+    """Arrangement of the branches of a layer."""
 
     parallel: Literal["none", "shared", "separate"] = "none"
-    """none: attention and mixer, then MLP; shared: all behind one norm (GPT-J, PaLM); separate: the MLP behind its own
-    (NeoX)."""
+    """Branches that read the stream at the same point. `none`: attention and mixer first, then the MLP. `shared`: all
+    of them, behind one norm (GPT-J, PaLM). `separate`: all of them, the MLP behind its own norm (NeoX)."""
     attention_multiplier: Positive = 1.0
-    """Factor on the attention branch before it is added to the stream (Granite's residual multiplier)."""
+    """Factor on the output of attention before it is added to the stream (Granite's residual multiplier)."""
     mixer_multiplier: Positive = 1.0
-    """Factor on the recurrent mixer's branch before it is added to the stream."""
+    """Factor on the output of the recurrent mixer before it is added to the stream."""
     mlp_multiplier: Positive = 1.0
-    """Factor on the MLP branch before it is added to the stream."""
+    """Factor on the output of the MLP before it is added to the stream."""
 
 
 class Embedding(Settings):
-    """The token embedding."""
+    """Token embedding."""
 
     width: Width | None = None
-    """Of a narrower matrix, whose rows a projection widens to d_model, and to which another narrows the stream again
-    before the head (Lan 2019; OPT-350m). null: d_model, without projections."""
+    """Width of a narrower embedding matrix (Lan 2019; OPT-350m). A projection widens its rows to d_model, and another
+    narrows the stream again before the head. null: d_model, without projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
-    """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma (with model.mup of its
-    base_width)."""
+    """Factor on the embedding before positions are added. `sqrt_d_model`: the root of d_model, as in Vaswani 2017 and
+    Gemma; with model.mup, the root of its base_width."""
     round_scale: bool = False
-    """Round the scale to the number format of the weights first, as Gemma's code does: by 0.2% in bfloat16 at most."""
+    """Whether the scale is first rounded to the dtype of the weights, as in Gemma's code. In bfloat16 this changes it
+    by at most 0.2%."""
     norm: bool = False
-    """A norm of the model's kind on the embedding (BLOOM)."""
+    """Whether a norm of the model's kind follows the embedding (BLOOM)."""
 
     def resolve(self, base_width: int) -> Self:
-        """The same with the scale as a number; resolving twice changes nothing."""
+        """Return the same embedding with the scale as a number. Resolving twice changes nothing."""
         scale = math.sqrt(base_width) if self.scale == "sqrt_d_model" else self.scale
         return self.model_copy(update={"scale": scale})
 
 
 class Head(Settings):
-    """From the last hidden state to the logits."""
+    """Output head, from the last hidden state to the logits."""
 
     tied: bool = False
-    """Use the embedding matrix as the head's."""
+    """Whether the head uses the embedding matrix as its own."""
     bias: bool = False
-    """Add a learned bias to the logits."""
+    """Whether a learned bias is added to the logits."""
     scale: Derived[Positive] = DERIVED
-    """Factor on the logits (Cohere; Granite divides). null: 1; with model.mup its base_width / d_model."""
+    """Factor on the logits (Cohere; Granite divides by its value). null: 1, or base_width / d_model with model.mup."""
     softcap: Positive | None = None
-    """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
+    """Soft limit c on the logits z: they become c tanh(z / c), after the scale (Gemma 2). null: no limit."""
 
 
 class Init(Settings):
-    """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0. With model.mup those of its
-    base_width."""
+    """Standard deviations of initial values, by role. Norms start at weight 1 and bias 0, and biases at 0. With
+    model.mup, the deviations are those at its base_width."""
 
     embedding: Positive | None = None
-    """Token and position embeddings. null: 1 / sqrt(d_model); with model.mup 1 / sqrt(its base_width)."""
+    """Standard deviation of token and position embeddings. null: 1 / sqrt(d_model), or 1 / sqrt(base_width) with
+    model.mup."""
     input: Positive | None = None
-    """Projections that read the stream (q, k, v, up, gate). null: 1 / sqrt(fan-in)."""
+    """Standard deviation of projections that read the stream (q, k, v, up, gate). null: 1 / sqrt(fan-in)."""
     output: Positive | None = None
-    """Projections that write to the stream (attention out, MLP down). null: 1 / sqrt(fan-in)."""
+    """Standard deviation of projections that write to the stream (attention output, MLP down). null: 1 /
+    sqrt(fan-in)."""
     head: Positive | None = None
-    """The untied head. null: as embedding."""
+    """Standard deviation of the untied head. null: the same as the embedding."""
     depth_scaled: bool = False
-    """Divide the output projections' deviation by the root of the number of branches: 2 n_layers where each layer
-    has attention and an MLP (GPT-2)."""
+    """Whether the deviation of output projections is divided by the root of the number of branches. There are 2
+    n_layers branches if each layer has attention and an MLP (GPT-2)."""
 
 
 class Layers(Settings):
-    """Layer kinds by name, each a set of overrides, and the cycle in which they come."""
+    """Layer kinds by name, each a set of overrides of `model`, and the pattern in which they repeat."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Overrides] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     pattern: Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_LAYERS, strict=False)]
-    """Names of layer kinds, repeated until n_layers are filled."""
+    """Names of layer kinds in order, repeated until there are n_layers."""
 
     @model_validator(mode="before")
     @classmethod
@@ -111,7 +114,7 @@ class Layers(Settings):
 
     @property
     def kinds(self) -> dict[str, Overrides]:
-        """Layer kind -> what it changes, relative to `model`."""
+        """Overrides of `model` for each layer kind."""
         return dict(self.__pydantic_extra__)
 
 
@@ -119,56 +122,56 @@ class ModelConfig(Settings):
     """One decoder-only language model."""
 
     vocab_size: Width
-    """Rows of the embedding and the head."""
+    """Number of rows of the embedding and the head."""
     d_model: Width
     """Width of the residual stream."""
     n_layers: Depth
-    """Layers, each attention, mixer and MLP, or some of them."""
+    """Number of layers. Each has attention, a mixer and an MLP, or some of them."""
     max_seq_len: Length = 1024
-    """Longest sequence it is built and trained for, in tokens; learned positions end here."""
+    """Longest sequence in tokens that the model is built and trained for. Learned positions end here."""
     norm: BlockNorm = RMSNorm()
-    """Which norm, and where it stands."""
+    """Kind and placement of the norms."""
     block: Block = Block()
-    """Serial or parallel branches."""
+    """Arrangement of the branches: one after the other, or in parallel."""
     attention: Attention
-    """Heads, widths, window, biases."""
+    """Attention: heads, widths, window, biases."""
     mixer: Mixer = NoMixer()
-    """A recurrent mixer beside attention, or in its place."""
+    """Recurrent mixer next to attention, or instead of it."""
     position: Position = Rope()
-    """How the model knows where a token stands."""
+    """Encoding of the position of tokens."""
     mlp: MLP = GatedMLP()
-    """Plain or gated, activation, width."""
+    """MLP: plain, gated or a mixture of experts; activation and width."""
     embedding: Embedding = Embedding()
-    """Scale of the token embedding."""
+    """Token embedding: its width and scale."""
     head: Head = Head()
-    """Tied or not, bias."""
+    """Output head: tied or not, bias, scale."""
     dropout: DropoutPlaces = Dropout()
-    """Dropout by place; a number sets all."""
+    """Probability of dropout at each place; one number sets all places."""
     init: Init = Init()
-    """Initial standard deviations by role."""
+    """Standard deviations of initial values, by role."""
     layers: Layers | None = None
-    """Layers that differ from each other: named kinds and their cycle. null: all the same."""
+    """Layer kinds and their pattern, for layers that differ from each other. null: all layers are alike."""
     mup: MuP | None = None
-    """What changes with the width, so that what was tuned at a smaller one holds. null: nothing but deviations by
-    fan-in (the standard parametrisation)."""
+    """Parametrization in which learning rates tuned at a small width hold at a larger one (muP). null: the standard
+    parametrization, in which only initial deviations depend on the width, through the fan-in."""
 
     @property
     def base_width(self) -> int:
-        """By which tables start, and are scaled: muP's, or d_model."""
+        """Width that initial deviations and scales of embedding tables refer to: that of muP, otherwise d_model."""
         return self.mup.base_width if self.mup else self.d_model
 
     @property
     def readout(self) -> Head:
-        """The head with its factor written out."""
+        """Head with its scale filled in."""
         scale = self.head.scale or self.base_width / self.d_model
         return self.head.model_copy(update={"scale": scale})
 
     @property
     def multi_head(self) -> MultiHead:
-        """The layers' attention, where only multi-head attention will do; UserError where it is another."""
+        """Attention of the layers, if it must be multi-head. Raise UserError if it is of another kind."""
         return expect(self.attention, MultiHead, "attention", "model", "multihead")
 
     @property
     def dense(self) -> Dense:
-        """The layers' MLP, where only a plain or a gated one will do; UserError where it is another."""
+        """MLP of the layers, if it must be plain or gated. Raise UserError if it is of another kind."""
         return expect(self.mlp, Dense, "mlp", "model", "plain, gated")

@@ -1,4 +1,4 @@
-"""What a person should know of a config that is valid, but perhaps not what was meant."""
+"""Notes on valid configs that may not be what the user meant."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from archlab.config.schema import Config
 
 
 def notes(raw: Raw, overrides: Sequence[str], config: Config) -> list[str]:
-    """Of raw values, the overrides that were laid over them, and the valid config that the two are together."""
+    """Return the notes for raw values and their overrides; `config` is the valid config of both together."""
     return [*_kept_width(raw, overrides, config.model.mlp.kind), *_one_active(config)]
 
 
@@ -20,9 +20,9 @@ def _one_active(config: Config) -> list[str]:
     if not any(mlp.active == 1 and mlp.router.normalise for mlp in mixtures):
         return []
     always = (
-        "model.mlp.active=1 with model.mlp.router.normalise=true weighs the one chosen expert 1, whatever its score"
+        "model.mlp.active=1 with model.mlp.router.normalise=true gives the chosen expert weight 1, whatever its score"
     )
-    return [f"{always}: the loss of the text teaches the router nothing; model.mlp.router.normalise=false lets it"]
+    return [f"{always}, so the text does not train the router; set model.mlp.router.normalise=false to train it"]
 
 
 def _kept_width(raw: Raw, overrides: Sequence[str], kind: str) -> list[str]:
@@ -31,5 +31,5 @@ def _kept_width(raw: Raw, overrides: Sequence[str], kind: str) -> list[str]:
     old, width = before.get("kind", GatedMLP().kind), before.get("d_ff")
     if width is None or "d_ff" in change or kind in (old, "none"):
         return []
-    made_for = f"model.mlp.d_ff stays {width}, which was made for a {old} MLP"
-    return [f"{made_for}; model.mlp.d_ff=null derives it anew for a {kind} one"]
+    made_for = f"model.mlp.d_ff stays {width}, which was set for a {old} MLP"
+    return [f"{made_for}; set model.mlp.d_ff=null to derive it for a {kind} MLP"]

@@ -1,4 +1,4 @@
-"""From pydantic's errors and our rules to the one message a person reads."""
+"""Translation of pydantic's errors and of broken rules into one message for people."""
 
 import difflib
 import json
@@ -25,13 +25,13 @@ ALIASES = {
     "ln": "layernorm",
     "rms": "rmsnorm",
 }
-"""Other names in use for our values, for the hint only."""
+"""Other common names of our values, used for hints only."""
 
 MOST_LISTED = 100
-"""Problems in one message; a file with more is not one with a few mistakes in it."""
+"""Largest number of problems listed in one message. More than that are not just a few mistakes."""
 
 _LONGEST_NAME = 200
-"""Characters that are compared with names. Comparing takes time and memory for each."""
+"""Number of characters that are compared with names. Comparing each one takes time and memory."""
 
 SECTION = "keys and values"
 
@@ -57,26 +57,26 @@ _ALLOWED = {
     "string_unicode": "text without half a surrogate pair",
     "tuple_type": "a list",
 }
-"""Pydantic's error type -> what would have been right, in our words; {…} from the error's context."""
+"""Allowed values in our words, by pydantic's type of error. `{...}` comes from the context of the error."""
 
 _IN_YAML = {"": "", "None": "null", "True": "true", "False": "false"}
-"""Values as Python writes them -> as YAML does."""
+"""Values as Python writes them -> as YAML writes them."""
 
 _PLAIN = ("int_type", "list_type")
-"""Errors that say that a section should be something else."""
+"""Types of errors that allow a plain value or a list, not a section."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, and what to read."""
+    """One mistake: its place, and a message."""
 
     path: str
-    """Dotted; the key that would have to change in the file."""
+    """Dotted path of the key that has to change in the file."""
     message: str
 
 
 class ConfigError(UserError):
-    """Every problem of a file at once."""
+    """All problems of a file at once."""
 
     def __init__(self, problems: Sequence[Problem], source: str) -> None:
         width = min(max(len(p.path) for p in problems), 36)
@@ -88,51 +88,56 @@ class ConfigError(UserError):
 
 
 def raise_problems(problems: Sequence[Problem], source: str) -> None:
-    """Raise one ConfigError that lists all of them; do nothing when there are none."""
+    """Raise one ConfigError that lists all problems. Do nothing if there are none."""
     if problems:
         raise ConfigError(problems, source)
 
 
-def nearest(found: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
-    """`; did you mean X?`, or nothing when no allowed name is near: alike in that share of its letters."""
+def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
+    """Return `; did you mean X?` with the nearest allowed name, or nothing if none is near enough.
+
+    `closeness` is the fraction of letters that must agree.
+    """
     names = list(allowed)
     known = {name.lower(): name for name in names}
     known |= {alias: f"{name} ({alias})" for alias, name in ALIASES.items() if name in names}
-    close = difflib.get_close_matches(found[:_LONGEST_NAME].lower(), list(known), n=1, cutoff=closeness)
+    close = difflib.get_close_matches(text[:_LONGEST_NAME].lower(), list(known), n=1, cutoff=closeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 
-def choose(found: str, allowed: Sequence[str]) -> str:
-    """`; did you mean X? allowed: X, Y`, the hint only where a name is near."""
-    return f"{nearest(found, allowed) or ';'} allowed: {', '.join(allowed)}"
+def choose(text: str, allowed: Sequence[str]) -> str:
+    """Return `; did you mean X? allowed: X, Y`. The hint is left out if no name is near."""
+    return f"{nearest(text, allowed) or ';'} allowed: {', '.join(allowed)}"
 
 
 def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
-    """Whether one of the dotted paths is one of `roots`, below one, or above one."""
+    """Return whether one of the dotted paths equals one of `roots`, is below one, or is above one."""
     return any(f"{p}.".startswith(f"{r}.") or f"{r}.".startswith(f"{p}.") for p in paths for r in roots)
 
 
 def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[Problem]:
-    """Pydantic's errors in our words, one per place; a union's errors are several of one value."""
-    found: dict[str, list[ErrorDetails]] = {}
-    # One more than are listed is enough to know that there are more.
+    """Return pydantic's errors in our words, one per place. A union reports several errors for one value."""
+    by_path: dict[str, list[ErrorDetails]] = {}
+    # Twice as many as are listed are enough to know that there are more.
     for detail in error.errors(include_url=False)[: 2 * MOST_LISTED]:
-        found.setdefault(_path(detail, raw), []).append(detail)
-    for path in [path for path in found if any(other.startswith(f"{path}.") for other in found)]:
-        # Of a list with a wrong item pydantic also says that it is too short, for it counts the right ones; and of a
-        # section with a wrong value that it is none of the plain values that might stand there.
-        found[path] = [
+        by_path.setdefault(_path(detail, raw), []).append(detail)
+    for path in [path for path in by_path if any(other.startswith(f"{path}.") for other in by_path)]:
+        # Pydantic counts only the valid items, so it also reports a list with a wrong item as too short. It also
+        # reports that a section with a wrong value is not one of the plain values allowed in the same place.
+        by_path[path] = [
             detail
-            for detail in found[path]
+            for detail in by_path[path]
             if detail["type"] != "too_short" and not (isinstance(detail["input"], dict) and detail["type"] in _PLAIN)
         ]
-    found = {path: details for path, details in found.items() if details}
-    return [Problem(path, _message(path, details, schema, raw)) for path, details in found.items()]
+    by_path = {path: details for path, details in by_path.items() if details}
+    return [Problem(path, _message(path, details, schema, raw)) for path, details in by_path.items()]
 
 
 def _path(detail: ErrorDetails, raw: Raw) -> str:
-    """Pydantic's location without the names of union variants, which are not keys of the file. A field that the file
-    leaves out is named too, where its default is wrong."""
+    """Return pydantic's location without the names of union variants, which are not keys of the file.
+
+    A field that the file leaves out is included if its default is wrong.
+    """
     keys: list[str] = []
     value: Any = raw
     for part in detail["loc"]:
@@ -167,12 +172,12 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
     synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
     field = re.sub(r"^(model\.)layers\.\w+\.", r"\1", path)
-    hint = near if near and field not in synonym else _hint(synonym)  # a name of this field goes before another field's
+    hint = near if near and field not in synonym else _hint(synonym)  # prefer names of this field to other fields
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"
 
 
 def _as_in(key: str, section: type[BaseModel] | None) -> str:
-    """What may stand for a section, by example: what it needs, or else a default of it."""
+    """Return an example of the section: its required fields, or otherwise one of its defaults."""
     if section is None:
         return ""
     needed = [f"{name}: ..." for name, field in section.model_fields.items() if name == "kind" or field.is_required()]
@@ -183,20 +188,20 @@ def _as_in(key: str, section: type[BaseModel] | None) -> str:
 
 
 def _bare(default: object) -> str:
-    """A default as YAML has it; nothing for one that is no single value."""
+    """Return a default as YAML writes it, or nothing if it is not a single value."""
     return json.dumps(default).strip('"') if isinstance(default, bool | int | float | str) else ""
 
 
 def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
-    """What to write in place of a field that a config does not have there; nothing if that is not known."""
+    """Return the text to write instead of an unknown field, or nothing if that is not known."""
     if schema not in (Config, ModelConfig):
         return ""
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]
     section = ".".join(above if schema is Config else ("model", *above))
     instead = next(filter(None, map(meant, words)), "") or elsewhere(key, section)
-    if above and re.search(rf"\b{re.escape(f'{section}.{key}')}\b", instead):  # it is there, but for another kind
+    if above and re.search(rf"\b{re.escape(f'{section}.{key}')}\b", instead):  # it exists, but for another kind
         return "not a field of this kind"
-    if value is False:  # then what is meant is not to be written, but its opposite
+    if value is False:  # the user wants the opposite of what the hint says
         return re.sub(r"=(\w+)", lambda written: "=false" if written[1] == "true" else "", instead)
     return instead
 
@@ -206,11 +211,11 @@ def _hint(text: str) -> str:
 
 
 def _names(detail: ErrorDetails) -> list[str]:
-    """The names to choose from, where the error is about such a choice."""
+    """Return the allowed names if the error is about a choice of names."""
     context = detail.get("ctx", {})
     expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(detail["type"], "")
-    found = re.findall(r"'([^']*)'|\b(None|True|False)\b", str(context.get(expected, "")))
-    return [text or _IN_YAML[word] for text, word in found]
+    words = re.findall(r"'([^']*)'|\b(None|True|False)\b", str(context.get(expected, "")))
+    return [text or _IN_YAML[word] for text, word in words]
 
 
 def _kind(value: Any) -> Any:

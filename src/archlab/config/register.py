@@ -1,4 +1,4 @@
-"""The functions by which files register kinds that were written before classes registered themselves."""
+"""Older functions with which files register kinds, from before classes registered themselves."""
 
 import sys
 from collections.abc import Callable
@@ -15,12 +15,12 @@ _ROLES: tuple[RoleName, ...] = ("input", "narrow", "output", "head", "convolutio
 
 
 def _any_role(component: Component) -> tuple[RoleName, ...]:
-    """Roles of a component whose file says none."""
+    """Return the roles of a component whose file does not set any."""
     return _ROLES
 
 
 class Options(Base):
-    """The fields of a user's kind."""
+    """Base class of the fields of a user's kind."""
 
 
 def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:
@@ -40,25 +40,25 @@ def register_optimizer(name: str, options: type[Options], factory: Callable[...,
     )
 
 
-def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **said: Any) -> type[Any]:
-    """Return the class of options as a class of a kind.
+def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **class_vars: Any) -> type[Any]:
+    """Return the class of options as a class with a kind.
 
-    The class belongs to the module that called `register_...`. `said` are class variables. Raise UserError if the
-    options are not a subclass of `base`.
+    The class belongs to the module that called `register_...`. `class_vars` are its class variables. Raise UserError if
+    the options are not a subclass of `base`.
     """
     if not (isinstance(options, type) and issubclass(options, base)):
         raise UserError(
             f"{root.section} {name}: its options are {options!r}; allowed: a subclass of archlab.{base.__name__}"
         )
     caller = sys._getframe(2).f_globals["__name__"]
-    named = f"{root.section}_{name}"  # by which pickle finds the class
+    named = f"{root.section}_{name}"  # pickle finds the class by this name
     body = {
         "__module__": caller,
         "__qualname__": named,
         "__annotations__": {"kind": Literal[name]},
         "kind": name,
-        **said,
+        **class_vars,
     }
-    made = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
-    setattr(sys.modules[caller], named, made)
-    return made
+    new_kind = new_class(named, (options, root), exec_body=lambda namespace: namespace.update(body))
+    setattr(sys.modules[caller], named, new_kind)
+    return new_kind

@@ -1,4 +1,4 @@
-"""The whole config of a run: the model, its training, its data."""
+"""Config of a run: the model, its training and its data."""
 
 import pickle
 from typing import Annotated, Any, Literal
@@ -28,131 +28,139 @@ from archlab.config.tasks import NoTask, TaskOrText
 
 
 class Keep(Settings):
-    """Which checkpoints stay while a run goes on."""
+    """Checkpoints that are kept during a run."""
 
     last: Annotated[int, Field(ge=1)] = 2
-    """So many of the newest: where one is damaged, the one before it is used."""
+    """Number of newest checkpoints kept. If the newest file is damaged, the one before it is used."""
     every: Count | None = None
-    """Checkpoints whose step is a multiple of it stay for good. null: none. A finished run keeps its last weights. With
-    `train.schedule=constant` or `wsd` it also keeps the checkpoint from which a longer run can start."""
+    """Interval in steps: checkpoints at multiples of it are kept for good. null: none. A finished run keeps its last
+    weights. With `train.schedule=constant` or `wsd`, it also keeps the checkpoint from which a longer run can start."""
 
 
 class Spikes(Settings):
-    """What is done about a step whose loss or gradient is far above those before it."""
+    """Handling of steps whose loss or gradient is far above those before."""
 
     deviations: Positive = 6.0
-    """From which on it is a spike: standard deviations above the mean of the window."""
+    """Threshold of a spike, in standard deviations above the mean of the window."""
     window: Annotated[int, Field(ge=2)] = 100
-    """Steps before it that say what is usual; until there are as many nothing is a spike."""
+    """Number of steps before the current one that define the usual loss and gradient. The first steps of a run, up to
+    this number, are never spikes."""
     action: Literal["note", "skip", "rewind"] = "note"
-    """note: it is in the log. skip: no update is made of that batch. rewind: the training goes back to its newest
-    checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022); where there is none, or it did
-    so five times, it skips."""
+    """Reaction to a spike. `note`: only log it. `skip`: make no update from that batch. `rewind`: return to the newest
+    checkpoint, and continue with the text after the spike (PaLM, Chowdhery 2022). Without a checkpoint, or after five
+    rewinds, it skips."""
 
 
 LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]
-"""What metrics can be copied to. Each is an extra of the same name."""
+"""Services that metrics can be copied to. Each needs the extra of the same name."""
 
 
 def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise ValueError(f"names {twice[0]} twice; allowed: each once")
+    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"names {repeated[0]} twice; allowed: each once")
     return names
 
 
 class TrainConfig(Settings):
-    """How the model is trained. A step is one optimiser update."""
+    """Training of the model. A step is one optimizer update."""
 
     tokens: Derived[Tokens] = DERIVED
-    """Training tokens; steps are tokens // batch_tokens. null: a million, or one batch where that is more."""
+    """Number of training tokens; a run has tokens // batch_tokens steps. null: a million, or one batch if that is
+    more."""
     batch_tokens: Derived[Length] = DERIVED
-    """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
+    """Number of tokens per step. null: as many whole sequences as are needed for at least 8192 tokens."""
     micro_batch_tokens: Derived[Length] = DERIVED
-    """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once. The balance of
-    experts is asked of each pass by itself, so with mlp.balance.loss it is another objective."""
+    """Number of tokens per forward and backward pass; gradients accumulate up to batch_tokens. null: the whole batch at
+    once. Each pass balances its experts separately, so this changes the objective if mlp.balance.loss is set."""
     seq_len: Derived[Length] = DERIVED
-    """Tokens per training window. null: model.max_seq_len."""
+    """Number of tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
-    """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
+    """Whether documents in one window are hidden from each other, with positions that restart in each. It holds in
+    evaluation, too."""
     lr: Positive = 1e-3
     """Peak learning rate."""
     warmup: Annotated[int, Field(ge=0)] | Share = 0.02
-    """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
+    """Length of the linear warm-up: a whole number of steps, or a fraction below 1 of all steps."""
     schedule: ScheduleName = "cosine"
-    """Shape after the warm-up; wsd holds the peak, then decays linearly."""
+    """Shape of the learning rate after the warm-up: cosine, linear, constant, or wsd, which holds the peak and then
+    decays linearly."""
     final_lr: Derived[Annotated[float, Field(ge=0, le=1)]] = DERIVED
-    """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
+    """Learning rate at the end, as a fraction of the peak. null: 0.1, or 1 for the schedule constant."""
     decay: Derived[Share] = DERIVED
-    """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
+    """Fraction of the steps after the warm-up in which the schedule wsd decays. null: 0.2. Other schedules: 0."""
     optimizer: Optimizer = AdamW()
-    """What makes an update of the gradient: AdamW, Muon, or a plug-in."""
+    """Optimizer that turns gradients into updates: AdamW, Muon, or a plug-in."""
     lr_multipliers: LrMultipliers = LrMultipliers()
-    """Factors on the learning rate by what a parameter is for."""
+    """Factors on the learning rate by the role of a parameter."""
     weight_decay: NonNegative = 0.1
-    """Decoupled weight decay of matrices and of convolutions; norms and biases never decay (Loshchilov 2019)."""
+    """Decoupled weight decay of matrices and convolutions (Loshchilov 2019). Norms and biases never decay."""
     decay_embeddings: bool = False
-    """Decay tables, too: the token and position embeddings, distances beside the scores, and the head."""
+    """Whether tables decay, too: token and position embeddings, tables of distances for the scores, and the head."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.95)
-    """AdamW's averaging factors, also beside Muon."""
+    """AdamW's averaging factors (beta1, beta2). Muon uses AdamW with them for everything that is not a matrix."""
     eps: Positive = 1e-8
-    """AdamW's epsilon, also beside Muon."""
+    """AdamW's epsilon. Muon uses AdamW with it for everything that is not a matrix."""
     grad_clip: Positive | None = 1.0
-    """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
+    """Largest global gradient norm; larger gradients are scaled down to it. null: no clipping."""
     spikes: Spikes = Spikes()
-    """What is done about a loss or a gradient that jumps."""
+    """Handling of jumps of the loss or the gradient."""
     objective: Objective = NextToken()
-    """What is minimized; the reported loss is the plain cross-entropy of the next token."""
+    """Objective that training minimizes. The reported loss is always the cross-entropy of the next token."""
     z_loss: NonNegative = 0.0
-    """Factor on log^2 Z, Z the softmax denominator of the logits (PaLM 1e-4); not in the reported loss."""
+    """Coefficient of log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported loss excludes
+    it."""
     seed: Seed = 0
-    """Decides initial values, data order and dropout."""
+    """Random seed of initial values, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the matrix products; weights stay float32. auto: bfloat16 where the processor multiplies it faster."""
+    """Dtype of matrix products; weights stay in float32. `auto`: bfloat16 if the processor multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: cuda where there is one."""
+    """Device that trains. `auto`: cuda if there is one, otherwise cpu."""
     compile: Literal["auto"] | bool = "auto"
-    """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there."""
+    """Whether torch.compile compiles the layers. `auto`: if the run is long enough to gain from it and a C++ compiler
+    is available."""
     eval_every: Derived[Count] = DERIVED
-    """Steps between evaluations on the held-out text. null: a tenth of the run."""
+    """Number of steps between evaluations on the held-out text. null: a tenth of the run."""
     eval_tokens: Length = 65536
-    """Held-out tokens per evaluation, always the same ones."""
+    """Number of held-out tokens per evaluation, the same ones each time."""
     eval_seq_len: Derived[Length] = DERIVED
-    """Tokens per window of evaluation. null: as in training."""
+    """Number of tokens per evaluation window. null: as in training."""
     checkpoint_every: Derived[Count] = DERIVED
-    """Steps between checkpoints. null: at every evaluation."""
+    """Number of steps between checkpoints. null: at every evaluation."""
     keep: Keep = Keep()
-    """Which checkpoints stay."""
+    """Checkpoints that are kept."""
     recompute: bool = False
-    """Keep only each layer's input for the backward pass, and compute the rest again there (Chen 2016): less memory, a
-    third more time."""
+    """Whether only the input of each layer is kept for the backward pass, and the rest is computed again (Chen 2016).
+    It needs less memory and a third more time."""
     probe_every: Count | None = None
-    """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
+    """Number of steps between probes of gradients, activations and attention, which are written to metrics.jsonl. null:
+    never."""
     log: Annotated[tuple[LogTo, ...], Field(strict=False), AfterValidator(_each_once)] = ()
-    """Where its metrics go beside metrics.jsonl, each an extra of its name, as in `pip install 'archlab[wandb]'`."""
+    """Services that get a copy of the metrics in metrics.jsonl. Each needs the extra of its name, as in `pip install
+    'archlab[wandb]'`."""
 
     @property
     def steps(self) -> int:
-        """Optimiser updates in the whole run."""
+        """Number of optimizer updates in the whole run."""
         return self.tokens // self.batch_tokens
 
     @property
     def trained(self) -> int:
-        """Tokens that are trained on: whole batches only."""
+        """Number of tokens trained on, in whole batches."""
         return self.steps * self.batch_tokens
 
     @property
     def rows(self) -> int:
-        """Training windows per step."""
+        """Number of training windows per step."""
         return self.batch_tokens // self.seq_len
 
 
 class MixtureSource(Settings):
-    """A part of a mixture."""
+    """One source of a mixture of texts."""
 
     path: str
-    """A folder made by `archlab data`, with the same --tokenizer as the others."""
+    """Folder made by `archlab data`. All sources need the same --tokenizer."""
     weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Its share of the training windows, relative to the other sources' weights."""
+    """Weight of this source: its share of the training windows is its weight divided by the sum of all weights."""
 
 
 def _no_mixture(value: Any) -> Any:
@@ -161,50 +169,53 @@ def _no_mixture(value: Any) -> Any:
 
 _Sources = dict[str, MixtureSource]
 _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
-"""By name; null takes away what a base says."""
+"""Sources by name. null removes the mixture of a base."""
 
 
 class DataConfig(Settings):
-    """What it is trained on."""
+    """Data that the model is trained on."""
 
     path: str = "python-stdlib"
-    """python-stdlib (the running Python's source), a folder made by `archlab data`, or text to prepare."""
+    """Text to train on: python-stdlib (the source code of the running Python's standard library), a folder made by
+    `archlab data`, or text to prepare."""
     mixture: _Mixture = Field(default_factory=dict)
-    """Texts in place of one, by name; each is read in its share of the training windows. null: none."""
+    """Sources used together instead of `path`, by name. Each fills its share of the training windows. null: none."""
     held_out: Probability = 0.05
-    """Share of the text in one fold, of whole files in the order of their names' hashes (text prepared here only)."""
+    """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. It applies only to
+    text that is prepared here."""
     fold: Natural = 0
-    """Which fold is kept for evaluation; the others are trained on."""
+    """Index of the fold kept for evaluation. The other folds are trained on."""
     task: TaskOrText = NoTask()
-    """Windows of a synthetic task instead of text, in all tokens of the vocabulary; path and held_out are not used."""
+    """Synthetic task whose windows replace text. It uses the whole vocabulary; path and held_out are not used."""
 
     @property
     def named(self) -> str:
-        """What a message calls the text."""
+        """Name of the data in messages."""
         return "data.mixture" if self.mixture else self.path
 
 
 class Config(Settings):
-    """Everything that decides a run."""
+    """Everything that determines a run."""
 
     plugins: PlugIns = ()
-    """Modules of your own, or files that end in .py, that add kinds of yours."""
+    """Your own modules, or files that end in .py, which register your own kinds."""
     model: ModelConfig
-    """The architecture."""
+    """Architecture of the model."""
     train: TrainConfig = TrainConfig()
-    """Optimiser, schedule, budget."""
+    """Optimizer, schedule and budget of the training."""
     data: DataConfig = DataConfig()
-    """Text and tokens."""
+    """Text or task, and its tokens."""
     parallel: ParallelConfig = ParallelConfig()
-    """Processes, where torchrun starts several."""
+    """Division of the training among the processes that torchrun starts."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let the process that unpickles the config import its plug-ins first: the values are of their classes."""
+        """Return a recipe that imports the plug-ins before it unpickles the values, because the values are of their
+        classes."""
         return _unpickled, (type(self), self.plugins, pickle.dumps(self.__getstate__()))
 
 
 def _unpickled(schema: type[Config], plugins: tuple[str, ...], state: bytes) -> Config:
-    """The process that sent the config has checked its plug-ins."""
+    """Return the config. The process that sent it has checked its plug-ins."""
     accept(*plugins)
     import_plugins(plugins)
     config = schema.__new__(schema)

@@ -1,4 +1,4 @@
-"""The user's kinds that decide a run."""
+"""User-defined kinds that determine a run."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -15,22 +15,22 @@ from archlab.errors import UserError
 
 
 def users_kinds_in(config: Config) -> list[tuple[str, type[Registered]]]:
-    """Field and class of every kind in a config that a user's file brings."""
-    of_model = [(f"model.{path}", kind) for path, kind in users_kinds_in_model(config.model)]
-    return of_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
+    """Return the field and the class of every user-defined kind in a config."""
+    in_model = [(f"model.{path}", kind) for path, kind in users_kinds_in_model(config.model)]
+    return in_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
 
 
 def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]:
-    """Field and class of every kind in a model, or in one of its layer kinds, that a user's file brings."""
+    """Return the field and the class of every user-defined kind in a model or one of its layer kinds."""
     models = [model]
     for change in model.layers.kinds.values() if model.layers else ():
-        with suppress(ValidationError, UserError):  # a wrong one is reported elsewhere
+        with suppress(ValidationError, UserError):  # a wrong layer kind is reported elsewhere
             models.append(with_overrides(model, change))
-    return list(dict.fromkeys(found for each in models for found in _own(each)))
+    return list(dict.fromkeys(field_kind for one_model in models for field_kind in _own(one_model)))
 
 
 def refuse_users_kinds(model: ModelConfig, where: str) -> None:
-    """Raise a ConfigError that names the kinds of a model that archlab does not bring, for a form that lacks them."""
+    """Raise a ConfigError that names the user-defined kinds of a model, for a format that does not support them."""
     problems = [
         Problem(f"model.{path}", f"{kind_of(kind)} is not archlab's own; allowed in {where}: archlab's kinds")
         for path, kind in users_kinds_in_model(model)
@@ -39,27 +39,29 @@ def refuse_users_kinds(model: ModelConfig, where: str) -> None:
 
 
 def sources(config: Config) -> dict[str, str]:
-    """`section kind` -> digest of the file that brings it, for each of a user's kinds that decide the run."""
+    """Return `section kind` -> digest of the file that registers it, for each user-defined kind that determines the
+    run."""
     return _digests(users_kinds_in(config))
 
 
 def sources_inside(section: BaseModel) -> dict[str, str]:
-    """Return the same of a user's kinds in the fields of any section, without the kind of the section itself."""
+    """Return the same for the user-defined kinds in the fields of any section, without the kind of the section
+    itself."""
     return _digests(_own(section))
 
 
-def _digests(found: Iterable[tuple[str, type[Registered]]]) -> dict[str, str]:
-    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in found}
+def _digests(field_kinds: Iterable[tuple[str, type[Registered]]]) -> dict[str, str]:
+    return {f"{kind.section} {kind_of(kind)}": source_digest(kind) for _, kind in field_kinds}
 
 
 def deciding(config: Config) -> tuple[str, ...]:
-    """Those of `plugins` that bring what decides the run."""
+    """Return the entries of `plugins` that the run depends on."""
     needed = {bringing(config.plugins, kind) for _, kind in users_kinds_in(config)}
     return tuple(plugin for plugin in config.plugins if plugin in needed)
 
 
 def _own(section: BaseModel, at: str = "") -> Iterator[tuple[str, type[Registered]]]:
-    """Field and class of a user's kinds, in the section and in those inside it."""
+    """Yield the field and the class of each user-defined kind in the section and in the sections inside it."""
     for name, field in type(section).model_fields.items():
         value, path = getattr(section, name), f"{at}{name}"
         named = next((kinds(m.root).get(value) for m in field.metadata if isinstance(m, KindName)), None)

@@ -1,4 +1,4 @@
-"""From the authored train config to one with nothing left to derive, which is all that training reads."""
+"""Resolution of the authored train config into one without derived fields, which training reads."""
 
 from math import ceil
 
@@ -10,15 +10,15 @@ from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
 
 ABOUT_A_BATCH = 8192
-"""Tokens that a batch holds at least where the config does not say."""
+"""Smallest default of batch_tokens."""
 
 
 SHORT_RUN = 1_000_000
-"""Tokens of a run of which the config does not say how long it is."""
+"""Default number of tokens of a run."""
 
 
 def check_next_token(model: ModelConfig) -> None:
-    """ConfigError where tokens see what comes after them: neither a loss nor a score would mean much."""
+    """Raise ConfigError if tokens see later tokens, because neither the loss nor a score would then mean much."""
     for visibility in ("prefix", "two_sided"):
         if sees_as(model, visibility):
             found = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
@@ -26,7 +26,7 @@ def check_next_token(model: ModelConfig) -> None:
 
 
 def resolve_train(config: Config) -> TrainConfig:
-    """The train section with derived fields written out; resolving twice changes nothing."""
+    """Return the train section with derived fields filled in. Resolving twice changes nothing."""
     train = config.train
     seq_len = train.seq_len or config.model.max_seq_len
     batch_tokens = train.batch_tokens or seq_len * ceil(ABOUT_A_BATCH / seq_len)

@@ -1,6 +1,6 @@
-"""The field's words, and the names that other libraries give to our fields: what to write for each here.
+"""Common words of the field and names in other libraries, with the archlab fields to write instead.
 
-For hints only: a config that is valid never asks here.
+They are used only for hints. A valid config never needs them.
 """
 
 import re
@@ -122,11 +122,11 @@ WRITE = {
     "layertypes slidingwindowpattern": "model.layers (named kinds and their pattern)",
     # training and data
     "learningrate maxlr": "train.lr",
-    "minlr minlrratio": "train.final_lr (as a part of train.lr)",
+    "minlr minlrratio": "train.final_lr (as a fraction of train.lr)",
     "batchsize globalbatchsize trainbatchsize": "train.batch_tokens (in tokens: sequences times train.seq_len)",
     "microbatchsize gradientaccumulationsteps gradaccum": "train.micro_batch_tokens (in tokens)",
     "maxsteps steps iters maxiters numsteps trainsteps": "train.tokens (steps times train.batch_tokens)",
-    "epochs numtrainepochs": "train.tokens (an epoch's tokens times their number)",
+    "epochs numtrainepochs": "train.tokens (tokens of one epoch times the number of epochs)",
     "warmupsteps warmupratio warmupiters": "train.warmup",
     "scheduler lrscheduler lrschedule lrschedulertype": "train.schedule",
     "warmupstabledecay trapezoidal trapezoid": "train.schedule=wsd",
@@ -145,36 +145,37 @@ WRITE = {
     "gpu": "train.device=cuda",
     "dataset datapath datasetpath corpus": "data.path",
 }  # fmt: skip
-"""Words that mean the same (without case, dashes, underscores) -> fields and values to write; a remark in brackets."""
+"""Words with one meaning (without case, dashes, underscores) -> fields and values to write, with a remark in
+brackets."""
 
 LACKING = {
     "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "rezero layerscale": (
-        "no branch with a factor that is learnt; model.block.attention_multiplier and mlp_multiplier are fixed"
+        "no learned factor on a branch; model.block.attention_multiplier and mlp_multiplier are fixed"
     ),
     "capacityfactor tokendropping": "no capacity: no token is dropped",
     "expertchoice": "no experts that choose their tokens; tokens choose their experts",
     "nsa nativesparseattention dsa deepseeksparseattention moba": (
-        "no attention that chooses its keys by what they hold; model.attention.window, stride and blocks go by place"
+        "no attention that chooses its keys by their content; model.attention.window, stride and blocks go by position"
     ),
     "valueresidual resformer": "no value residual: every layer attends over its own values",
     "kda kimideltaattention kimilinear": (
         "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one per head"
     ),
     "fp8 float8": "no training in 8 bits; train.dtype is bfloat16 or float32",
-    "xpos fire kerple cope": "no such positions",
-    "mtp multitokenprediction": "no prediction of several tokens",
-    "lion sgd adafactor shampoo soap": "no optimiser but AdamW and Muon, or one of your own: docs/plugins.md",
-    "labelsmoothing": "no label smoothing; train.z_loss is all that can be added to the cross-entropy",
+    "xpos fire kerple cope": "no such position encoding; model.position.kind has others",
+    "mtp multitokenprediction": "no prediction of several tokens at once",
+    "lion sgd adafactor shampoo soap": "no optimizer except AdamW and Muon; docs/plugins.md shows how to add your own",
+    "labelsmoothing": "no label smoothing; only train.z_loss can be added to the cross-entropy",
     "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over the training",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
-    "flash flashattention attnimplementation": "no choice of kernel: the fastest that fits is taken",
-    "encoder encoderdecoder crossattention": "no encoder beside the decoder",
+    "flash flashattention attnimplementation": "no choice of kernel: it takes the fastest one that fits",
+    "encoder encoderdecoder crossattention": "no encoder, only a decoder",
 }  # fmt: skip
-"""Words that mean the same -> what archlab lacks."""
+"""Words with one meaning -> the feature that archlab lacks."""
 
 _WRITE, _LACKING = (
     {word: answer for words, answer in table.items() for word in words.split()} for table in (WRITE, LACKING)
@@ -182,7 +183,7 @@ _WRITE, _LACKING = (
 
 
 def meant(word: str) -> str:
-    """What to write for a word of the field, or that archlab lacks it; nothing for a word that is not known."""
+    """Return the text to write for a common word, or that archlab lacks the feature. Empty for an unknown word."""
     plain = _plain(word)
     if written := _WRITE.get(plain):
         return f"write {written}"
@@ -192,23 +193,26 @@ def meant(word: str) -> str:
 
 
 def elsewhere(key: str, section: str) -> str:
-    """In which other section than that dotted one a field of this name is: below the same root first, the nearest to
-    the root; nothing where there is none, or where `section` has it too (for another kind)."""
-    found = _fields().get(_plain(key), [])
-    if key == "kind" or not found or any(path.rpartition(".")[0] == section for path in found):
+    """Return a hint with the fields of this name in other sections, or nothing.
+
+    Fields below the same root are preferred, then those nearest to the root. The hint is empty if `section` has the
+    field too, for another kind.
+    """
+    paths = _fields().get(_plain(key), [])
+    if key == "kind" or not paths or any(path.rpartition(".")[0] == section for path in paths):
         return ""
-    found = [path for path in found if section and path.startswith(f"{section.split('.')[0]}.")] or found
-    fewest = min(path.count(".") for path in found)
-    return f"write {' or '.join(dict.fromkeys(path for path in found if path.count('.') == fewest))}"
+    paths = [path for path in paths if section and path.startswith(f"{section.split('.')[0]}.")] or paths
+    fewest = min(path.count(".") for path in paths)
+    return f"write {' or '.join(dict.fromkeys(path for path in paths if path.count('.') == fewest))}"
 
 
 @cache_of_kinds
 def _fields() -> dict[str, list[str]]:
-    """Plain name -> the dotted fields of a config that are called so."""
-    found: dict[str, list[str]] = {}
+    """Return plain name -> the dotted fields of a config with that name."""
+    by_name: dict[str, list[str]] = {}
     for path, _, _ in fields_below(Config):
-        found.setdefault(_plain(path.rpartition(".")[2]), []).append(path)
-    return found
+        by_name.setdefault(_plain(path.rpartition(".")[2]), []).append(path)
+    return by_name
 
 
 def _plain(word: str) -> str:

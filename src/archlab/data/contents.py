@@ -1,6 +1,7 @@
-"""Texts of one file: a file of text, or the records of JSONL, Parquet or Arrow.
+"""Reading of documents from one file: a text file, or the records of a JSONL, Parquet or Arrow file.
 
-Text and JSONL may be compressed, by gzip or zstd. A small file may unpack to much, so nothing is read without a limit.
+Text and JSONL files may be compressed with gzip or zstd. A small file may unpack to a large one, so every read has a
+limit.
 """
 
 import gzip
@@ -23,19 +24,19 @@ from archlab.files import MEBIBYTE
 from archlab.pricing.units import binary
 
 LARGEST_UNPACKED = 1024 * MEBIBYTE
-"""Bytes that a compressed file of text may hold. It is one document, and is held in memory as a whole."""
+"""Maximum unpacked bytes of a compressed text file. The file is one document and is read into memory as a whole."""
 
 LONGEST_LINE = 128 * MEBIBYTE
-"""Bytes of a line of JSONL. Its values take up to 24 times as much memory."""
+"""Maximum bytes of a JSONL line. Its values take up to 24 times as much memory."""
 
 LISTED_OF_FILE, LISTED = 5, 50
-"""Most records of one file, and most in all, that are named with the reason when they are left out."""
+"""Maximum number of skipped records that are listed with the reason: per file, and in total."""
 
 _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
 _TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
 _MOST_ROWS = 1024
-"""Rows of a Parquet file that are decoded together. Long ones are fewer: together about a mebibyte."""
+"""Maximum rows of a Parquet file that are decoded together. Long rows are decoded in batches of about one mebibyte."""
 _JSON = (
     (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
     (dict, "an object"),
@@ -44,7 +45,7 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class Document(NamedTuple):
-    """One text, and the name that decides to which split it belongs."""
+    """A text, and the name that decides which split it belongs to."""
 
     name: str
     text: str
@@ -57,11 +58,11 @@ class Invalid(NamedTuple):
     """`a.jsonl, line 3`."""
     why: str
     lacks_field: bool = False
-    """Whether it is the first record or a whole table, and has no such field: the others will not have it either."""
+    """Whether the first record, or a whole table, lacks the field. The other records will then lack it too."""
 
 
 class NotText(NamedTuple):
-    """A file that holds no UTF-8 text."""
+    """A file that is not UTF-8 text."""
 
     where: str
     why: str
@@ -73,20 +74,20 @@ Content: TypeAlias = Document | Invalid | NotText
 
 @dataclass
 class Omissions:
-    """Records, files and links that are left out of a text."""
+    """Records, files and links that are left out of a corpus."""
 
     invalid: int = 0
-    """Records and files that cannot be read."""
+    """Number of records and files that cannot be read."""
     not_text: int = 0
-    """Files of folders that hold no UTF-8 text."""
+    """Number of files in folders that are not UTF-8 text."""
     links: int = 0
-    """Links that lead out of their folder."""
+    """Number of links that lead out of their folder."""
     first: list[str] = field(default_factory=list)
-    """The first ones of each file, with the reason; none of the binary files, which are expected in folders."""
+    """First omissions of each file, with the reason. Binary files are not listed, because folders often have some."""
     _of_file: Counter[Path] = field(default_factory=Counter, repr=False, compare=False)
 
     def add(self, file: Path, where: str, why: str) -> None:
-        """Name one, if it is among the first of its file."""
+        """List an omission, if it is among the first of its file."""
         self._of_file[file] += 1
         if self._of_file[file] <= LISTED_OF_FILE and len(self.first) < LISTED:
             self.first.append(visible(f"{where}: {why}"))
@@ -97,26 +98,26 @@ class Omissions:
 
 
 class _InvalidRecordError(Exception):
-    """The reason why a record gives no text."""
+    """The reason why a record has no usable text."""
 
 
 class _MissingFieldError(_InvalidRecordError):
-    """A record or a table has no such field."""
+    """A record or a table lacks a field."""
 
 
 class SourceFile(NamedTuple):
-    """A file that holds one text or several."""
+    """A file with one or several documents."""
 
     path: Path
     name: str
     homes: tuple[Path, ...] = ()
-    """The folder in which it was found, and those to which a link in it may lead. Empty if the user named the file."""
+    """Folder of the file, and folders that a link in it may lead to. Empty if the user named the file itself."""
     is_python: bool = False
-    """Whether a coding line may name its encoding."""
+    """Whether a coding line may declare the encoding of the file."""
 
     @property
     def kind(self) -> str:
-        """The suffix that says what it holds. Compressed JSON is JSONL: that is how large texts are published."""
+        """File type, as a suffix. Compressed JSON counts as JSONL, because large corpora are published that way."""
         if self.path.suffix not in _COMPRESSED:
             return self.path.suffix
         inner = Path(self.path.stem).suffix
@@ -124,24 +125,27 @@ class SourceFile(NamedTuple):
 
     @property
     def holds_records(self) -> bool:
-        """Whether it holds several texts, each in fields of a record."""
+        """Whether the file has records, each with a text in its fields."""
         return self.kind in (_LINES, *_TABLES)
 
 
 @dataclass(frozen=True)
 class TextTemplate:
-    """Rule that makes a text of a record: the values of fields, with text around them.
+    """Rule that turns a record into a text: the values of fields, with fixed text around them.
 
-    A name with dots leads into nested records, unless a field has just that name.
+    A name with dots refers to a nested record, unless a field has exactly that name.
     """
 
     fields: tuple[str, ...] = ("text",)
     around: tuple[str, ...] = ("", "")
-    """The text before the first value, between two values, and after the last one."""
+    """Fixed text before the first value, between two values, and after the last value."""
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
-        """Return the template of `{title}: {meta.body}`; `{{` and `}}` are braces. UserError if it is none."""
+        """Parse a template such as `{title}: {meta.body}`. `{{` and `}}` stand for literal braces.
+
+        Raise UserError if a brace is unbalanced or the template has no field.
+        """
         fields, around, at = list[str](), [""], 0
         for piece in _BRACES.finditer(text):
             around[-1] += text[at : piece.start()]
@@ -152,15 +156,17 @@ class TextTemplate:
             elif len(piece[0]) == 2:
                 around[-1] += piece[0][0]
             else:
-                hint = f"which begins or ends no name; a brace itself is {piece[0] * 2}"
-                raise UserError(f"--template: {text!r} has {piece[0]} at character {piece.start() + 1}, {hint}")
+                hint = f"write {piece[0] * 2} for a literal brace"
+                raise UserError(
+                    f"--template: {text!r} has an unbalanced {piece[0]} at character {piece.start() + 1}; {hint}"
+                )
         around[-1] += text[at:]
         if not fields:
-            raise UserError(f"--template: {text!r} names no field; put the name of one in braces, as in {{title}}")
+            raise UserError(f"--template: {text!r} has no field; put the name of a field in braces, as in {{title}}")
         return cls(tuple(fields), tuple(around))
 
     def fill(self, values: Sequence[object]) -> str:
-        """Return the text, which is empty if all values are empty strings."""
+        """Return the text for these field values. It is empty if all values are empty strings."""
         texts = [_checked(value, field) for value, field in zip(values, self.fields, strict=True)]
         rest = (text + after for text, after in zip(texts, self.around[1:], strict=True))
         return "".join([self.around[0], *rest]) if any(texts) else ""
@@ -174,11 +180,14 @@ class TextTemplate:
 
 
 TEXT = TextTemplate()
-"""The value of the field `text`."""
+"""Template that takes the value of the field `text`."""
 
 
 def contents(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
-    """Every text of the file, and what holds none, in order; EOFError, zlib.error or OSError for a damaged file."""
+    """Yield, in order, each document of the file and each record that has no usable text.
+
+    Raise EOFError, zlib.error or OSError if the file is damaged.
+    """
     if file.kind == _LINES:
         return _read_jsonl(file, template)
     if file.kind in _TABLES:
@@ -194,11 +203,11 @@ def _read_text(file: SourceFile) -> Content:
     with _opened(file.path) as opened:
         while part := opened.read(MEBIBYTE):
             if b"\0" in part:
-                return NotText(str(file.path), "binary; expected UTF-8 text, .jsonl, .parquet or .arrow", True)
+                return NotText(str(file.path), "binary file; expected UTF-8 text, .jsonl, .parquet or .arrow", True)
             content += part
             if is_packed and len(content) > LARGEST_UNPACKED:
-                hint = "cut it up, or unpack it"
-                return Invalid(str(file.path), f"more than {binary(LARGEST_UNPACKED)} unpacked; {hint}")
+                hint = "split the file, or unpack it"
+                return Invalid(str(file.path), f"larger than {binary(LARGEST_UNPACKED)} when unpacked; {hint}")
     try:
         return Document(file.name, _decode(content, file.is_python))
     except UnicodeDecodeError as error:
@@ -207,11 +216,11 @@ def _read_text(file: SourceFile) -> Content:
 
 
 def _opened(path: Path) -> io.BufferedIOBase:
-    """The file's content, decompressed as it is read."""
+    """Open a file and decompress it while it is read."""
     if path.suffix == ".gz":
         return gzip.open(path)
     if path.suffix == ".zst":
-        arrow = _pyarrow(path, "zstd")  # zstandard's reader takes a file that was cut for a whole one
+        arrow = _pyarrow(path, "zstd")  # the reader of zstandard accepts truncated files
         return io.BufferedReader(arrow.CompressedInputStream(arrow.OSFile(os.fspath(path)), "zstd"))
     return path.open("rb")
 
@@ -225,7 +234,7 @@ def _pyarrow(path: Path, extra: str) -> Any:
 
 
 def _decode(data: bytes | bytearray, is_python: bool) -> str:
-    """Return the text of UTF-8, or of the encoding that the coding line of a Python file names."""
+    """Decode UTF-8, or the encoding that the coding line of a Python file declares."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -246,7 +255,7 @@ def _read_jsonl(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
         for number in count(1):
             line, where = lines.readline(LONGEST_LINE + 1), f"{file.path}, line {number}"
             if len(line) > LONGEST_LINE:
-                yield Invalid(where, f"more than {binary(LONGEST_LINE)}; cut it up")
+                yield Invalid(where, f"longer than {binary(LONGEST_LINE)}; split the line")
                 while line and not line.endswith(b"\n"):
                     line = lines.readline(MEBIBYTE)
             elif line.strip():
@@ -273,8 +282,8 @@ def _value(record: object, field: str) -> object:
     for depth, name in enumerate(names):
         above = "".join(f"{outer}." for outer in names[:depth])
         if not isinstance(record, dict):
-            found = f"{above[:-1]!r} is {_called(record)}" if above else f"found {_called(record)}"
-            raise _MissingFieldError(f"no field {field!r}; {found}")
+            what = f"{above[:-1]!r} is {_called(record)}" if above else f"found {_called(record)}"
+            raise _MissingFieldError(f"no field {field!r}; {what}")
         if name not in record:
             raise _MissingFieldError(f"no field {field!r}{_listed([f'{above}{key}' for key in record], field)}")
         record = record[name]
@@ -301,7 +310,7 @@ def _read_table(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
 
 
 def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Each row's values of these fields, as pyarrow holds them; few rows are in memory at once."""
+    """Yield the values of these fields for each row, as pyarrow scalars. Only a few rows are in memory at a time."""
     from pyarrow import OSFile, compute, ipc, parquet
 
     if path.suffix == ".parquet":
@@ -311,7 +320,7 @@ def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     else:
         batches = ipc.open_stream(OSFile(os.fspath(path)))
         columns = [_steps(batches.schema, field) for field in fields]
-    nested = compute.struct_field  # pyright: ignore[reportAttributeAccessIssue] - made when pyarrow is imported
+    nested = compute.struct_field  # pyright: ignore[reportAttributeAccessIssue] - created when pyarrow is imported
     for batch in batches:
         tops = ((batch.column(top), below) for top, *below in columns)
         yield from zip(*(nested(top, below) if below else top for top, below in tops), strict=True)
@@ -325,25 +334,25 @@ def _plain(value: Any, field: str) -> object:
 
 
 def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
-    """Batches of rows that together have about a mebibyte, by the average row of each row group."""
+    """Yield batches of rows of about one mebibyte each, estimated from the average row of each row group."""
     from pyarrow import parquet
 
     names = {metadata.schema.column(i).path for i in range(metadata.num_columns)}
-    # Values that repeat are kept once: a dictionary of a kilobyte may stand for gigabytes.
+    # Repeated values are kept only once: a dictionary of a kilobyte may stand for gigabytes.
     repeated = [column for column in columns if column in names]
     table = parquet.ParquetFile(
         path, metadata=metadata, page_checksum_verification=True, buffer_size=MEBIBYTE, read_dictionary=repeated
     )
     for group in range(metadata.num_row_groups):
         about = metadata.row_group(group)
-        each = (about.column(i) for i in range(about.num_columns))
-        size = sum(column.total_uncompressed_size for column in each if column.path_in_schema in columns)
+        chunks = (about.column(i) for i in range(about.num_columns))
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
         rows = min(max(about.num_rows * MEBIBYTE // max(size, 1), 1), _MOST_ROWS)
         yield from table.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
 
 
 def _steps(schema: Any, field: str) -> list[str]:
-    """The names that lead to the field, from the table's column on."""
+    """Return the path of names from the table's column to the field."""
     steps = [field] if schema.get_field_index(field) >= 0 else field.split(".")
     at = schema
     for depth, name in enumerate(steps):
@@ -356,7 +365,7 @@ def _steps(schema: Any, field: str) -> list[str]:
 
 
 def _names(type_or_schema: Any) -> list[str]:
-    """Names of a schema's columns or of a struct's fields; none of any other type."""
+    """Return the names of a schema's columns or of a struct's fields, and nothing for any other type."""
     from pyarrow import Schema, types
 
     if isinstance(type_or_schema, Schema):
@@ -367,7 +376,7 @@ def _names(type_or_schema: Any) -> list[str]:
 
 
 def _listed(names: list[str], missing: str) -> str:
-    """Return the name that is near the missing one, if there is any, and the first names."""
+    """Return a hint: the name closest to the missing one, if any, and the first of all names."""
     return f"{nearest(missing, names) or ';'} found: {', '.join(names[:20]) or 'nothing'}"
 
 
@@ -386,5 +395,5 @@ def _checked(text: object, field: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _InvalidRecordError(f"{field!r} holds half a surrogate pair, which is no Unicode text") from None
+        raise _InvalidRecordError(f"{field!r} has half a surrogate pair, which is not valid Unicode text") from None
     return text

@@ -1,4 +1,4 @@
-"""Documents of sources. A source is the code of the running Python, a file, a folder, a pattern or a data set."""
+"""Documents of a corpus and its sources: Python's standard library, a file, a folder, a glob pattern or a data set."""
 
 import os
 import platform
@@ -29,16 +29,16 @@ from archlab.files import expand_user, real_path
 from archlab.hf.folder import homes
 
 STDLIB = "python-stdlib"
-"""A source that every machine has: the standard library of the running Python."""
+"""Name of a source that every machine has: the standard library of the running Python."""
 
 HUB = "hf:"
 """Prefix of a source on the Hugging Face hub: hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT."""
 
 _ABOUT_IT = {"dataset_info.json", "state.json"}
-"""Files beside the .arrow files of a data set that `datasets` saved; they hold no text of it."""
+"""Metadata files that `datasets` saves next to the .arrow files of a data set."""
 
 _SPLITS = "dataset_dict.json"
-"""A file of a saved data set with splits, each in a folder of its own."""
+"""File that marks a saved data set with splits. Each split is in its own folder."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
@@ -46,25 +46,25 @@ _MACHINE_MADE = ("config-", "_sysconfigdata")
 
 @dataclass
 class Corpus:
-    """The documents of some sources, in a fixed order. Every iteration reads them from disk again."""
+    """Documents of one or more sources, in a fixed order. Each iteration reads them from disk again."""
 
     sources: Sequence[str]
     template: TextTemplate = TEXT
-    """Where records have their text."""
+    """Rule that turns a record into a text."""
     skip_invalid: bool = False
-    """Leave out what cannot be read; otherwise it is a UserError."""
+    """Whether to leave out records and files that cannot be read. Otherwise they raise UserError."""
     omissions: Omissions = field(default_factory=Omissions)
-    """Everything that the latest iteration left out."""
+    """Omissions of the latest iteration."""
 
     def files(self) -> Iterator[SourceFile]:
-        """The files that an iteration reads, each once: under two names, a file could belong to both splits."""
-        return (file for file, leads_out in self._found() if not leads_out)
+        """Yield the files that an iteration reads, each only once: with two names, a file could be in both splits."""
+        return (file for file, leads_out in self._files_and_links() if not leads_out)
 
-    def _found(self) -> Iterator[tuple[SourceFile, bool]]:
-        """Each file, and whether it is a link that leads out of the folder in which it was found."""
+    def _files_and_links(self) -> Iterator[tuple[SourceFile, bool]]:
+        """Yield each file, and whether it is a link that leads out of its folder."""
         if not all(self.sources) or not self.sources:
             raise UserError(
-                f"no source; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
+                f"no source is given; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
             )
         seen: set[Path] = set()
         for source in self.sources:
@@ -80,23 +80,23 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Document]:
         self.omissions = Omissions()
-        for file, leads_out in self._found():
+        for file, leads_out in self._files_and_links():
             if leads_out:
                 self.omissions.links += 1
                 self.omissions.add(file.path, str(file.path), f"a link out of the folder, to {real_path(file.path)}")
                 continue
-            for found in self._contents(file):
-                if not isinstance(found, Document):
-                    self._leave_out(found, file)
-                elif found.text:
-                    yield found
+            for content in self._contents(file):
+                if not isinstance(content, Document):
+                    self._leave_out(content, file)
+                elif content.text:
+                    yield content
 
     def _contents(self, file: SourceFile) -> Iterator[Content]:
         try:
             yield from contents(file, self.template)
         except MemoryError:
             size = file.path.stat().st_size
-            raise UserError(f"{file.path}: {size:,} bytes, more than fit into memory; cut it up") from None
+            raise UserError(f"{file.path}: {size:,} bytes do not fit into memory; split the file") from None
         except (EOFError, zlib.error) as error:
             yield Invalid(str(file.path), f"damaged: {error}")
         except OSError as error:
@@ -104,21 +104,21 @@ class Corpus:
                 raise UserError(f"{file.path}: {error.strerror}") from None
             yield Invalid(str(file.path), f"damaged: {error}")
 
-    def _leave_out(self, found: Invalid | NotText, file: SourceFile) -> None:
-        """Count it; UserError where it is not to be left out."""
-        if isinstance(found, NotText) and file.homes:
+    def _leave_out(self, content: Invalid | NotText, file: SourceFile) -> None:
+        """Count an omission. Raise UserError if it must not be left out."""
+        if isinstance(content, NotText) and file.homes:
             self.omissions.not_text += 1
-            if found.is_binary:
+            if content.is_binary:
                 return
         elif self.skip_invalid:
             self.omissions.invalid += 1
         else:
-            raise UserError(f"{found.where}: {found.why}{self._advice(found)}")
-        self.omissions.add(file.path, found.where, found.why)
+            raise UserError(f"{content.where}: {content.why}{self._advice(content)}")
+        self.omissions.add(file.path, content.where, content.why)
 
-    def _advice(self, found: Invalid | NotText) -> str:
-        if isinstance(found, NotText) or not found.lacks_field:
-            return "\n`archlab data --skip-invalid` leaves out what cannot be read"
+    def _advice(self, content: Invalid | NotText) -> str:
+        if isinstance(content, NotText) or not content.lacks_field:
+            return "\n`archlab data --skip-invalid` leaves out records and files that cannot be read"
         return "\n`archlab data --field NAME` reads another field" if self.template == TEXT else ""
 
     def __str__(self) -> str:
@@ -129,8 +129,8 @@ class Corpus:
 
 def _why_no_text(folder: Path) -> str:
     if (folder / MANIFEST).is_file():
-        return "a data folder, which holds tokens and no text; data.path takes it as it is"
-    return f"token shards without {MANIFEST}; copy the folder again, or make it again with `archlab data`"
+        return "this is a data folder, which has tokens instead of text; use it directly as data.path"
+    return f"the folder has token shards but no {MANIFEST}; copy it again, or make it again with `archlab data`"
 
 
 # --- which files ------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _stdlib_files() -> Iterator[SourceFile]:
     root = Path(sysconfig.get_path("stdlib"))
     for file in _walk(root, root, _NOT_STDLIB):
         if file.path.suffix == ".py" and not file.name.startswith(_MACHINE_MADE):
-            yield file._replace(is_python=True, homes=(Path("/"),))  # distributions link into /etc
+            yield file._replace(is_python=True, homes=(Path("/"),))  # Linux distributions link some files into /etc
 
 
 def _files(source: str) -> Iterator[SourceFile]:
@@ -153,20 +153,20 @@ def _files(source: str) -> Iterator[SourceFile]:
         return
     path = expand_user(source)
     if (path / _SPLITS).is_file():
-        raise UserError(f"{source}: a data set with splits; name the folder of one of them: {_folders(path)}")
+        raise UserError(f"{source}: this data set has splits; give the folder of one of them: {_folders(path)}")
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
         yield SourceFile(path, path.name)
-    elif has_magic(source) and (found := _glob(path)):
-        yield from found
+    elif has_magic(source) and (matches := _glob(path)):
+        yield from matches
     elif path.exists():
-        raise UserError(f"{source}: a pipe or a device; allowed: a regular file or a folder")
+        raise UserError(f"{source}: this is a pipe or a device; allowed: a regular file or a folder")
     elif path.is_symlink():
-        raise UserError(f"{source}: a link that leads nowhere, or in a circle")
+        raise UserError(f"{source}: this link is broken or circular")
     else:
-        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"{source}: no such file or folder{nearest(path.name, [*beside, STDLIB])}")
+        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(f"{source}: no such file or folder{nearest(path.name, [*siblings, STDLIB])}")
 
 
 def _folders(path: Path) -> str:
@@ -174,23 +174,23 @@ def _folders(path: Path) -> str:
 
 
 def _glob(path: Path) -> list[SourceFile]:
-    """The visible files that match, sorted. As in a folder, `**` follows no links, which may lead in circles."""
+    """Return the visible files that match, sorted. `**` follows no links, because links may be circular."""
     first = next(i for i, part in enumerate(path.parts) if has_magic(part))
-    fixed, wanted = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
-    if wanted[-1] == "**":
-        wanted.append("*")
-    hidden = any(part.startswith(".") for part in wanted)
+    fixed, parts = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
+    if parts[-1] == "**":
+        parts.append("*")
+    hidden = any(part.startswith(".") for part in parts)
     try:
-        found = sorted(fixed.glob("/".join(wanted)))
+        matches = sorted(fixed.glob("/".join(parts)))
     except (ValueError, NotImplementedError) as error:
         raise UserError(f"{path}: {error}") from None
-    named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(found)]
+    named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(matches)]
     visible = [(file, name) for file, name in named if hidden or not any(p.startswith(".") for p in name.parts)]
     return [SourceFile(file, name.as_posix(), homes(fixed)) for file, name in visible if file.is_file()]
 
 
 def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[SourceFile]:
-    """Every visible file below a folder, sorted by name."""
+    """Yield each visible file below a folder, sorted by name."""
     paths: list[Path] = []
     for at, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if f not in excluded and not f.startswith(".")]
@@ -204,16 +204,18 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[Source
 
 @cache
 def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
-    """The .arrow files into which `datasets` brings a data set of the hub, and a name of each that does not depend on
-    where they lie. They are fetched once, into the library's own cache."""
+    """Return the .arrow files of a data set on the hub, each with a name that does not depend on its location.
+
+    The `datasets` library downloads them once, into its own cache.
+    """
     try:
         from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"{source}: needs the datasets library; run: pip install 'archlab[datasets]'") from None
     name, config, split = (*source.removeprefix(HUB).split(":"), "", "")[:3]
     try:
-        found = load_dataset(name, config or None, split=split or "train")
-    except Exception as error:  # whatever the network, the hub or a data set of unknown make throws
+        dataset = load_dataset(name, config or None, split=split or "train")
+    except Exception as error:  # the network, the hub or the data set's own code may raise anything
         raise UserError(f"{source}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
-    files = [Path(file["filename"]) for file in found.cache_files]
+    files = [Path(file["filename"]) for file in dataset.cache_files]
     return tuple((file, f"{source}/{file.name}") for file in files)

@@ -1,6 +1,6 @@
-"""Text to tokens by several workers, in order: the same tokens for any number of them.
+"""Encoding of text into tokens by several workers. The order and the tokens are the same for any number of workers.
 
-tiktoken takes the place of the tokenizers library, several times as fast, if both give every text the same tokens.
+tiktoken replaces the tokenizers library if both give the same tokens for every text. It is several times as fast.
 """
 
 import json
@@ -28,16 +28,17 @@ from archlab.interrupt import interrupts_blocked
 from archlab.workers import starting_workers
 
 BATCH = 1_000_000
-"""Characters that are encoded at once, in a second at most; a Ctrl-C is noticed after them."""
+"""Characters in a batch. Encoding them takes at most a second, so Ctrl-C is noticed within a second."""
 
 WORTH_A_PROCESS = 8_000_000
-"""Characters. The tokenizers library encodes them in about five seconds, and a process takes one to begin."""
+"""Characters that justify another process. The tokenizers library takes about five seconds for them, and a process
+takes one second to start."""
 
 _BEFORE, _SHOWN = 12, 24
-"""Characters of a text that a message shows: before the first change, and in all."""
+"""Number of characters that a message shows of a text: before the first change, and in total."""
 
 _AHEAD = 2
-"""Batches that wait for each worker, so that memory does not grow with the text."""
+"""Batches queued for each worker. The limit keeps memory independent of the length of the text."""
 
 
 class Encoded(NamedTuple):
@@ -50,13 +51,16 @@ class Encoded(NamedTuple):
     text_bytes: int
 
 
-def encoded(
+def encode_pieces(
     tokenizer: Tokenizer, pieces: Iterable[Piece], characters: int, workers: int
 ) -> Generator[Encoded, None, None]:
-    """Every piece, in order; UserError where the tokenizer changes a text. Close it to end the workers.
+    """Encode all pieces, in order. Close the generator to end the workers.
 
-    Where tiktoken provably gives the same tokens they are its threads, and else processes, for the tokenizers library
-    hands each token to Python as an object. `characters`: about how many there are; few are encoded by this process.
+    The workers are threads if tiktoken provably gives the same tokens. Otherwise they are processes, because the
+    tokenizers library creates a Python object for each token. `characters` is the approximate length of the text. A
+    short text is encoded in this process.
+
+    Raise UserError if the tokenizer changes a text.
     """
     batches, encoder = _batches(pieces), _Encoder(tokenizer)
     workers = workers if encoder.is_fast else min(workers, characters // WORTH_A_PROCESS)
@@ -72,14 +76,16 @@ def encoded(
     waiting = deque[Future[list[Encoded]]]()
     try:
         for batch in batches:
-            with starting():  # work for which no worker is idle starts one
+            with starting():  # the pool starts a new worker if none is idle
                 waiting.append(pool.submit(encode, batch))
             if len(waiting) > _AHEAD * workers:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
     except BrokenProcessPool:
-        raise UserError("a process that tokenises has died; often that is too little memory: fewer --workers") from None
+        raise UserError(
+            "a process that encodes text has died, probably because memory ran out; use fewer --workers"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -98,10 +104,10 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class _Encoder:
-    """Encodes without loss, or not at all: the bytes of the tokens are the bytes of the text.
+    """Encoder that refuses to lose bytes: the bytes of the tokens must equal the bytes of the text.
 
-    A tokenizer that puts a space before a text may put none before one that begins with a space, so that its tokens do
-    not tell the two apart. Here every document has that space, as SentencePiece itself does it.
+    Some tokenizers put a space before a text, but not before a text that already begins with a space. Their tokens then
+    do not tell the two texts apart. Here every document gets that space, as in SentencePiece itself.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -112,16 +118,16 @@ class _Encoder:
         self._no_space = partial(bpe.encode, without_prefix(tokenizer)) if self._spelling.prefix else self._ids
 
     def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
-        found = list[Encoded]()
+        all_encoded = list[Encoded]()
         for no_space, group in groupby(pieces, key=self._goes_without_space):
-            alike = list(group)
-            texts = [(self._prefix(piece) if no_space else "") + piece.text for piece in alike]
-            ids = (self._no_space if no_space else self._ids)(texts)
-            found += [self._checked(piece, some) for piece, some in zip(alike, ids, strict=True)]
-        return found
+            same_prefix = list(group)
+            texts = [(self._prefix(piece) if no_space else "") + piece.text for piece in same_prefix]
+            ids_of_texts = (self._no_space if no_space else self._ids)(texts)
+            all_encoded += [self._checked(piece, ids) for piece, ids in zip(same_prefix, ids_of_texts, strict=True)]
+        return all_encoded
 
     def _goes_without_space(self, piece: Piece) -> bool:
-        """Whether the tokenizer must put nothing before it: it has its space, or goes on in a document."""
+        """Return whether the tokenizer must not add a space: the piece has one, or it continues a document."""
         return not piece.begins_document or piece.text.startswith(self._spelling.prefix)
 
     def _prefix(self, piece: Piece) -> str:
@@ -129,33 +135,33 @@ class _Encoder:
 
     def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
         text, prefix = piece.text.encode(), self._prefix(piece)
-        found = self._spelling.bytes_of(ids)
-        if found != prefix.encode() + text or not self._spelling.sizes[ids].all():
-            changed = _excerpts(piece.text, found.decode(errors="replace").removeprefix(prefix))
+        decoded = self._spelling.bytes_of(ids)
+        if decoded != prefix.encode() + text or not self._spelling.sizes[ids].all():
+            changed = _excerpts(piece.text, decoded.decode(errors="replace").removeprefix(prefix))
             raise UserError(
                 f"{piece.name}: the tokenizer changes its text ({changed}), so bits per byte could not be exact; "
-                "change the text like this beforehand, leave it out, or use another tokenizer"
+                "make the same change in the text beforehand, leave the text out, or use another tokenizer"
             )
         ids = ids.astype(np.uint32, copy=False)
         return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text))
 
 
 def _excerpts(before: str, after: str) -> str:
-    """Return a piece of both texts, around the first difference."""
+    """Return an excerpt of both texts around the first difference."""
     pairs = enumerate(zip(before, after, strict=False))
     same = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
     begin = max(same - _BEFORE, 0)
     return " became ".join(ascii(text[begin : begin + _SHOWN]) for text in (before, after))
 
 
-# --- in a process that encodes ----------------------------------------------------------------------------------------
+# --- worker processes -------------------------------------------------------------------------------------------------
 
 _encoder: _Encoder
 
 
 def _begin(tokenizer: str) -> None:
     global _encoder
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _encoder = _Encoder(bpe.from_text(tokenizer))
 
@@ -172,31 +178,35 @@ def _encode(pieces: list[Piece]) -> list[Encoded]:
 
 # --- encoding by tiktoken ---------------------------------------------------------------------------------------------
 #
-# A tokenizer.json says which pairs merge, and in which order. tiktoken merges the two neighbours that make the token of
-# the lowest id. Both give the same tokens if ids follow the order of the merges and every token, encoded alone, comes
-# out whole: a border between two tokens that is there after some merges was there before each of them. The text between
-# two such borders has therefore been merged as if it stood alone, so that two neighbours that together spell a token
-# are the very two of which that token is merged.
+# A tokenizer.json lists the pairs that merge, and their order. tiktoken instead merges the two neighbors whose joint
+# token has the lowest id. Both give the same tokens under two conditions: ids follow the order of the merges, and
+# each token, encoded alone, gives itself. The reason: merges only remove borders between tokens. A border that exists
+# after some merges existed before each of them, so the text between two borders was merged as if it stood alone. Two
+# neighbors that together spell a token are therefore the pair from which that token is merged.
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = bpe.WORDS.replace("{1,2}", "{1,3}")
 SAME_WORDS = (bpe.WORDS, _LLAMA_3, _GPT2)
-"""Patterns of words that both libraries read alike: tested for all characters up to U+1FFFF, and one in 97 beyond."""
+"""Patterns that split text into the same words in both libraries.
+
+This was tested for all characters up to U+1FFFF, and for one in 97 beyond.
+"""
 
 _MANY = 200_000
 _BLANKS = re.compile(rf"\s{{{_MANY}}}")
-"""Blanks in a row that are left to the library: tiktoken's regular expressions give up at about a million."""
+"""Long runs of whitespace, which the tokenizers library encodes: tiktoken's regular expressions fail at about a million
+characters."""
 
 
 class ByRank:
-    """Encodes with tiktoken."""
+    """Encoder that uses tiktoken."""
 
     def __init__(self, tokenizer: Tokenizer, pattern: str, ranks: dict[bytes, int]) -> None:
         self._tokenizer = tokenizer
         self._encoding = Encoding("archlab", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text, uint32, without special tokens."""
+        """Return the ids of each text as uint32, without special tokens."""
         return [self._ids(text) for text in texts]
 
     def _ids(self, text: str) -> np.ndarray:
@@ -206,7 +216,7 @@ class ByRank:
 
 
 def by_rank(tokenizer: Tokenizer) -> ByRank | None:
-    """None where the tokens could be others than the library's."""
+    """Return a tiktoken encoder, or None if its tokens could differ from those of the tokenizers library."""
     parts = json.loads(tokenizer.to_str())
     pattern, names = _pattern(parts["pre_tokenizer"]), _plain_names(parts)
     if pattern is None or parts["normalizer"] is not None or names is None:
@@ -215,7 +225,10 @@ def by_rank(tokenizer: Tokenizer) -> ByRank | None:
 
 
 def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:
-    """Of words, where there is one that both libraries read alike, and nothing else is done before merging."""
+    """Return the pattern that splits text into words.
+
+    Return None unless both libraries read the pattern alike and nothing else happens before merging.
+    """
     match pre_tokenizer:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return _GPT2
@@ -231,7 +244,7 @@ def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:
 
 
 def _plain_names(parts: dict[str, Any]) -> dict[str, int] | None:
-    """Token -> id, without special tokens, where an id tells when a token is merged."""
+    """Return a mapping from token to id without special tokens; None if ids do not follow the order of the merges."""
     model, added = parts["model"], parts["added_tokens"]
     if model["type"] != "BPE" or model.get("dropout") or not all(token["special"] for token in added):
         return None
@@ -240,9 +253,9 @@ def _plain_names(parts: dict[str, Any]) -> dict[str, int] | None:
     special = {token["content"] for token in added}
     names = {name: i for name, i in model["vocab"].items() if name not in special}
     merges = [tuple(pair) for pair in model["merges"]]
-    made = [names.get(left + right, -1) for left, right in merges]
-    if any(a > b for a, b in pairwise(made)):
+    merged_ids = [names.get(left + right, -1) for left, right in merges]
+    if any(a > b for a, b in pairwise(merged_ids)):
         return None
-    plain = models.BPE(vocab=model["vocab"], merges=merges)  # which takes no word whole, as `ignore_merges` would
-    whole = (len(found := plain.tokenize(name)) == 1 and found[0].id == i for name, i in names.items())
+    plain = models.BPE(vocab=model["vocab"], merges=merges)  # without `ignore_merges`, which takes a known word whole
+    whole = (len(tokens := plain.tokenize(name)) == 1 and tokens[0].id == i for name, i in names.items())
     return names if all(whole) else None

@@ -1,7 +1,7 @@
-"""Values computed from files, kept until a file changes; among them the checksums by which damage is noticed.
+"""Cache of values computed from files, kept until a file changes. Checksums that detect damage are among them.
 
-Each value is a small file in the cache folder. Where it is missing, damaged or cannot be written, the value is computed
-from the files.
+Each value is a small file in the cache folder. If this file is missing, damaged or not writable, the value is computed
+again.
 """
 
 import hashlib
@@ -21,39 +21,43 @@ from archlab.files import MEBIBYTE, cache_folder, write_atomic
 from archlab.pricing.units import binary
 
 SETTLED = 2 * 10**9
-"""Nanoseconds. A file that changed more recently could change again without another time of change, because the clock
-of some file systems is coarse (the coarsest, of FAT, has steps of 2 seconds). So its result is not kept yet."""
+"""Nanoseconds that must pass after a file's last change before its result is cached.
+
+A file that changed more recently could change again without a new timestamp, because some file systems have coarse
+clocks. The coarsest, FAT, has steps of 2 seconds.
+"""
 
 
 def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> Any:
-    """`compute()`, a JSON value that depends on `key` (JSON too) and the content of `files` alone.
+    """Return `compute()`, from the cache if possible.
 
-    A file counts as unchanged if it has the same path, size, inode and times (of its content and of its entry, to the
-    nanosecond). A change of content that changes none of these, as when a disk loses bits, is not noticed.
+    The result must be a JSON value that depends only on `key` (also JSON) and on the content of `files`. A file counts
+    as unchanged if its path, size, inode, and modification and status times (in nanoseconds) are the same. Damage that
+    changes none of these, such as bit rot on a disk, is not noticed.
     """
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     entry = cache_folder() / "seen" / f"{name}.json"
     before, latest = _state(files)
-    known = _read(entry)
-    if known and known["state"] == before:
-        return known["found"]
+    cached_entry = _read(entry)
+    if cached_entry and cached_entry["state"] == before:
+        return cached_entry["found"]
     settled = time.time_ns() - latest > SETTLED
-    found = compute()
+    result = compute()
     if settled and _state(files) == (before, latest):
         with suppress(OSError, UserError):
             entry.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(entry, _with_checksum({"state": before, "found": found}))
-    return found
+            write_atomic(entry, _with_checksum({"state": before, "found": result}))
+    return result
 
 
 def clear_cache() -> None:
-    """Have every result computed again."""
+    """Delete all cached results."""
     for entry in (cache_folder() / "seen").glob("*.json"):
         entry.unlink(missing_ok=True)
 
 
 def _state(files: Sequence[Path]) -> tuple[str, int]:
-    """A hash by which a change of any file is noticed, and when the latest change was, in nanoseconds."""
+    """Return a hash that changes when a file changes, and the time of the latest change in nanoseconds."""
     digest, latest = hashlib.sha256(), 0
     for file in files:
         now = file.stat()
@@ -69,7 +73,7 @@ def _with_checksum(content: object) -> str:
 
 
 def _read(entry: Path) -> dict[str, Any] | None:
-    """None where there is nothing, or something other than what was written."""
+    """Return the content of a cache entry; None if it is missing or not as it was written."""
     try:
         text = entry.read_text(encoding="utf-8")
         content = json.loads(text.partition("\n")[2])
@@ -81,35 +85,35 @@ def _read(entry: Path) -> dict[str, Any] | None:
 # --- checksums of files -----------------------------------------------------------------------------------------------
 
 LARGE = 128 * MEBIBYTE
-"""Bytes from which on reading them all is worth a word: about half a second."""
+"""File size in bytes from which a message announces that the whole file is read. Reading takes about half a second."""
 
 BLOCK = MEBIBYTE
-"""Bytes that a checksum is kept of."""
+"""Bytes per block. Each block has its own checksum."""
 
 SPOTS = 32
-"""Blocks that are read each time, of all files together: so of small ones every byte."""
+"""Number of blocks that are checked each time, over all files together. Small files are therefore checked in full."""
 
 
-def altered(expected: Mapping[Path, str]) -> Path | None:
-    """A file whose content has not the sha256 that is expected of it, if one is found.
+def first_altered_file(expected: Mapping[Path, str]) -> Path | None:
+    """Return a file whose content does not have the expected sha256, or None if no such file is found.
 
-    The content of a file that has changed since it was last read (see `cached`) is read whole. Of all others some
-    blocks, chosen at random, are compared with their checksums, for a disk may lose bits without a change of the file.
+    A file that has changed since it was last read (see `cached`) is read completely. In all other files, some random
+    blocks are compared with their checksums, because a disk may lose bits without any sign of a change.
     """
     spots = list[tuple[Path, int, int]]()
     for file, digest in expected.items():
-        found = cached(["blocks", BLOCK, str(file.absolute())], [file], lambda file=file: digests(file))
-        if found["sha256"] != digest:
+        checksums = cached(["blocks", BLOCK, str(file.absolute())], [file], lambda file=file: digests(file))
+        if checksums["sha256"] != digest:
             return file
-        spots += [(file, number * BLOCK, checksum) for number, checksum in enumerate(found["blocks"])]
+        spots += [(file, number * BLOCK, checksum) for number, checksum in enumerate(checksums["blocks"])]
     chosen = random.Random().sample(spots, min(SPOTS, len(spots)))
     return next((file for file, at, checksum in chosen if zlib.crc32(_block(file, at)) != checksum), None)
 
 
 def digests(file: Path) -> dict[str, Any]:
-    """The sha256 of its content as hex, and the CRC-32 of each of its blocks."""
+    """Return the sha256 of a file as hex, and the CRC-32 of each of its blocks."""
     if (size := file.stat().st_size) >= LARGE:
-        note(f"{file}: {binary(size)} are compared with their hash, and again only when the file changes")
+        note(f"{file}: comparing {binary(size)} with their hash; this is repeated only when the file changes")
     whole, blocks = hashlib.sha256(), list[int]()
     with file.open("rb") as content:
         while block := content.read(BLOCK):

@@ -1,4 +1,4 @@
-"""Data that a config names: described in a few words before any text becomes tokens, or opened for a run."""
+"""Data of a config: a short description without encoding any text, or the opened data of a run."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -23,10 +23,12 @@ from archlab.pricing.units import decimal
 
 
 def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
-    """Of the whole text, which is prepared if it is not yet, or of what a mixture reads of its sources; UserError for a
-    task."""
+    """Return tokens per byte of text. The text is prepared first if necessary.
+
+    For a mixture, sources count in proportion to their weights. Raise UserError for a task.
+    """
     if isinstance(config.task, Task):
-        raise UserError("a task has no bytes of text")
+        raise UserError("a task has no text, so it has no tokens per byte")
     tokens = n_bytes = Fraction(0)
     for source in _sources(config, vocab_size):
         parts = source.folder.manifest.parts
@@ -36,14 +38,14 @@ def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
 
 
 def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
-    """The task, or the text, which is prepared if it is not yet."""
+    """Open the task or the text of a config. The text is prepared first if necessary."""
     if isinstance(config.task, Task):
         return TaskData(config.task, vocab_size, config.fold)
     return TextData(tuple(_sources(config, vocab_size)))
 
 
 def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
-    """What the config names; those of a mixture in the order of their names."""
+    """Yield the source that the config names, or the sources of its mixture in the order of their names."""
     if not config.mixture:
         yield TextSource(config.path, open_data(config, vocab_size))
         return
@@ -52,16 +54,17 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
         field = f"data.mixture.{name}"
         if not (expand_user(named.path) / MANIFEST).is_file():
             hint = "allowed: a folder made by `archlab data`, with the same --tokenizer as the others"
-            raise UserError(f"{field}.path: {named.path} is no data folder; {hint}")
+            raise UserError(f"{field}.path: {named.path} is not a data folder; {hint}")
         folder = open_data(config.model_copy(update={"path": named.path}), vocab_size)
         source = TextSource(name, folder, named.weight)
         first = first or source
         if folder.manifest.tokenizer_sha256 != first.folder.manifest.tokenizer_sha256:
             hint = f"make it with `archlab data --tokenizer {first.folder.path / TOKENIZER}`"
-            raise UserError(f"{field}.path: {named.path} has another tokenizer than {first.name}; {hint}")
+            raise UserError(f"{field}.path: {named.path} has a different tokenizer than {first.name}; {hint}")
         if folder.document_tokens != first.folder.document_tokens:
-            hint = "make both again with the same `archlab data --tokenizer`"
-            raise UserError(f"{field}.path: {named.path} begins documents with another token than {first.name}; {hint}")
+            hint = "make both folders again with the same `archlab data --tokenizer`"
+            problem = f"{named.path} begins documents with a different token than {first.name}"
+            raise UserError(f"{field}.path: {problem}; {hint}")
         yield source
 
 
@@ -73,7 +76,7 @@ class AboutText(Base):
     bytes: int
     """Bytes of all texts, as UTF-8."""
     n_folds: int
-    """Parts that can be held out, each by itself."""
+    """Number of parts that can each be held out."""
 
     def short(self) -> str:
         """Return `mytext (12 kB in 20 folds)`, with names as short as they can be."""
@@ -87,7 +90,7 @@ class AboutText(Base):
 
 
 class AboutTask(Base):
-    """A synthetic task, which is made and not read."""
+    """Kind and description of a synthetic task."""
 
     kind: str
     description: str
@@ -102,9 +105,9 @@ class AboutTask(Base):
 
 
 def about_data(config: DataConfig) -> AboutText | AboutTask:
-    """Describe what runs with these settings read. Raise UserError if the text cannot be read.
+    """Describe the data that a run with these settings reads. Raise UserError if the text cannot be read.
 
-    A text is read only when one of its files changed since the last time.
+    A text is read only if one of its files has changed since the last time.
     """
     if isinstance(config.task, Task):
         return AboutTask(kind=config.task.kind, description=config.task.describe())
@@ -129,7 +132,7 @@ def _texts(config: DataConfig) -> Iterator[AboutText]:
 
 
 def _short(name: str) -> str:
-    """The last part of a path; of a pattern, the last two."""
+    """Return the last part of a path, or the last two parts of a glob pattern."""
     if name.startswith(HUB):
         return name
     parts = Path(name).parts

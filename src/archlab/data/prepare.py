@@ -1,4 +1,4 @@
-"""Text to a data folder, and a config's data.path to an open one."""
+"""Preparation of data folders from text, and opening of the data folder for a config's `data.path`."""
 
 import errno
 import hashlib
@@ -18,7 +18,7 @@ from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.corpus import HUB, STDLIB, Corpus
-from archlab.data.encoding import encoded
+from archlab.data.encoding import encode_pieces
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
@@ -31,21 +31,22 @@ from archlab.progress import Bar, doing
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
-"""About the most training text a tokenizer is learned from; python-stdlib has less, so all of it is used."""
+"""Approximate number of characters that a tokenizer is learned from. Shorter texts, like python-stdlib, are used whole.
+"""
 
 Seen: TypeAlias = Callable[[int], None]
-"""Called with the bytes of each piece of text that has become tokens."""
+"""Callback for each encoded piece of text. It gets the number of bytes."""
 
 Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
-"""Called once, with about how many bytes there will be."""
+"""Function that is called once with the approximate number of bytes and returns a context manager for the work."""
 
 
-class _Tokenising:
-    """Moves a bar as text becomes tokens."""
+class _EncodingProgress:
+    """Progress bar for encoding text."""
 
     def __init__(self, bar: Bar, total: int) -> None:
         self._bar, self._total, self._start, self._done = bar, total, time.monotonic(), 0
-        bar.begin("tokenising")
+        bar.begin("tokenizing")
 
     def __call__(self, n_bytes: int) -> None:
         self._done += n_bytes
@@ -59,17 +60,17 @@ class _Tokenising:
 
 @contextmanager
 def in_terminal(total: int) -> Iterator[Seen]:
-    """Show a bar while it lasts; nothing outside a terminal."""
+    """Show a progress bar, but only in a terminal."""
     with Bar(seconds_between_lines=None) as bar:
-        yield _Tokenising(bar, total)
+        yield _EncodingProgress(bar, total)
 
 
 @contextmanager
 def shown(total: int) -> Iterator[Seen]:
-    """Show how much is done and how fast, and at the end how much it was."""
+    """Show the progress and speed of encoding, and the total at the end."""
     with Bar() as bar:
-        yield (tokenised := _Tokenising(bar, total))
-    bar.print(f"tokenised {tokenised}")
+        yield (encoding := _EncodingProgress(bar, total))
+    bar.print(f"tokenized {encoding}")
 
 
 def prepare(
@@ -83,18 +84,23 @@ def prepare(
     workers: int = 1,
     progress: Progress = in_terminal,
 ) -> DataFolder:
-    """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
+    """Make a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
-    `template` makes a text of a record. `skip_invalid` leaves out what cannot be read: the manifest counts it, and
-    names the first few. `workers` tokenise at once, the same for any number. A folder that already holds exactly this
-    is checked, every byte of it, and opened; one that holds anything else is refused.
+    Args:
+        template: Rule that turns a record into a text.
+        skip_invalid: Whether to leave out files and records that cannot be read. The manifest counts them and lists the
+            first few.
+        workers: Number of parallel workers. It does not change the tokens.
+
+    If `out` already has exactly this content, all its bytes are checked and it is opened. Raise UserError if it has any
+    other content.
     """
     if vocab_size and tokenizer:
-        raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
+        raise UserError("give either --vocab-size or --tokenizer, not both; a tokenizer has its own vocabulary")
     corpus = Corpus(source, template, skip_invalid)
     if template != TEXT and not any(file.holds_records for file in corpus.files()):
         raise UserError(
-            "--field and --template need records (.jsonl, .parquet, .arrow); "
+            "--field and --template work only on records (.jsonl, .parquet, .arrow); "
             f"found none in {Corpus(source)}; leave the option out"
         )
     clear_cache()
@@ -104,35 +110,41 @@ def prepare(
 
 
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
-    """The data of a run: a data folder, or text prepared once into the cache at the model's vocab_size."""
+    """Open the data of a run: a data folder, or text that is prepared once into the cache with the model's vocab_size.
+
+    Raise UserError if the fold, `held_out` or the vocabulary size does not fit the data.
+    """
     path = expand_user(config.path)
     if (path / MANIFEST).is_file():
         data = DataFolder.open(path, config.fold)
         if config.held_out != DataConfig().held_out:
-            hint = "`archlab data --held-out` decided it when the folder was made; leave it out"
-            raise UserError(f"data.held_out: {config.held_out} for {path}; {hint}")
+            hint = "`archlab data --held-out` sets it when a folder is made; remove the setting"
+            raise UserError(f"data.held_out is {config.held_out}, but {path} is a finished data folder; {hint}")
     else:
         recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
     if data.manifest.vocab_size > vocab_size:
-        found = f"{config.path} has {data.manifest.vocab_size} token ids"
-        raise UserError(f"model.vocab_size: {vocab_size}; {found}; allowed: {data.manifest.vocab_size} or more")
+        problem = f"{config.path} has {data.manifest.vocab_size} token ids"
+        raise UserError(f"model.vocab_size is {vocab_size}; {problem}; allowed: {data.manifest.vocab_size} or more")
     return data
 
 
 def split_of(corpus: Corpus, held_out: float) -> SplitRule:
-    """Return how the corpus is cut. The corpus is read only when one of its files changed since the last time."""
+    """Return the rule that splits the corpus. The corpus is read only if one of its files has changed."""
     sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
-    found = cached(
+    fields = cached(
         ["split with bytes", FORMAT, sources, asdict(corpus.template), corpus.skip_invalid, held_out],
         [file.path for file in corpus.files()],
         lambda: asdict(choose_split(corpus, held_out)),
     )
-    return SplitRule(**found | {"cuts": tuple(found["cuts"])})
+    return SplitRule(**fields | {"cuts": tuple(fields["cuts"])})
 
 
 class _Recipe:
-    """All that decides a data folder's content. Its key needs the text, which is read again when a file has changed."""
+    """Everything that determines the content of a data folder.
+
+    Its key depends on the text, which is read again if a file has changed.
+    """
 
     def __init__(self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None):
         self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
@@ -145,12 +157,16 @@ class _Recipe:
             "held_out": held_out,
             "tokenizer": self.given_tokenizer.to_str() if self.given_tokenizer else [vocab_size, bpe.LONGEST_WORD],
         }
-        if (given := self.given_tokenizer) and bpe.document_tokens(given) != (bpe.end_of_text(given),):
-            settings["document_tokens"] = bpe.document_tokens(given)  # once it was always the end-of-text token
+        if (loaded := self.given_tokenizer) and bpe.document_tokens(loaded) != (bpe.end_of_text(loaded),):
+            # Old keys do not have this setting, because documents always began with the end-of-text token.
+            settings["document_tokens"] = bpe.document_tokens(loaded)
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
-        """The given tokenizer, or one learned from text that is no test's (of much text, a sample chosen by hash)."""
+        """Return the given tokenizer, or learn one from text outside the test folds.
+
+        If there is much text, a sample chosen by hash is used.
+        """
         if self.given_tokenizer:
             return self.given_tokenizer
         share, tests = TOKENIZER_CHARACTERS / self.split.characters, range(self.split.test_folds)
@@ -170,18 +186,18 @@ def _build(
     raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
-        raise UserError(f"{out}: exists and is no data folder; give a new or an empty folder")
+        raise UserError(f"{out} exists and is not a data folder; give a new or an empty folder")
     if not (out / MANIFEST).is_file():
         try:
             with folder_atomic(out) as folder:
                 _write(recipe, folder, workers, progress)
         except OSError as error:
-            # Another process made the same folder meanwhile; its work is as good as ours.
+            # Another process has made the same folder in the meantime; its content is equal.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     data = DataFolder.open(out, fold)
     if data.manifest.key != recipe.key:
-        raise UserError(f"{out}: already holds other data ({data}); give a new or an empty folder")
+        raise UserError(f"{out} already contains other data ({data}); choose a new or empty folder")
     return data
 
 
@@ -192,11 +208,11 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     rest = ShardWriter(folder, "rest", dtype)
     folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
-    with closing(encoded(tokenizer, pieces, characters, workers)) as found, progress(characters) as seen:
-        for part in found:
+    with closing(encode_pieces(tokenizer, pieces, characters, workers)) as parts, progress(characters) as seen:
+        for part in parts:
             if contained := [token for token in before if (part.ids == token).any()]:
-                named = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
-                raise UserError(f"{part.name}: contains {named}; remove it from the text, or use another tokenizer")
+                token = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
+                raise UserError(f"{part.name} contains {token}; remove it from the text, or use another tokenizer")
             tokens = np.concatenate([before, part.ids]) if part.begins_document else part.ids
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))

@@ -1,8 +1,8 @@
 """Bytes of text that each token of a tokenizer stands for.
 
-Two kinds of tokenizers can keep every byte of a text. In a byte-level one, each character of a token's name is a byte.
-In SentencePiece's kind a name is text in which `▁` is a space, and `<0x0A>` is a byte. Either kind may put a space
-before a text, which belongs to the first token and is no byte of the text.
+Two kinds of tokenizers can keep every byte of a text. In a byte-level tokenizer, each character of a token's name is a
+byte. In a SentencePiece tokenizer, a name is text in which `▁` is a space, and names such as `<0x0A>` are bytes. Both
+kinds may put a space before a text. This space belongs to the first token, but not to the text.
 """
 
 import json
@@ -23,20 +23,20 @@ class Spelling:
     """Spelling of a text in the tokens of one tokenizer."""
 
     tokens: Mapping[int, bytes]
-    """Id -> the bytes it stands for, perhaps part of a character; none for special tokens."""
+    """Bytes for each id. They may be part of a character. Special tokens have none."""
     prefix: str
-    """A space if the tokenizer puts one before a text, otherwise nothing."""
+    """Space that the tokenizer puts before a text, or an empty string."""
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """int32 [vocab_size]: number of bytes that each id stands for; 0 for special tokens and unused ids."""
+        """Number of bytes for each id, int32 [vocab_size]; 0 for special tokens and unused ids."""
         sizes = np.zeros(max(self.tokens) + 1, dtype=np.int32)
         for i, spelled in self.tokens.items():
             sizes[i] = len(spelled)
         return sizes
 
     def bytes_of(self, ids: np.ndarray) -> bytes:
-        """The bytes of some tokens, one after the other."""
+        """Return the bytes of a sequence of tokens."""
         sizes = self.sizes[ids]
         ends = sizes.cumsum()
         places = np.repeat(self._starts[ids] - (ends - sizes), sizes) + np.arange(sizes.sum())
@@ -44,17 +44,17 @@ class Spelling:
 
     @cached_property
     def _all_bytes(self) -> np.ndarray:
-        """uint8: the bytes of all tokens, in the order of their ids."""
+        """Bytes of all tokens as uint8, in the order of their ids."""
         return np.frombuffer(b"".join(spelled for _, spelled in sorted(self.tokens.items())), dtype=np.uint8)
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """int64 [vocab_size]: where the bytes of each id begin among all."""
+        """Index in `_all_bytes` at which the bytes of each id begin, int64 [vocab_size]."""
         return self.sizes.cumsum() - self.sizes
 
 
 def spelling(tokenizer: Tokenizer) -> Spelling:
-    """Return the spelling of a tokenizer for which `not_spelled` finds no reason."""
+    """Return the spelling of a tokenizer. `not_spelled` must return None for it."""
     parts = _parts(tokenizer)
     read = _reader(parts["decoder"])
     assert read is not None
@@ -66,7 +66,7 @@ def spelling(tokenizer: Tokenizer) -> Spelling:
 
 
 def not_spelled(tokenizer: Tokenizer) -> str | None:
-    """Why nobody can say which bytes the tokens stand for; None if one can."""
+    """Return the reason why the bytes of the tokens cannot be determined; None if they can."""
     parts = _parts(tokenizer)
     if _reader(parts["decoder"]) is None:
         kinds = " + ".join(str(step["type"]) for step in _steps(parts["decoder"]))
@@ -89,25 +89,28 @@ def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def bytes_of_name(name: str) -> bytes:
-    """The bytes of a byte-level token: one per character of its name. Added tokens in other characters are UTF-8."""
+    """Return the bytes of a byte-level token: one per character of its name.
+
+    Added tokens with other characters are UTF-8.
+    """
     return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
 
 
 def byte_of_name(name: str) -> bytes | None:
-    """The byte of a token such as `<0x0A>`; None for any other token."""
-    found = _BYTE_TOKEN.fullmatch(name)
-    return bytes.fromhex(found[1]) if found else None
+    """Return the byte of a token such as `<0x0A>`; None for any other token."""
+    match = _BYTE_TOKEN.fullmatch(name)
+    return bytes.fromhex(match[1]) if match else None
 
 
 def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """State of the normalizer, the pre-tokenizer and the decoder."""
+    """Return the states of the normalizer, the pre-tokenizer and the decoder."""
     names = ("normalizer", "pre_tokenizer", "decoder")
     parts = {name: getattr(tokenizer, name) for name in names}
     return {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
 
 
 def _unprefixed(part: Any) -> Any:
-    """The same state without the steps that put a space before a text."""
+    """Return the same state without the steps that put a space before a text."""
     match part:
         case list():
             return [_unprefixed(step) for step in part if not _prepends(step)]
@@ -133,9 +136,9 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
 
 
 def _reader(decoder: Any) -> Callable[[str], bytes] | None:
-    """Return the function from a token's name to its bytes.
+    """Return a function from a token's name to its bytes.
 
-    None for a decoder whose tokens stand for other bytes in other places.
+    Return None if the bytes of a token depend on its position in the text.
     """
     if _is_byte_level(decoder):
         return bytes_of_name
@@ -149,7 +152,7 @@ def _reader(decoder: Any) -> Callable[[str], bytes] | None:
             case {"type": "ByteFallback"}:
                 has_bytes = True
             case {"type": "Fuse"} | {"type": "Strip", "content": " ", "start": 0 | 1, "stop": 0}:
-                pass  # at most the space before a text, which is the prefix
+                pass  # removes at most the space before a text, which is the prefix
             case _:
                 return None
 
@@ -161,7 +164,10 @@ def _reader(decoder: Any) -> Callable[[str], bytes] | None:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's: character -> byte. Printable Latin-1 is itself; the others, in order, are U+0100 and on."""
+    """Return GPT-2's mapping from characters to bytes.
+
+    Printable Latin-1 characters stand for themselves. The other bytes, in order, are U+0100 and following.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}

@@ -1,4 +1,4 @@
-"""Into which folds a text is cut. One fold is held out, and all else is trained on."""
+"""Division of a text into folds. One fold is held out; everything else is training data."""
 
 import hashlib
 from bisect import bisect_right
@@ -14,21 +14,21 @@ from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
-"""Of a text, however small the share is that one of them holds."""
+"""Maximum number of folds of a text, even if the share of a fold is small."""
 
 PIECE = 1 << 20
-"""Characters after which a document is cut (at a line's end), so that its pieces are encoded side by side."""
+"""Characters after which a document is cut (at the end of a line), so that its pieces can be encoded in parallel."""
 
 _QUARTER = 0.25
 _BUCKETS = 1 << 16
-"""Of hashes of names: as many numbers are kept, however many documents there are."""
+"""Number of hash buckets for document names. It bounds memory for any number of documents."""
 
 
 class Piece(NamedTuple):
-    """A part of a document (mostly all of it) and the fold it belongs to."""
+    """A part of a document (usually all of it) and the fold it belongs to."""
 
     fold: int | None
-    """None: in no fold, so it is always trained on."""
+    """Index of the fold. None: in no fold, so the piece is always training data."""
     name: str
     text: str
     begins_document: bool
@@ -36,34 +36,42 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How a corpus is cut into folds, and the hash of the text that was cut.
+    """Rule that divides a corpus into folds, with the hash of its text.
 
-    Folds hold whole documents, in the order of the hashes of their names, so that each has about the same share of the
-    text. A document that is longer than this share is in no fold, since it alone would decide the metric. Where that
-    leaves a fold with less than a quarter of its share (one file, or a few unequal ones), folds are stretches of the
-    text, the first one at its end.
+    Folds contain whole documents, in the order of the hashes of their names, so that each fold has about the same share
+    of the text. A document that is longer than this share is in no fold, because it would dominate the metric. If a
+    fold then has less than a quarter of its share (one file, or a few unequal ones), folds are contiguous stretches of
+    the text instead. The first of these folds is at the end of the text.
     """
 
     held_out: float
     """Share of the text in one fold."""
     by: Literal["documents", "position"]
     cuts: tuple[int, ...]
-    """Ascending, one per fold. By documents: where each fold ends, in buckets of hashes, the first fold first. By
-    position: where each fold begins, in characters of the whole text, the last fold first."""
+    """Borders of the folds in ascending order, one per fold.
+
+    By documents: the end of each fold as a hash bucket, from the first fold to the last. By position: the start of each
+    fold in characters of the whole text, from the last fold to the first.
+    """
     characters: int
     bytes: int
-    """Bytes of the whole text, as UTF-8."""
+    """Number of bytes of the whole text, as UTF-8."""
     digest: str
-    """sha256 of every document's name and text."""
+    """sha256 of the names and texts of all documents."""
 
     @property
     def test_folds(self) -> int:
-        """The first half of the folds (at least one). A tokenizer is learned from all else, so it has seen none of
-        their text."""
+        """Number of test folds: the first half of the folds (at least one).
+
+        A tokenizer is learned from everything else, so it has seen no text of these folds.
+        """
         return n_test_folds(len(self.cuts))
 
     def pieces(self, documents: Iterable[Document]) -> Iterator[Piece]:
-        """Every character of the documents, once, in order."""
+        """Yield the pieces of all documents in order. Together they have every character exactly once.
+
+        Raise UserError if the text is not the one that the rule was made for.
+        """
         at, digest = 0, hashlib.sha256()
         for name, text in documents:
             _update(digest, name, text)
@@ -72,7 +80,7 @@ class SplitRule:
                     yield Piece(fold, name, piece, begins_document=number == 0)
             at += len(text)
         if digest.hexdigest() != self.digest:
-            raise UserError("the text changed while it was being read; run it again")
+            raise UserError("the text changed while it was being read; run the command again")
 
     def _parts(self, name: str, text: str, at: int) -> Iterator[tuple[int | None, str]]:
         if self.by == "documents":
@@ -89,28 +97,31 @@ class SplitRule:
 
 
 def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
-    """Read a corpus once and decide how it is cut."""
+    """Read a corpus once and choose its split. Raise UserError if it has no text."""
     if not 0 < held_out < 1:
-        raise UserError(f"data.held_out: {held_out}; allowed: above 0 and below 1, since every run is evaluated")
+        raise UserError(f"data.held_out is {held_out}; allowed: above 0 and below 1, because every run is evaluated")
     digest, total, n_bytes = hashlib.sha256(), 0, 0
     sizes, long = np.zeros(_BUCKETS), list[tuple[int, int]]()
     for name, text in corpus:
         n_bytes += _update(digest, name, text)
         total += len(text)
-        if len(text) > held_out * total:  # may be short beside all that is still to come
+        if len(text) > held_out * total:  # may be short in comparison with all documents
             long.append((_bucket(name), len(text)))
         else:
             sizes[_bucket(name)] += len(text)
     if total < 2:
         omitted = f"; left out: {corpus.omissions}" if str(corpus.omissions) else ""
-        raise UserError("\n  ".join([f"{corpus}: no text{omitted}", *corpus.omissions.first]))
+        raise UserError("\n  ".join([f"{corpus} has no text{omitted}", *corpus.omissions.first]))
     for bucket, length in long:
         if length <= held_out * total:
             sizes[bucket] += length
     n_folds = min(MOST_FOLDS, int(1 / held_out + 1e-9))
     ends = _ends(sizes, held_out, n_folds)
-    each = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
-    enough = each.min() >= _QUARTER * held_out * total and total - each.max() >= _QUARTER * (1 - held_out) * total
+    fold_sizes = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
+    enough = (
+        fold_sizes.min() >= _QUARTER * held_out * total
+        and total - fold_sizes.max() >= _QUARTER * (1 - held_out) * total
+    )
     if enough:
         return SplitRule(held_out, "documents", ends, total, n_bytes, digest.hexdigest())
     length = max(held_out * total, 1)
@@ -120,12 +131,12 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
 
 
 def n_test_folds(n_folds: int) -> int:
-    """How many of them, from the first on, are for tests: see `SplitRule.test_folds`."""
+    """Return the number of test folds, counted from the first fold. See `SplitRule.test_folds`."""
     return max(n_folds // 2, 1)
 
 
 def hash_share(name: str) -> float:
-    """A number in [0, 1) that depends on the name alone."""
+    """Return a number in [0, 1) that depends only on the name."""
     return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:6]) / 2**48
 
 
@@ -134,15 +145,17 @@ def _bucket(name: str) -> int:
 
 
 def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
-    """The bucket before which each fold ends, so that each holds about this share of all; a bucket is in the fold that
-    its middle falls into."""
+    """Return the bucket before which each fold ends, so that each fold has about this share of the text.
+
+    A bucket belongs to the fold that contains its middle.
+    """
     middles = sizes.cumsum() - sizes / 2
-    wanted = share * np.arange(1, n_folds + 1) * sizes.sum()
-    return tuple(int(end) for end in np.searchsorted(middles, wanted, side="left"))
+    targets = share * np.arange(1, n_folds + 1) * sizes.sum()
+    return tuple(int(end) for end in np.searchsorted(middles, targets, side="left"))
 
 
 def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
-    """Add a document to the digest. Return its bytes."""
+    """Add a document to the digest. Return its number of bytes."""
     data = text.encode()
     digest.update(f"{len(name)} {name} {len(data)} ".encode(errors="surrogateescape"))
     digest.update(data)
@@ -150,8 +163,10 @@ def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
 
 
 def _line_end(text: str, near: int, slack: int) -> int:
-    """The first end of a line from `near` on, else the last one before it, neither further away than `slack`; else
-    `near`. Never an end of the text."""
+    """Return the first end of a line after `near`, or the last one before it, at a distance of at most `slack`.
+
+    Return `near` if there is none. The end of the text does not count.
+    """
     after = text.find("\n", near - 1, near + slack) + 1
     if 0 < after < len(text):
         return after

@@ -1,4 +1,4 @@
-"""Text as what a run reads: one data folder, or a mixture of several."""
+"""Text as training data: one data folder, or a mixture of several."""
 
 import hashlib
 import json
@@ -16,18 +16,21 @@ from archlab.data.training_data import HeldOut, Windows
 from archlab.errors import UserError
 
 _GAP = 1 << 16
-"""Tokens between two windows that are read at once; mostly a document begins among the first."""
+"""Tokens between two windows that are read at once. Usually a document begins among the first of them."""
 
 _ORDERS_KEPT = 64
-"""Sources whose order of windows is kept in memory; that of any further source is made again for each batch."""
+"""Number of sources whose order of windows stays in memory. Orders of further sources are made for each batch."""
 
 _BEGINNING = 24
-"""Tokens by which a person knows a document again."""
+"""Number of tokens from which a reader can recognize a document."""
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """A data folder, of which one fold is held out, and its share of the windows relative to the others' weights."""
+    """A data folder with one held-out fold, and its weight in a mixture.
+
+    The share of windows from a source is proportional to its weight.
+    """
 
     name: str
     folder: DataFolder
@@ -36,13 +39,13 @@ class TextSource:
 
 @dataclass(frozen=True)
 class TextData:
-    """Text of one source, or of several with the same tokenizer."""
+    """Text of one source, or of several sources with the same tokenizer."""
 
     sources: Sequence[TextSource]
 
     @property
     def fingerprint(self) -> str:
-        """The folder's; of a mixture, of its folders and their weights."""
+        """Fingerprint of the folder, or a hash of the folders and weights of a mixture."""
         if len(self.sources) == 1:
             return self._first.fingerprint
         content = [[source.folder.fingerprint, source.weight] for source in self.sources]
@@ -50,27 +53,25 @@ class TextData:
 
     @property
     def known_tokens(self) -> int:
-        """The tokenizer's."""
+        """Vocabulary size of the tokenizer."""
         return self._first.manifest.vocab_size
 
     @property
     def n_folds(self) -> int:
-        """As many as every folder has."""
+        """Smallest number of folds of any source."""
         return min(len(source.folder.manifest.folds) for source in self.sources)
 
     @property
     def tokenizer(self) -> Path:
-        """The folder's."""
         return self._first.path / TOKENIZER
 
     @property
     def document_token(self) -> int:
-        """The folder's."""
         return self._first.manifest.end_of_text
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """All tokens are trained on."""
-        chosen, numbers = divided(self._weights, samples(step, batch_size))
+        """Return the windows of a training step. All their tokens are trained on."""
+        chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))
         tokens = np.empty((len(chosen), seq_len + 1), dtype=np.int64)
         for n in np.unique(chosen):
             train = self._long_enough(self.sources[n], "training", seq_len)
@@ -79,31 +80,37 @@ class TextData:
         return Windows(tokens)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """In its share of them."""
-        each = n_windows / sum(self._weights)
-        return {s.name: each * s.weight / windows_per_epoch(len(s.folder.train), seq_len) for s in self.sources}
+        """Return how often a run of `n_windows` windows reads each source completely."""
+        windows_per_weight = n_windows / sum(self._weights)
+        return {
+            s.name: windows_per_weight * s.weight / windows_per_epoch(len(s.folder.train), seq_len)
+            for s in self.sources
+        }
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
-        """Spread evenly over the fold; of a mixture, over those of all sources, in the shares in which they are
-        trained on, as far as every source has its share."""
+        """Return held-out windows that are spread evenly over the fold.
+
+        In a mixture, each source has the same share of the windows as in training. The windows end when a source has no
+        more of them.
+        """
         folds = [self._long_enough(source, "held-out", seq_len) for source in self.sources]
         available = np.array([held_out_windows(len(fold), seq_len) for fold in folds])
-        wanted = available.sum() if n_tokens is None else max(n_tokens // seq_len, 1)
-        chosen, numbers = divided(self._weights, range(wanted))
+        n_windows = available.sum() if n_tokens is None else max(n_tokens // seq_len, 1)
+        chosen, numbers = distribute_samples(self._weights, range(n_windows))
         used_up = np.flatnonzero(numbers >= available[chosen])
         counts = np.bincount(chosen[: used_up[0] if len(used_up) else None], minlength=len(folds))
-        end, found = self._first.manifest.end_of_text, list[tuple[np.ndarray, np.ndarray]]()
+        end, parts_of_sources = self._first.manifest.end_of_text, list[tuple[np.ndarray, np.ndarray]]()
         for fold, count in zip(folds, counts.tolist(), strict=True):
             if count:
                 starts = held_out_starts(len(fold), seq_len, count)
-                found.append((fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, end)))
-        tokens, goes_on = (np.concatenate(parts) for parts in zip(*found, strict=True))
+                parts_of_sources.append((fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, end)))
+        tokens, goes_on = (np.concatenate(parts) for parts in zip(*parts_of_sources, strict=True))
         sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
         before = self._first.document_tokens
         return HeldOut.of_text(tokens, sizes, before, prefix, goes_on=goes_on, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
-        """The first tokens of each as text."""
+        """Return the first tokens of each document as text."""
         first = held_out.first_tokens(_BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
 
@@ -116,11 +123,13 @@ class TextData:
         return [source.weight for source in self.sources]
 
     def _long_enough(self, source: TextSource, split: str, seq_len: int) -> Tokens:
-        """The tokens of a split; UserError where they are shorter than a window."""
+        """Return the tokens of a split. Raise UserError if it is shorter than a window."""
         tokens = source.folder.train if split == "training" else source.folder.held_out
         if len(tokens) <= seq_len:
-            found = f"the {split} text of {source.folder.manifest.source} has {len(tokens)} tokens"
-            raise UserError(f"train.seq_len: {seq_len}; {found}; allowed: up to {len(tokens) - 1}, or more text")
+            problem = f"the {split} text of {source.folder.manifest.source} has only {len(tokens)} tokens"
+            raise UserError(
+                f"train.seq_len is {seq_len}; {problem}; allowed: up to {len(tokens) - 1}, or use more text"
+            )
         return tokens
 
     def __str__(self) -> str:
@@ -131,7 +140,7 @@ class TextData:
 
 
 def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -> np.ndarray:
-    """bool [n]: whether each window begins in the document with which the one before ends."""
+    """Return, as bool [n], whether each window begins in the document in which the window before it ends."""
 
     def at(before: int, start: int) -> bool:
         parts = range(before + seq_len + 1, start + 1, _GAP)
@@ -140,39 +149,42 @@ def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -
     return np.array([False, *(at(int(before), int(start)) for before, start in pairwise(starts))])
 
 
-# --- which windows: pure functions of seed and step, so resuming is one integer ---------------------------------------
+# --- choice of windows: pure functions of seed and step, so a run resumes from a single integer -----------------------
 
 
 def samples(step: int, batch_size: int) -> range:
-    """Which samples are read at a step, counted over the whole run from 0 on."""
+    """Return the numbers of the samples of a step, counted from 0 over the whole run."""
     return range(step * batch_size, (step + 1) * batch_size)
 
 
-def divided(weights: Sequence[float], wanted: range) -> tuple[np.ndarray, np.ndarray]:
-    """Of each sample of a mixture, int64: the number of its source, and its own number among that source's samples.
+def distribute_samples(weights: Sequence[float], sample_range: range) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each sample of a mixture, the index of its source and its number among the samples of that source.
 
-    The first n samples are shared out as Webster (Sainte-Lague) shares out n seats: sample j of a source is due at
-    (j + 1/2) / weight, and they come in the order in which they are due. So after any number of samples a source has
-    had its share of them, give or take 1/2 + half its share of the number of sources.
+    Both arrays are int64. Samples are distributed like seats in the method of Webster (Sainte-Lague). Sample j of a
+    source is due at (j + 1/2) / weight, and samples come in the order in which they are due. After any number of
+    samples, each source has had its share. The deviation is at most 1/2 + (number of sources) * share / 2.
     """
-    each, n = np.array(weights, dtype=np.float64), len(weights)
-    total = each.sum()
-    low = np.maximum(np.floor(each * (wanted.start - n) / total) - 1, 0).astype(np.int64)
-    high = (np.ceil(each * (wanted.stop + n) / total) + 1).astype(np.int64)
+    shares, n = np.array(weights, dtype=np.float64), len(weights)
+    total = shares.sum()
+    low = np.maximum(np.floor(shares * (sample_range.start - n) / total) - 1, 0).astype(np.int64)
+    high = (np.ceil(shares * (sample_range.stop + n) / total) + 1).astype(np.int64)
     source = np.repeat(np.arange(n), high - low)
     number = np.concatenate([np.arange(*ends) for ends in zip(low, high, strict=True)])
-    first = wanted.start - int(low.sum())  # all before `low` are due earlier than these
-    order = np.lexsort((source, (number + 0.5) / each[source]))[first : first + len(wanted)]
+    first = sample_range.start - int(low.sum())  # all samples before `low` are due earlier
+    order = np.lexsort((source, (number + 0.5) / shares[source]))[first : first + len(sample_range)]
     return source[order], number[order]
 
 
 def windows_per_epoch(n_tokens: int, seq_len: int) -> int:
-    """Training windows in one pass over the text; a remainder is left, so that each epoch begins at another token."""
+    """Return the number of training windows in one pass over the text.
+
+    A remainder of tokens is left, so that each epoch can begin at a different token.
+    """
     return max((n_tokens - seq_len) // seq_len, 1)
 
 
 def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-    """int64 [len(numbers)]: where those windows begin, counted over the whole run from 0 on."""
+    """Return the first token of each window as int64 [len(numbers)]. Windows are counted from 0 over the whole run."""
     order = _order(n_tokens, seq_len, seed)
     epochs, indices = np.divmod(np.asarray(numbers, dtype=np.int64), windows_per_epoch(n_tokens, seq_len))
     starts = np.empty(len(epochs), dtype=np.int64)
@@ -184,12 +196,15 @@ def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int]
 
 @lru_cache(_ORDERS_KEPT)
 def _order(n_tokens: int, seq_len: int, seed: int) -> Callable[[int], np.ndarray]:
-    """Of an epoch's number; two of them are kept, for a batch may span them."""
+    """Return a function from the number of an epoch to the starts of its windows.
+
+    Two epochs are cached, because a batch may span them.
+    """
     return lru_cache(2)(partial(_epoch, n_tokens, seq_len, seed))
 
 
 def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
-    """Starts of an epoch's windows: multiples of seq_len after a random offset, in random order."""
+    """Return the starts of an epoch's windows: multiples of seq_len after a random offset, in random order."""
     count = windows_per_epoch(n_tokens, seq_len)
     # numpy promises the same raw bits in every version, but not the same permutation().
     bits = np.random.PCG64([seed, epoch]).random_raw(count + 1)
@@ -198,10 +213,13 @@ def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def held_out_starts(n_tokens: int, seq_len: int, count: int) -> np.ndarray:
-    """int64 [count]: where always the same windows of a held-out text begin, spread evenly; they do not overlap."""
+    """Return the starts of held-out windows as int64 [count].
+
+    They are always the same, are spread evenly over the text and do not overlap.
+    """
     return np.arange(count) * held_out_windows(n_tokens, seq_len) // count * seq_len
 
 
 def held_out_windows(n_tokens: int, seq_len: int) -> int:
-    """How many there are that do not overlap."""
+    """Return the number of windows that do not overlap."""
     return (n_tokens - 1) // seq_len

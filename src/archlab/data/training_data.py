@@ -1,4 +1,4 @@
-"""What a run reads: windows to train on and windows by which it is judged, of text or of a task."""
+"""Training and held-out windows of a run, from text or from a task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,29 +10,32 @@ import numpy as np
 
 
 class Windows(NamedTuple):
-    """Windows of tokens in which each is predicted from those before it."""
+    """Windows of tokens. Each token is predicted from the tokens before it."""
 
     tokens: np.ndarray
     """int64 [n, T + 1]."""
     scored: np.ndarray | None = None
-    """bool [n, T]: which predicted tokens are trained on; None: all."""
+    """bool [n, T]: whether each predicted token is trained on. None: all are."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The windows that every evaluation uses; n windows, T predicted tokens each."""
+    """Held-out windows that every evaluation uses: n windows with T predicted tokens each."""
 
     tokens: np.ndarray
-    """int64 [n, T + 1]; the first token of each is only context."""
+    """int64 [n, T + 1]. The first token of each window is only context."""
     scored: np.ndarray
-    """bool [n, T]: which predicted tokens count. Of text all tokens of documents, of a task its answers."""
+    """bool [n, T]: whether each predicted token counts. For text all tokens of documents count, for a task its answers.
+    """
     bytes: np.ndarray | None
-    """int [n, T]: bytes of text that each predicted token stands for; None for a task, whose tokens stand for none. A
-    document's first token may be scored but stand for none, if it is only the space that the tokenizer has added."""
+    """int [n, T]: number of bytes of text for each predicted token. None for a task, which has no text.
+
+    The first token of a document may be scored and have no bytes, if it is only the space that the tokenizer adds.
+    """
     documents: np.ndarray | None
-    """int [n, T]: number of the document that each predicted token belongs to, from 0 on; None for a task."""
+    """int [n, T]: index of the document that each predicted token belongs to. None for a task."""
     separator: int | None = None
-    """The token that begins a document, where documents do not see each other; None where they do."""
+    """Token that begins a document, if attention is masked between documents; otherwise None."""
 
     @classmethod
     def of_text(
@@ -45,12 +48,14 @@ class HeldOut:
         goes_on: np.ndarray,
         masked: bool,
     ) -> "HeldOut":
-        """Windows of a text.
+        """Return the held-out windows of a text.
 
-        `token_bytes`, int [vocab]: bytes that each token stands for; 0 for special tokens. `before`: the tokens that
-        precede every document and nothing else, and stand for no bytes. `prefix_bytes`: bytes of the first token after
-        them that the tokenizer has added. `goes_on`, bool [n]: whether each window begins in the document with which
-        the one before ends. `masked`: documents do not see each other.
+        Args:
+            token_bytes: int [vocab], number of bytes of each token; 0 for special tokens.
+            before: Tokens that precede each document. They occur nowhere else and stand for no bytes.
+            prefix_bytes: Number of bytes that the tokenizer adds to the first token after `before`.
+            goes_on: bool [n], whether each window begins in the document in which the window before it ends.
+            masked: Whether attention is masked between documents.
         """
         counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
         scored = counted > 0
@@ -59,7 +64,7 @@ class HeldOut:
         return cls(tokens, scored, counted, _documents(tokens, before[0], goes_on), separator)
 
     def first_tokens(self, count: int) -> list[list[int]]:
-        """Of each document, as far as it is in the windows; empty for a task."""
+        """Return the first `count` tokens of each document, as far as the windows contain them; empty for a task."""
         if self.documents is None:
             return []
         numbers, targets = self.documents.ravel(), self.tokens[:, 1:].ravel()
@@ -68,7 +73,7 @@ class HeldOut:
 
     @property
     def seq_len(self) -> int:
-        """Tokens per window that are predicted."""
+        """Number of predicted tokens per window."""
         return self.tokens.shape[1] - 1
 
 
@@ -79,46 +84,48 @@ def _documents(tokens: np.ndarray, end_of_text: int, goes_on: np.ndarray) -> np.
 
 
 class TrainingData(Protocol):
-    """Every window is a pure function of its arguments, so resuming is one integer."""
+    """Source of windows. Each window is a pure function of its arguments, so a run resumes from a single integer."""
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change with the tokens. Which fold is held out is not in them."""
+        """Hash of the tokens, as 16 hex digits. It does not depend on the choice of the held-out fold."""
         ...
 
     @property
     def known_tokens(self) -> int:
-        """Token ids below this occur."""
+        """Upper limit of the token ids: all ids are below it."""
         ...
 
     @property
     def n_folds(self) -> int:
-        """How many parts can be held out, each by itself."""
+        """Number of parts that can each be held out."""
         ...
 
     @property
     def tokenizer(self) -> Path | None:
-        """The file that turns text into these tokens; None where they are no text."""
+        """File of the tokenizer; None if the tokens do not come from text."""
         ...
 
     @property
     def document_token(self) -> int | None:
-        """The first token that precedes each document; None for a task, which has none."""
+        """First token that precedes each document; None for a task, which has no documents."""
         ...
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """What a step trains on; so many windows of seq_len predicted tokens."""
+        """Return the `batch_size` windows of a training step, each with `seq_len` predicted tokens."""
         ...
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Source of text -> how often a run of so many windows reads it through; empty for a task."""
+        """Return how often a run of `n_windows` windows reads each source of text completely; empty for a task."""
         ...
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
-        """About so many tokens that are never trained on, always the same; None: all there are. `masked`: documents do
-        not see each other."""
+        """Return about `n_tokens` tokens that are never trained on; None: all. They are always the same.
+
+        `masked`: whether attention is masked between documents.
+        """
         ...
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
-        """How each document begins, as far as it is in the windows; empty for a task."""
+        """Return the beginning of each document, as far as the windows contain it; empty for a task."""
         ...

@@ -1,4 +1,4 @@
-"""Reading configs: presets, YAML files, run folders, Hugging Face folders, hub ids; with dotted overrides over them."""
+"""Reading configs from presets, YAML files, run folders, Hugging Face folders and hub ids, with dotted overrides."""
 
 import re
 from importlib.resources.abc import Traversable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from archlab.hf.family import Family
 
 _MOST_BASES = 100
-"""Files that build on each other; a chain of two is usual."""
+"""Maximum number of files in a chain of `base` keys. A chain of two is usual."""
 
 RUN_CONFIG = "config.yaml"
 """Name of the config in a run folder."""
@@ -31,9 +31,9 @@ ConfigKind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub
 
 
 def kind_of(source: str | Path) -> ConfigKind | None:
-    """Return what a CONFIG names, or None if it names nothing. A path that exists comes before the other kinds.
+    """Return what a CONFIG argument names, or None if it names nothing. An existing path has priority.
 
-    A folder with config.json is a Hugging Face folder, even if another tool's config.yaml lies in it.
+    A folder with a config.json is a Hugging Face folder, even if it also contains another tool's config.yaml.
     """
     path = Path(source)
     if path.is_dir():
@@ -46,7 +46,7 @@ def kind_of(source: str | Path) -> ConfigKind | None:
 
 
 def config_file(source: str | Path) -> Path:
-    """Return the path of the config that a folder holds. Any other source is returned as a path."""
+    """Return the path of the config in a folder. Any other source is returned as a path."""
     match kind_of(source):
         case "run folder":
             return Path(source) / RUN_CONFIG
@@ -57,64 +57,71 @@ def config_file(source: str | Path) -> Path:
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
-    """Return the config of a preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id
-    (`organisation/name`, or `organisation/name@revision`), with `a.b=value` overrides.
+    """Load a config and apply overrides of the form `a.b=value`.
 
-    Raise UserError with every problem at once. Plug-ins that a folder names run only if it was made on this machine, or
-    if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
+    `source` is the name of a preset, a YAML file, a run folder, a Hugging Face folder or a hub id
+    (`organization/name` or `organization/name@revision`).
+
+    Raise UserError, which lists all problems. Plug-ins that a folder names run only if the folder was made on this
+    machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
     return build_config(read_named_config(source), overrides, str(source))
 
 
 def read_named_config(source: str | Path) -> Raw:
-    """Return the raw values of a config that the user named: the plug-ins of a YAML file may run."""
+    """Return the raw values of a config that the user named. Therefore, plug-ins of a YAML file may run."""
     if (file := Path(source)).is_file():
         accept(file)
     return read_config(source)
 
 
 def read_config(source: str | Path) -> Raw:
-    """Return the raw values of a config, laid over those of its `base` if it names one, without its `about`."""
+    """Return the raw values of a config merged over those of its `base`, if it has one, without its `about`."""
     return _read(_file_of(source))
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:
-    """What is known of a model of the atlas that cannot be built, and the raw values of its decoder block as far as the
-    schema goes; None for any other config."""
+    """Return the facts about a model of the atlas that archlab cannot build, or None for any other config.
+
+    The raw values describe its decoder block as far as the schema can express it.
+    """
     file = find_preset(source) if kind_of(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
     return (about, raw) if about and about.cannot_build else None
 
 
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """`above`: the files that build on this one."""
+    """Read a file and its chain of bases. `above`: the files whose chain leads here."""
     if isinstance(file, Path) and file.name == CONFIG:
         return read_raw_config(file.parent)
     about, raw = read_entry(file)
     if about and about.cannot_build:
-        raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
+        raise UserError(
+            f"{about.name}: archlab has facts only and cannot build this model: {about.cannot_build}; "
+            "`archlab list presets` shows the models that it can build"
+        )
     if (base := raw.pop("base", None)) is None:
         return raw
     if file in above:
-        raise UserError(f"{file}: base leads back to this file")
+        raise UserError(f"{file}: its base leads back to this file")
     if len(above) == _MOST_BASES:
-        raise UserError(f"{file}: the {_MOST_BASES}th file of a chain of bases; allowed: fewer")
+        raise UserError(f"{file}: file {_MOST_BASES + 1} in a chain of bases; allowed: up to {_MOST_BASES}")
     return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
 
 
 def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
-    """The file or folder that a config's `base` names: beside it, or a preset."""
+    """Return the file or folder that a config's `base` names: one in the same folder, or a preset."""
     if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
         accept_from(file, [file.parent / base])
         return _file_of(real_path(file.parent / base))
     if isinstance(base, str) and (preset := find_preset(base)):
         return preset
     hint = nearest(str(base), presets()) or "; `archlab list presets` shows them"
-    raise UserError(f"{file}: base is {base!r}: neither a file beside this one nor a preset{hint}")
+    raise UserError(f"{file}: base is {base!r}, which is neither a file in the same folder nor a preset{hint}")
 
 
 def _file_of(source: str | Path) -> Path | Traversable:
-    """Return the config's file; verify it if it is a run's, and download it if it is on the hub."""
+    """Return the config's file. Verify it if it belongs to a run, and download it if it is on the hub."""
     file, preset = config_file(source), find_preset(str(source))
     match kind_of(source):
         case "preset" if preset is not None:
@@ -126,7 +133,7 @@ def _file_of(source: str | Path) -> Path | Traversable:
             return download_config(str(source)) / CONFIG
         case None if file.is_dir():
             allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
-            raise UserError(f"{file}: a folder without config.yaml; a CONFIG is {allowed}")
+            raise UserError(f"{file}: a folder without config.yaml; allowed: {allowed}")
         case None:
             hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
             raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
@@ -135,35 +142,37 @@ def _file_of(source: str | Path) -> Path | Traversable:
 
 
 def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
-    """Return the family and the architecture of a Hugging Face folder. A note names the keys that were passed over."""
-    from archlab.families.registry import find_family  # 60 modules, which presets do not need
+    """Return the family and the model config of a Hugging Face folder. A note names the keys that were ignored."""
+    from archlab.families.registry import find_family  # imports 60 modules, which presets do not need
 
     file = folder / CONFIG
     values = read_json(file)
     family = find_family(values.get("model_type"), str(file))
     _check_architectures(values.get("architectures"), family, str(file))
-    config, passed_over = family.read(values, str(file))
-    if passed_over:
-        note_once(f"{file}: passed over, because they do not change the model: {', '.join(passed_over)}")
+    config, ignored = family.read(values, str(file))
+    if ignored:
+        note_once(f"{file}: ignored keys that do not change the model: {', '.join(ignored)}")
     return family, config
 
 
-def _check_architectures(named: object, family: "Family", where: str) -> None:
-    """Names of old or foreign code for the same model pass; another family's, or another task's, do not."""
+def _check_architectures(architectures: object, family: "Family", where: str) -> None:
+    """Raise UserError for a class of another family or for another task. Unknown names of the same model are fine."""
     from archlab.families.registry import FAMILIES
 
     classes = {known.architecture: name for name, known in FAMILIES.items()}
-    for name in map(str, named) if isinstance(named, list) and family.architecture not in named else ():
+    if not isinstance(architectures, list) or family.architecture in architectures:
+        return
+    for name in map(str, architectures):
         if name in classes:
-            found = f"{name}, of family {classes[name]}, but model_type is {family.model_type}"
+            problem = f"{name}, of family {classes[name]}, but model_type is {family.model_type}"
         elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
-            found = f"{name}, a model for another task than predicting the next token"
+            problem = f"{name}, a model for another task than predicting the next token"
         else:
             continue
-        raise UserError(f"{where}: architectures names {found}; allowed: {family.architecture}")
+        raise UserError(f"{where}: architectures names {problem}; allowed: {family.architecture}")
 
 
 def read_raw_config(folder: Path) -> Raw:
-    """Return the raw values of a config whose model is that of a Hugging Face folder."""
+    """Return the raw values of a config with the model of a Hugging Face folder."""
     _, model = read_model_config(folder)
     return {"model": model.model_dump(mode="json")}

@@ -1,4 +1,4 @@
-"""Published weights to our models."""
+"""Loading the model of a Hugging Face folder."""
 
 import math
 from collections import Counter
@@ -18,8 +18,8 @@ from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, companions, read_json
 from archlab.hf.quantization import method
 from archlab.hf.special_tokens import model_ids
-from archlab.hf.tensors import FORMATS, Dequantised, Tensors, format_name
-from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
+from archlab.hf.tensors import FORMATS, Dequantized, Tensors, format_name
+from archlab.hf.weights import Placed, constant_values, is_mtp_tensor, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.moe import Experts
@@ -29,16 +29,21 @@ from archlab.model.recurrent import CausalConv
 from archlab.model.rglru import BlockGate
 
 MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, BlockGate, Head)
-"""Modules whose parameters meet activations in products, so all need one format. Others (norms, routers, decays, sinks)
-widen what they read and may be stored wide."""
+"""Modules whose parameters are multiplied with activations in matrix products, so they all need the same dtype.
+
+Other modules (norms, routers, decays, sinks) compute in at least float32 and may be stored in a wider dtype.
+"""
 
 
 def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig | None = None) -> Decoder:
-    """The model of a Hugging Face folder, ready for inference, in the format it is stored in unless `dtype` is given.
+    """Load the model of a Hugging Face folder for inference.
 
-    Where the file mixes formats, what is multiplied has the one that config.json names, or the most common one.
-    `config`: another architecture that takes the same weights. One tensor is read at a time, so little more than the
-    model itself is ever in memory. UserError lists every missing, surplus and mis-shaped tensor at once.
+    - `dtype`: None keeps the dtype of the file. If the file has several, the matrices get the one that config.json
+      names, otherwise the most common one.
+    - `config`: a different model config that has the same weights.
+
+    One tensor is read at a time, so the peak memory is little more than the model itself. Raise UserError, which lists
+    all missing, surplus and wrongly shaped tensors.
     """
     family, published = read_model_config(folder)
     model = _without_weights(config or published, folder)
@@ -48,25 +53,25 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
     unfilled = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
     if dtype is None:
-        _agree(model, read_json(folder / CONFIG))
+        _unify_dtype(model, read_json(folder / CONFIG))
     model.origin = read_origin(folder)
     return model.eval()
 
 
 def read_origin(folder: Path) -> Origin:
-    """What goes along unread: the family's name, special tokens, the tokenizer's files."""
+    """Read what is kept for saving the model again: the family's name, special tokens and the tokenizer's files."""
     family = read_json(folder / CONFIG).get("model_type")
     return Origin(str(family), model_ids(folder), companions(folder))
 
 
-def _agree(model: Decoder, published: Raw) -> None:
-    """Bring all that is multiplied to one format, where the file has several."""
+def _unify_dtype(model: Decoder, published: Raw) -> None:
+    """Convert all parameters of MULTIPLIED modules to one dtype. `published`: the values of config.json."""
     modules = [module for module in model.modules() if isinstance(module, MULTIPLIED)]
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
-    found = Counter(parameter.dtype for parameter in parameters if parameter.dim() > 1)
+    counts = Counter(parameter.dtype for parameter in parameters if parameter.dim() > 1)
     dtype_name = published.get("dtype") or published.get("torch_dtype")
     named = {format_name(dtype): dtype for dtype in FORMATS}.get(str(dtype_name))
-    common = named if named and len(found) > 1 else found.most_common(1)[0][0]
+    common = named if named and len(counts) > 1 else counts.most_common(1)[0][0]
     for parameter in parameters:
         parameter.data = parameter.data.to(common)
 
@@ -75,101 +80,100 @@ def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
     try:
         with torch.device("meta"):
             return Decoder(config, seed=None)
-    except (RuntimeError, TypeError, OverflowError) as error:  # sizes beyond what torch counts
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes beyond torch's limits
         reason = str(error).partition("\n")[0]
-        raise UserError(f"{folder / CONFIG}: too large to be built: {reason}") from None
+        raise UserError(f"{folder / CONFIG}: the model is too large to build: {reason}") from None
 
 
 def check_hf(folder: Path) -> list[str]:
-    """Return the reasons why a Hugging Face folder would not load, from its config and the headers of its weights.
+    """Return the reasons why a Hugging Face folder would not load, judged by its config and its weights' headers.
 
-    Content is read only where the reason could lie in it: a head that should be the embedding once more, a constant.
+    The content of a tensor is read only if the reason could be in it: a head that must equal the embedding, a constant.
     """
     try:
         family, config = read_model_config(folder)
         read_origin(folder)
-        return _first(_fill_all(_without_weights(config, folder), family, folder, None, only_look=True))
+        return _first(_fill_all(_without_weights(config, folder), family, folder, None, headers_only=True))
     except UserError as error:
         return [str(error)]
 
 
 def _first(problems: Sequence[str]) -> list[str]:
-    """Return as many problems as a person reads, and the number of the others."""
+    """Return the first problems, and a line with the number of the others."""
     more = len(problems) - MOST_LISTED
     return [*problems[:MOST_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _fill_all(
-    model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None, only_look: bool = False
+    model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None, headers_only: bool = False
 ) -> list[str]:
-    """Give the model its weights; what does not fit is returned in words."""
+    """Fill the model with the weights of a folder. Return a line for each problem."""
     config = model.config
-    tensors = _named_as_table(family, _stored(folder, dtype, only_look))
+    tensors = _with_full_names(family, _stored(folder, dtype, headers_only))
     wanted = model.state_dict(keep_vars=True)
     problems: list[str] = []
     used: set[str] = set()
-    otherwise = [row for row in placed(family.otherwise, config) if row.theirs in tensors]
-    covered = {name for row in otherwise for name in row.ours}
-    for row in [*placed(family.weights, config), *otherwise]:
-        if not any(name in wanted for name in row.ours) or (row not in otherwise and covered.issuperset(row.ours)):
+    alternatives = [row for row in placed(family.alternatives, config) if row.theirs in tensors]
+    covered = {name for row in alternatives for name in row.ours}
+    for row in [*placed(family.weights, config), *alternatives]:
+        if not any(name in wanted for name in row.ours) or (row not in alternatives and covered.issuperset(row.ours)):
             continue
         used.update(row.parts)
         missing = [f"{name}  missing" for name in row.parts if name not in tensors]
         problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
-    for name, value in fixed(family.constants, config).items():
+    for name, value in constant_values(family.constants, config).items():
         used.add(name)
         if name in tensors and not tensors[name].is_number(value):
-            problems.append(f"{name}  is another number than {value}, the only one that archlab can build")
+            problems.append(f"{name}  is not {value}, the only value that archlab supports")
     copies = {row.theirs for row in family.weights if row.names == ("head.weight",)} if config.head.tied else set()
-    tables = (*family.weights, *family.otherwise)
+    tables = (*family.weights, *family.alternatives)
     embeddings = [row.theirs for row in tables if row.names == ("embedding.weight",) and row.theirs in tensors]
     for name in tensors:
         if name in used or any(name.endswith(suffix) for suffix in family.buffers):
             continue
-        if family.predicts_more and of_further_tokens(name, config.n_layers):
+        if family.has_mtp_layers and is_mtp_tensor(name, config.n_layers):
             continue
-        if not tensors[name].read().numel():  # a part that is 0 wide
+        if not tensors[name].read().numel():  # belongs to a part of width 0
             continue
         if name not in copies:
             problems.append(f"{name}  surplus")
         elif not all(tensors[name].equals(tensors[embedding]) for embedding in embeddings):
-            problems.append(f"{name}  differs from the embedding, to which config.json ties it")
+            problems.append(f"{name}  differs from the embedding, although config.json ties the two")
     return problems
 
 
-def _stored(folder: Path, dtype: torch.dtype | None, only_look: bool) -> Tensors | Dequantised:
-    """The folder's tensors; those in few bits are bfloat16, as they were before, unless `dtype` is given."""
+def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tensors | Dequantized:
+    """Return the folder's tensors. Quantized ones become bfloat16, their dtype before, unless `dtype` is given."""
     how = method(read_json(folder / CONFIG).get("quantization_config"), str(folder / CONFIG))
-    stored = Tensors(folder, shapes_only=only_look)
-    return Dequantised(stored, how, dtype or torch.bfloat16) if how else stored
+    stored = Tensors(folder, shapes_only=headers_only)
+    return Dequantized(stored, how, dtype or torch.bfloat16) if how else stored
 
 
-def _named_as_table(family: Family, tensors: Tensors | Dequantised) -> "dict[str, _Lazy]":
-    """Old files lack the prefix that the class adds to all names but the head's."""
+def _with_full_names(family: Family, tensors: Tensors | Dequantized) -> "dict[str, _Lazy]":
+    """Return the tensors by full name. Old files lack the prefix of all names except the head's."""
     known = {row.theirs for row in family.weights}
-    bare = family.prefix and not any(name.startswith(family.prefix) for name in tensors)
+    lacks_prefix = family.prefix and not any(name.startswith(family.prefix) for name in tensors)
 
     def full(name: str) -> str:
-        return family.prefix + name if bare and name not in known else name
+        return family.prefix + name if lacks_prefix and name not in known else name
 
     return {full(name): _Lazy(tensors, name) for name in tensors}
 
 
 class _Lazy:
-    def __init__(self, tensors: Tensors | Dequantised, name: str) -> None:
+    def __init__(self, tensors: Tensors | Dequantized, name: str) -> None:
         self._tensors, self._name = tensors, name
 
     def read(self) -> Tensor:
-        """Without content where the folder is only looked at."""
+        """Return the tensor, without content if only headers are read."""
         return self._tensors[self._name]
 
     def is_number(self, value: float) -> bool:
-        """Whether it is one number, and that one."""
-        # bfloat16 rounds.
+        """Whether the tensor is this single number. The tolerance allows for rounding to bfloat16."""
         return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
 
     def equals(self, other: "_Lazy") -> bool:
-        """Whether it is a second copy of the other, perhaps in another format."""
+        """Whether the tensor is a copy of the other, in the same dtype or another."""
         if self.read().shape != other.read().shape:
             return False
         theirs = other._content()
@@ -182,23 +186,23 @@ class _Lazy:
 def _fill(
     model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, Any], dtype: torch.dtype | None
 ) -> list[str]:
-    """Put one of their tensors, or a stack, where it belongs; what does not fit is returned in words."""
+    """Assign a published tensor, or a stack of them, to its parameters. Return a line for each problem."""
     parts = [part.read() for part in lazy]
-    whole = row.conversion.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
-    expected = whole[1:] if row.stack else whole
+    shape = row.conversion.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
+    expected = shape[1:] if row.stack else shape
     named = zip(row.parts, parts, strict=True)
     wrong = [(name, part.shape) for name, part in named if part.shape != expected]
     if wrong:
         return [f"{name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
-    strange = [(name, part.dtype) for name, part in zip(row.parts, parts, strict=True) if part.dtype not in FORMATS]
-    if strange:
+    unknown = [(name, part.dtype) for name, part in zip(row.parts, parts, strict=True) if part.dtype not in FORMATS]
+    if unknown:
         allowed = ", ".join(map(format_name, FORMATS))
-        return [f"{name}  has format {format_name(found)}; allowed: {allowed}" for name, found in strange]
+        return [f"{name}  has dtype {format_name(found)}; allowed: {allowed}" for name, found in unknown]
     theirs = torch.stack(parts) if row.stack else parts[0]
     for name, ours in zip(row.ours, row.conversion.split(theirs, row.layer), strict=True):
         owner, _, last = name.rpartition(".")
         is_parameter = isinstance(wanted[name], nn.Parameter)
-        # What no gradient moves is wide, as in the published code.
+        # Buffers, which have no gradient, are at least float32, as in the published code.
         value = (ours.to(dtype or ours.dtype) if is_parameter else at_least_float32(ours)).contiguous()
         value = value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value
         setattr(model.get_submodule(owner), last, nn.Parameter(value) if is_parameter else value)

@@ -1,4 +1,4 @@
-"""Our models as Hugging Face folders: config.json, safetensors, tokenizer."""
+"""Saving models as Hugging Face folders: config.json, safetensors, tokenizer."""
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -20,69 +20,75 @@ from archlab.files import folder_atomic
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, INDEX, WEIGHTS
 from archlab.hf.tensors import format_name
-from archlab.hf.weights import fixed, written
+from archlab.hf.weights import constant_values, published_tensors
 from archlab.model.decoder import Decoder
 
 SHARD_BYTES = 5 * 10**9
-"""Size from which on weights go into a further file."""
+"""Maximum size of a weights file in bytes. Larger models are split into several files."""
 
 FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral")
-"""Asked before the others, of which some (Granite, say) could express the same model."""
+"""Families to try first. Some of the others, such as Granite, could express the same models."""
 
 
 def save_pretrained(model: Decoder, folder: str | Path, family: str | None = None) -> str:
-    """Write config.json, safetensors and tokenizer that transformers loads to the same logits; the family's name.
+    """Save a model as config.json, safetensors and tokenizer, so that transformers computes the same logits.
 
-    `family` None: the one it was loaded as if that can express the model exactly, or else the first that can. UserError
-    names the fields in the way.
+    `family`: the `model_type` to save as. None: the family that the model was loaded from, or for a model that was not
+    loaded, the first family that can express it.
+
+    Return the family's name. Raise UserError naming the fields that the family cannot express.
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)
-    chosen, config = expressed(model.config, family, model.origin.family, wide)
+    chosen, config = choose_family(model.config, family, model.origin.family, wide)
     config["dtype"] = format_name(dtype)
-    # Where nothing is known, a class's own default would end texts at some token.
+    # Without these nulls, a class's default would end texts at an arbitrary token.
     config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
     write_folder(Path(folder), config, _tensors(chosen, model), model.origin.files)
     return chosen.model_type
 
 
-def expressed(
-    config: ModelConfig, family: str | None, origin: str | None, wide: bool, among: Container[str] = FAMILIES
+def choose_family(
+    config: ModelConfig, family: str | None, origin: str | None, wide: bool, candidates: Container[str] = FAMILIES
 ) -> tuple[Family, Raw]:
-    """The family to write a model as, and its config.json; see `save_pretrained`, and for `wide` `hf_config`.
+    """Return the family to save a model as, and its config.json. See `save_pretrained`.
 
-    `among`: which may be chosen where neither `family` nor `origin` says it.
+    `origin`: the family that the model was loaded from. `wide`: see `Family.hf_config`. `candidates`: the families to
+    try if `family` is None.
     """
     refuse_users_kinds(config, "a published format")
     if family is not None:
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config, wide=wide)
     refusals: dict[str, str] = {}
-    asked: list[str] = [*([origin] if origin else []), *(name for name in (*FIRST, *FAMILIES) if name in among)]
-    for name in dict.fromkeys(asked):
+    names: list[str] = [*([origin] if origin else []), *(name for name in (*FIRST, *FAMILIES) if name in candidates)]
+    for name in dict.fromkeys(names):
         try:
             return FAMILIES[name], FAMILIES[name].hf_config(config, wide=wide)
         except UserError as error:
             refusals[name] = str(error)
     if origin:
         raise UserError(refusals[origin])
-    # Other refusals met a value that cannot even be read back: how much else differs is unknown.
+    # Other refusals come from values that could not be read back, so the number of differences is unknown.
     nearest = min(refusals.values(), key=lambda text: ("cannot express" not in text, text.count("\n")))
     raise UserError(f"no known family can express this model exactly; the nearest: {nearest}")
 
 
 def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
-    yield from written(family.weights, model.config, model.state_dict(), family.architecture)
-    for name, value in fixed(family.constants, model.config).items():
+    yield from published_tensors(family.weights, model.config, model.state_dict(), family.architecture)
+    for name, value in constant_values(family.constants, model.config).items():
         yield name, torch.tensor(value, dtype=next(model.parameters()).dtype)
 
 
 def write_folder(
     folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]
 ) -> None:
-    """Config, weights in files of at most SHARD_BYTES (with an index if several) and companions, all or nothing."""
+    """Write the config, the weights in files of at most SHARD_BYTES, and the companions, completely or not at all.
+
+    If there are several files of weights, an index is written as well.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: exists; name a new or an empty folder")
+        raise UserError(f"{folder}: already exists; name a new or an empty folder")
     with _full_disk_named(folder), folder_atomic(folder) as temporary:
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         for name, content in companions.items():
@@ -92,7 +98,7 @@ def write_folder(
 
 @contextmanager
 def _full_disk_named(folder: Path) -> Iterator[None]:
-    """What safetensors says of a full disk."""
+    """Turn safetensors' error for a full disk into a UserError that names the folder."""
     try:
         yield
     except SafetensorError as error:
@@ -101,19 +107,19 @@ def _full_disk_named(folder: Path) -> Iterator[None]:
 
 def _write_shards(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
     shards: list[list[str]] = []
-    held: dict[str, Tensor] = {}
+    shard: dict[str, Tensor] = {}
     total = 0
 
     def flush() -> None:
-        save_file(held, folder / f"part-{len(shards)}", metadata={"format": "pt"})
-        shards.append(list(held))
-        held.clear()
+        save_file(shard, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        shards.append(list(shard))
+        shard.clear()
 
     for name, tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if held and sum(t.numel() * t.element_size() for t in held.values()) + size > SHARD_BYTES:
+        if shard and sum(t.numel() * t.element_size() for t in shard.values()) + size > SHARD_BYTES:
             flush()
-        held[name] = tensor.detach().contiguous().cpu()
+        shard[name] = tensor.detach().contiguous().cpu()
         total += size
     flush()
     if len(shards) == 1:

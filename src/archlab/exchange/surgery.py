@@ -1,4 +1,4 @@
-"""Changes of trained models."""
+"""Changes to trained models."""
 
 import torch
 from torch import Tensor
@@ -13,14 +13,15 @@ from archlab.model.decoder import Decoder
 
 
 def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
-    """The model with fewer key/value heads, each the mean of those it stands for (Ainslie 2023).
+    """Return the model with fewer key/value heads. Each is the mean of those that it replaces (Ainslie 2023).
 
-    Neighbours are pooled, as query heads share them. With as many heads as before it is the same model.
+    Adjacent heads are averaged, because adjacent query heads share a key/value head. With the same number of heads, the
+    result is the same model. Raise UserError if `n_kv_heads` does not divide the number of heads of every layer.
     """
-    found = {layer.multi_head.n_kv_heads for layer in layer_configs(model.config)}
-    wrong = sorted(n for n in found if n_kv_heads < 1 or n % n_kv_heads)
+    counts = {layer.multi_head.n_kv_heads for layer in layer_configs(model.config)}
+    wrong = sorted(n for n in counts if n_kv_heads < 1 or n % n_kv_heads)
     if wrong:
-        allowed = ", ".join(str(k) for k in range(1, min(found) + 1) if all(n % k == 0 for n in found))
+        allowed = ", ".join(str(k) for k in range(1, min(counts) + 1) if all(n % k == 0 for n in counts))
         raise UserError(f"n_kv_heads: {n_kv_heads} does not divide the model's {wrong[0]}; allowed: {allowed}")
     with torch.device("meta"):
         pooled = Decoder(_with_kv_heads(model.config, n_kv_heads), seed=None)
@@ -32,16 +33,16 @@ def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
     return pooled.train(model.training)
 
 
-def _pooled(theirs: Tensor, shape: torch.Size, model: Decoder, name: str) -> Tensor:
-    """Means over neighbouring heads, in at least float32; a tensor of the right shape stays as it is."""
-    if theirs.shape == shape:
-        return theirs
+def _pooled(tensor: Tensor, shape: torch.Size, model: Decoder, name: str) -> Tensor:
+    """Average adjacent heads in at least float32. Return a tensor that already has the right shape unchanged."""
+    if tensor.shape == shape:
+        return tensor
     layer = model.layer_configs[int(name.split(".")[1])]
-    width = 1 if name.endswith("k_norm.norm.weight") and theirs.dim() == 2 else layer.multi_head.head_dim
-    heads = theirs.unflatten(0, (-1, width))
-    wide = heads.to(torch.promote_types(theirs.dtype, torch.float32))
+    width = 1 if name.endswith("k_norm.norm.weight") and tensor.dim() == 2 else layer.multi_head.head_dim
+    heads = tensor.unflatten(0, (-1, width))
+    wide = heads.to(torch.promote_types(tensor.dtype, torch.float32))
     means = wide.unflatten(0, (shape[0] // width, -1)).mean(1)
-    return means.flatten(0, 1).to(theirs.dtype)
+    return means.flatten(0, 1).to(tensor.dtype)
 
 
 def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:
@@ -51,5 +52,5 @@ def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:
         for kind, change in kinds.items()
         if "n_kv_heads" in expand(change).get("attention", {})
     }
-    short = {"train.seq_len": 1, "train.batch_tokens": 1}
-    return build_config(overlay(overlay({"model": config.model_dump()}, short, Config), changes, Config)).model
+    placeholder = {"train.seq_len": 1, "train.batch_tokens": 1}
+    return build_config(overlay(overlay({"model": config.model_dump()}, placeholder, Config), changes, Config)).model

@@ -9,11 +9,11 @@ from archlab.hf.fields import ActivationKey, Always, Key, Only
 from archlab.hf.rope import ScaledRopeKeys
 from archlab.hf.weights import Constant, Row, linear
 
-UNSAID = {
+DEFAULT_SCALING = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
-"""The scaling of Llama 3.1."""
+"""The same scaling as Llama 3.1."""
 
 
 def _has_xielu(layer: LayerConfig) -> bool:
@@ -29,7 +29,7 @@ FAMILY = Family(
         *qk_rms_norm(1e-5),
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "xielu"),
-        ScaledRopeKeys(theta=1.2e7, unsaid=UNSAID),
+        ScaledRopeKeys(theta=1.2e7, default_scaling=DEFAULT_SCALING),
         Only("mlp_bias", False, written=False),
         Only("post_norm", False, written=False),
         Only("qk_norm", True, written=False),

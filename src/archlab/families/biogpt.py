@@ -41,6 +41,6 @@ FAMILY = Family(
         Row("output_projection.weight", "head.weight"),
     ],
     prefix="biogpt.",
-    # The published code's norms have torch's default epsilon.
+    # The published code ignores this key: its norms use torch's default epsilon.
     no_effect=frozenset({"layer_norm_eps"}),
 )

@@ -12,16 +12,21 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 @dataclass(frozen=True)
 class Slices:
-    """Published code sums slices of two products only where both keys ask for it, and then leaves out their biases."""
+    """The keys `pretraining_tp` and `slow_but_exact`.
+
+    If both are set, the published code computes two products in slices and leaves out their biases.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Either key alone changes nothing."""
+        """Raise UserError if both keys are set. One alone changes nothing."""
         sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
         if exact and sliced != 1:
-            raise hf.refuse("slow_but_exact", exact, f"false, for with pretraining_tp = {sliced} biases are left out")
+            raise hf.refuse(
+                "slow_but_exact", exact, f"false, because with pretraining_tp = {sliced} biases are left out"
+            )
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nothing to write."""
+        """Write nothing, because the defaults are right."""
 
 
 FAMILY = Family(

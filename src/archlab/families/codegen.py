@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARDS = 4
-"""TPU cores over which its heads were spread in training."""
+"""Number of TPU cores over which the heads were sharded in training."""
 
 
 def _split(theirs: "Tensor", _: LayerConfig | None) -> "Sequence[Tensor]":
@@ -32,15 +32,14 @@ def _join(ours: "Sequence[Tensor]", _: LayerConfig | None) -> "Tensor":
 
 @dataclass(frozen=True)
 class WholeHeadsPerShard:
-    """No head is cut by the shards."""
+    """A check that the number of heads is a multiple of SHARDS."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """UserError where one would be."""
         if ours["attention.n_heads"] % SHARDS:
             raise hf.refuse("n_head", ours["attention.n_heads"], f"multiples of {SHARDS}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nothing; reading back finds it."""
+        """Write nothing. Reading back runs the check."""
 
 
 FAMILY = Family(

@@ -1,9 +1,9 @@
-"""Command R7B and Command A: RoPE in sliding layers, no positions in full ones. (transformers: Cohere2ForCausalLM)"""
+"""Command R7B and Command A: RoPE in sliding layers, no position in full layers. (transformers: Cohere2ForCausalLM)"""
 
 from archlab.families.cohere import FIELDS, WEIGHTS
 from archlab.hf.family import Family
 from archlab.hf.fields import Only
-from archlab.hf.layer_types import LayerTypes, every
+from archlab.hf.layer_types import LayerTypes, full_every
 from archlab.hf.rope import RopeKeys
 
 FAMILY = Family(
@@ -12,7 +12,7 @@ FAMILY = Family(
     fields=[
         *FIELDS,
         RopeKeys(pairing="interleaved"),
-        # Left over in its files from the code it was trained with; the published class fixes them.
+        # These keys come from the original training code. The published class fixes their values.
         Only("layer_switch", 4, written=False),
         Only("order_of_interleaved_layers", "local_attn_first", written=False),
         Only("position_embedding_type", "rope_gptj", written=False),
@@ -20,7 +20,7 @@ FAMILY = Family(
         Only("use_embedding_sharing", True, written=False),
         Only("use_gated_activation", True, written=False),
         Only("use_parallel_block", True, written=False),
-        LayerTypes(every(4), full={"position": {"kind": "none"}}, unused=4096),
+        LayerTypes(full_every(4), full={"position": {"kind": "none"}}, unused=4096),
     ],
     weights=WEIGHTS,
     buffers=("rotary_emb.inv_freq",),

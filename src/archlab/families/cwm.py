@@ -1,6 +1,6 @@
 """Code World Model. (transformers: CwmForCausalLM)"""
 
-from archlab.families.apertus import UNSAID
+from archlab.families.apertus import DEFAULT_SCALING
 from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
@@ -9,7 +9,7 @@ from archlab.hf.rope import ScaledRopeKeys
 
 
 def first_of_four(_hf: ConfigReader, n_layers: int) -> list[str]:
-    """The first layer of every four is full."""
+    """Make the first of every four layers full and the others sliding."""
     return [SLIDING if i % 4 else FULL for i in range(n_layers)]
 
 
@@ -22,7 +22,7 @@ FAMILY = Family(
         Key("head_dim", "attention.head_dim", 128),
         *rms_norm(1e-5),
         *GATED,
-        ScaledRopeKeys(theta=1e6, unsaid={**UNSAID, "factor": 16.0}),
+        ScaledRopeKeys(theta=1e6, default_scaling={**DEFAULT_SCALING, "factor": 16.0}),
         LayerTypes(first_of_four, window=8192, unused=8192),
         Key("mlp_bias", "mlp.bias", False),
         Key("tie_word_embeddings", "head.tied", False),

@@ -8,21 +8,20 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.glm4_moe import EXPERTS
 from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
-from archlab.hf.mixture import GROUPS_SPELLED, SharedExperts, first_dense
+from archlab.hf.mixture import GROUP_HF_KEYS, SharedExperts, first_dense
 
 
 @dataclass(frozen=True)
 class TopKMethod:
-    """`topk_method`: groups are read with one of its two values only."""
+    """The key `topk_method`. Groups are read only if it is group_limited_greedy."""
 
-    spelled: ClassVar = GROUPS_SPELLED
+    hf_keys: ClassVar = GROUP_HF_KEYS
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """All groups kept is no limit."""
         method, n, kept = hf.get("topk_method", "greedy"), hf.get("n_group", kind=int), hf.get("topk_group", kind=int)
         if method not in ("greedy", "group_limited_greedy"):
             raise hf.refuse("topk_method", method, "greedy, group_limited_greedy")
@@ -32,11 +31,10 @@ class TopKMethod:
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": "max"} if limits else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Greedy where there are no groups."""
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
         hf["topk_method"] = "group_limited_greedy" if groups else "greedy"
         hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (None, None)
-        hf.setdefault("num_experts_per_tok", 1)  # must be there even if all layers are dense
+        hf.setdefault("num_experts_per_tok", 1)  # required even if all layers are dense
 
 
 FAMILY = Family(
@@ -52,7 +50,7 @@ FAMILY = Family(
         Key("n_routed_experts", "mlp.experts", 64),
         Key("num_experts_per_tok", "mlp.active"),
         Key("moe_intermediate_size", "mlp.d_ff", 1407),
-        Key("routed_scaling_factor", "mlp.router.factor", 1.0, there=float),
+        Key("routed_scaling_factor", "mlp.router.factor", 1.0, from_hf=float),
         TopKMethod(),
         SharedExperts("n_shared_experts", 2, bias_key="mlp_bias"),
         LatentRope(),
@@ -60,10 +58,10 @@ FAMILY = Family(
         first_dense(0, bias_key="mlp_bias"),
     ],
     weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING
+    no_effect=TRAINING_ONLY
     | {"qk_head_dim", "scoring_func", "norm_topk_prob", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size"},
     aliases={"num_experts": "n_routed_experts"},
 )

@@ -1,11 +1,11 @@
-"""DeepSeek V3 and R1, Moonlight, Kimi K2: latent attention and a mixture of experts that needs no balance loss.
+"""DeepSeek V3 and R1, Moonlight, Kimi K2: latent attention and a mixture of experts without a balance loss.
 
 (transformers: DeepseekV3ForCausalLM)
 """
 
 from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Flag, Key
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
@@ -25,7 +25,7 @@ FAMILY = Family(
         Key("num_experts_per_tok", "mlp.active", 8),
         Key("moe_intermediate_size", "mlp.d_ff", 2048),
         Flag("norm_topk_prob", "mlp.router.normalise", True),
-        Key("routed_scaling_factor", "mlp.router.factor", 2.5, there=float),
+        Key("routed_scaling_factor", "mlp.router.factor", 2.5, from_hf=float),
         GroupKeys(8, 4),
         SharedExperts("n_shared_experts", 1),
         LatentRope(interleave_key="rope_interleave"),
@@ -33,12 +33,12 @@ FAMILY = Family(
         first_dense(3),
     ],
     weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
-    otherwise=TOGETHER,
-    predicts_more=True,
-    also=("kimi_k2",),
+    alternatives=FUSED_EXPERTS,
+    has_mtp_layers=True,
+    other_model_types=("kimi_k2",),
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING
+    no_effect=TRAINING_ONLY
     | {
         "qk_head_dim", "scoring_func", "topk_method", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size",
         "num_nextn_predict_layers", "num_mtp_layers",

@@ -8,7 +8,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.glm4_moe import EXPERTS as GLM_EXPERTS
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import DenseLayers, SharedExperts
@@ -17,14 +17,18 @@ from archlab.hf.weights import Conversion, Row
 
 
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Dense outside of moe_layer_start_index to moe_layer_end_index (-1: the last), and off the interval."""
+    """Yield for each layer whether it is dense.
+
+    Mixtures are in the range from `moe_layer_start_index` to `moe_layer_end_index` (-1: the last layer). Within it,
+    every `moe_layer_interval`-th layer is a mixture.
+    """
     first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
     last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)
     return [(i + 1) % interval != 0 or not first <= i <= last for i in range(n_layers)]
 
 
 def _between(dense: list[bool]) -> Raw:
-    """The shortest interval and range that could be meant; reading back shows whether they are."""
+    """Return the smallest interval and range that could express the list. Reading back shows whether they do."""
     sparse = [i for i, is_dense in enumerate(dense) if not is_dense] or [len(dense)]
     interval = min((b - a for a, b in pairwise(sparse)), default=1)
     return {
@@ -34,21 +38,21 @@ def _between(dense: list[bool]) -> Raw:
 
 @dataclass(frozen=True)
 class LeastSum:
-    """`moe_norm_min`: the least that the weights of the chosen are divided by, in place of their sum."""
+    """The key `moe_norm_min`: a lower limit for the sum by which the weights of the chosen experts are divided."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """It must be so small that it matters only where all their scores vanish."""
+        """Raise UserError unless the limit is so small that it matters only if all scores are nearly 0."""
         if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
             raise hf.refuse("moe_norm_min", least, "up to 1e-6")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The default."""
+        """Write nothing, because the default is right."""
 
 
 CORRECTION = "layers.{i}.mlp.router.correction"
 
 ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
-"""[1, experts]."""
+"""Used for a published tensor of shape [1, experts]; the parameter is [experts]."""
 
 FAMILY = Family(
     model_type="ernie4_5_moe",
@@ -72,7 +76,7 @@ FAMILY = Family(
         DenseLayers(between, _between, bias_key="use_bias"),
         Only("use_rmsnorm", True, written=False),
         Only("moe_gate", "topk", written=False),
-        Only("moe_use_aux_free", True, written=False),  # chooses with the correction
+        Only("moe_use_aux_free", True, written=False),  # experts are chosen with the correction
     ],
     weights=[
         *ATTENTION,
@@ -82,13 +86,13 @@ FAMILY = Family(
         *AROUND,
         Row("lm_head.bias", "head.bias"),
     ],
-    otherwise=[
-        *TOGETHER,
+    alternatives=[
+        *FUSED_EXPERTS,
         Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW),
     ],
-    predicts_more=True,
+    has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING | {"moe_capacity", "num_nextn_predict_layers"},
+    no_effect=TRAINING_ONLY | {"moe_capacity", "num_nextn_predict_layers"},
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
 )

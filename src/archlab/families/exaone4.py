@@ -14,26 +14,25 @@ from archlab.hf.rope import RopeKeys
 
 
 def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Every n-th layer is full; all are if there is no window."""
+    """Make every n-th layer full and the others sliding. Without a window all layers are full."""
     pattern = hf.get("sliding_window_pattern", 4, kind=object)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
         return [FULL] * n_layers
     if not isinstance(pattern, int):
-        raise hf.refuse("sliding_window_pattern", pattern, "a number, or layer_types beside it")
+        raise hf.refuse("sliding_window_pattern", pattern, "a number, or another value together with layer_types")
     return [SLIDING if (i + 1) % pattern else FULL for i in range(n_layers)]
 
 
 class Layers(LayerTypes):
-    """Full layers have no RoPE, unless the model has no window at all."""
+    """Layer types of a family whose full layers have no RoPE, unless the model has no window at all."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Its two kinds of layers."""
         hybrid = hf.or_null("sliding_window", self.window) is not None
         full = {"position": {"kind": "none"}} if hybrid else {}
         LayerTypes(self.implied, self.window, full=full).read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Where nothing slides, a window says that no layer has RoPE."""
+        """Write the types. If all layers are full, a window says that no layer has RoPE."""
         super().write(model, hf)
         has_rope = any(isinstance(layer.position, Rope) for layer in layer_configs(model))
         if hf["sliding_window"] is None and not has_rope:

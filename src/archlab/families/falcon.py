@@ -15,10 +15,13 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 @dataclass(frozen=True)
 class Generation:
-    """The older layout has one norm if parallel, and one key/value head or all; the newer one is free in both."""
+    """Parallel branches, their norms, and key/value heads.
+
+    The older layout has one norm for parallel branches, and either one key/value head or as many as query heads. The
+    newer layout allows one or two norms and any number of key/value heads.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Parallel branches and their norms, key/value heads."""
         newer, parallel = hf.get("new_decoder_architecture", False), hf.or_null("parallel_attn", True)
         norms, single = hf.get("num_ln_in_parallel_attn", kind=int), hf.or_null("multi_query", True)
         heads = ours["attention.n_heads"]
@@ -34,7 +37,7 @@ class Generation:
         ours["attention.n_kv_heads"] = 1 if single and not newer else kv_heads
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The older layout where it suffices."""
+        """Write the older layout if it is sufficient, otherwise the newer one."""
         parallel, kv_heads = model.block.parallel, model.multi_head.n_kv_heads
         newer = parallel == "separate" or kv_heads not in (1, model.multi_head.n_heads)
         hf |= {
@@ -45,24 +48,22 @@ class Generation:
 
 @dataclass(frozen=True)
 class AlibiOrRope:
-    """RoPE's keys mean nothing beside `alibi`."""
+    """ALiBi if the key `alibi` is true, otherwise RoPE. The keys of RoPE are ignored with `alibi`."""
 
     rope = RopeKeys(longest=2048)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Either position."""
         self.rope.read(hf, ours)
         if hf.get("alibi", False):
             ours["position"] = {"kind": "alibi", "form": "falcon"}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Either position."""
         hf["alibi"] = model.position.kind == "alibi"
         self.rope.write(model, hf)
 
 
 def branches(*parallel: str) -> Callable[[LayerConfig], bool]:
-    """Layers whose branches stand in one of these ways to each other."""
+    """Return a test for layers whose `block.parallel` has one of these values."""
     return lambda layer: layer.block.parallel in parallel
 
 

@@ -7,10 +7,10 @@ from archlab.hf.rope import RopeKeys
 
 
 def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
-    """What all Gemmas share: heads of free width, norms with 1 + weight, a scaled embedding, a gated MLP."""
+    """Return the fields that all Gemmas share: a key for head width, norms with 1 + weight, a scaled embedding."""
     return [
         *SIZES,
-        # A later field wins over an earlier one: these have other defaults than Llama's.
+        # A later field overrides an earlier one. These have other defaults than Llama's.
         Key("num_key_value_heads", "attention.n_kv_heads", kv_heads),
         Key("head_dim", "attention.head_dim", 256),
         Always("norm.kind", "rmsnorm"),
@@ -32,7 +32,7 @@ FAMILY = Family(
     architecture="GemmaForCausalLM",
     fields=[
         *gemma_fields(kv_heads=16, activation_key="hidden_act"),
-        # The first files say gelu and mean the tanh form; transformers corrects them.
+        # The first files have "gelu", which stands for the tanh form. transformers corrects them.
         ActivationKey("hidden_act", "gelu_pytorch_tanh", {"gelu": "gelu_tanh"}),
         RopeKeys(),
     ],

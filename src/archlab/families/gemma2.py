@@ -6,7 +6,7 @@ from archlab.families.gemma import gemma_fields
 from archlab.families.llama import AROUND, ATTENTION, MLP
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key
-from archlab.hf.layer_types import LayerTypes, every
+from archlab.hf.layer_types import LayerTypes, full_every
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import linear
 
@@ -14,8 +14,8 @@ SCALE = Key(
     "query_pre_attn_scalar",
     "attention.scale",
     256,
-    there=lambda n: 1 / math.sqrt(n),
-    back=lambda scale: max(1, round(scale**-2)),
+    from_hf=lambda n: 1 / math.sqrt(n),
+    to_hf=lambda scale: max(1, round(scale**-2)),
 )
 
 DOUBLE_NORMS = [
@@ -35,7 +35,7 @@ FAMILY = Family(
         Key("attn_logit_softcapping", "attention.softcap", 50.0, nullable=True),
         Key("final_logit_softcapping", "head.softcap", 30.0, nullable=True),
         RopeKeys(),
-        LayerTypes(every(2, fixed=True), unused=4096),
+        LayerTypes(full_every(2, fixed=True), unused=4096),
     ],
     weights=[*ATTENTION, *MLP, *DOUBLE_NORMS, *AROUND],
     buffers=("rotary_emb.inv_freq",),

@@ -11,23 +11,26 @@ from archlab.families.gemma2 import DOUBLE_NORMS, SCALE
 from archlab.families.llama import AROUND, ATTENTION, MLP
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key
-from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, every
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, full_every
 from archlab.hf.rope import parameters, position
 from archlab.hf.weights import Row
 
 
 @dataclass(frozen=True)
 class RopePerType:
-    """A RoPE for sliding layers and one for full: nested in `rope_parameters`; in older files `rope_local_base_freq`
-    for the sliding ones, `rope_theta` and `rope_scaling` for the full. Comes after LayerTypes."""
+    """One RoPE for sliding layers and one for full layers.
+
+    Both are nested in `rope_parameters`. Older files have `rope_local_base_freq` for sliding layers, and `rope_theta`
+    and `rope_scaling` for full layers. `layer_types` must be read before.
+    """
 
     local: float = 1e4
-    """Theta of sliding layers where the file does not say."""
+    """Default theta of sliding layers."""
     theta: float = 1e6
-    """Theta of full layers where the file does not say."""
+    """Default theta of full layers."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """One position for the model, or one for each kind of layer."""
+        """Set one position for the model, or one for each layer kind."""
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
             raise hf.refuse("rope_parameters", sorted(flat), f"one set of numbers each for {SLIDING} and {FULL}")
@@ -38,26 +41,27 @@ class RopePerType:
         full = self._position(hf, scaling, hf.get("rope_theta", self.theta))
         sliding = self._position(hf, nested.get(SLIDING) or {}, hf.get("rope_local_base_freq", self.local))
         if layers := ours.get("layers"):
-            # Beside a plain base, for a kind of layers inherits what it leaves out.
+            # The base is a plain RoPE, because a layer kind inherits all fields that it does not set.
             ours["position"] = {"kind": "rope"}
             layers["sliding"]["position"], layers["full"]["position"] = sliding, full
         else:
             ours["position"] = full if ours.get("attention.window") is None else sliding
 
-    def _position(self, hf: ConfigReader, given: Raw, theta: float) -> Raw:
-        fraction = given.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
+    def _position(self, hf: ConfigReader, parameters: Raw, theta: float) -> Raw:
+        fraction = parameters.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
         if fraction != 1.0:
-            raise hf.refuse("partial_rotary_factor", fraction, "1.0, for the published code ignores the key")
-        if not given.get("truncate", True):
-            raise hf.refuse("rope_parameters.truncate", False, "true, for the published code ignores it here")
-        beside, inside = (at.get("original_max_position_embeddings") for at in (hf, given))
-        if beside and not inside and given.get("rope_type", "default") not in ("default", "linear", "dynamic"):
-            raise hf.refuse("original_max_position_embeddings", beside, "none but that inside the scaling")
-        alone = ConfigReader({}, hf.where)  # what stands beside the scaling is not read
-        return position(alone, given.get("rope_theta", theta), 1.0, "half", given, hf.get("max_position_embeddings"))
+            raise hf.refuse("partial_rotary_factor", fraction, "1.0, because the published code ignores the key")
+        if not parameters.get("truncate", True):
+            raise hf.refuse("rope_parameters.truncate", False, "true, because the published code ignores this key")
+        outside, inside = (values.get("original_max_position_embeddings") for values in (hf, parameters))
+        if outside and not inside and parameters.get("rope_type", "default") not in ("default", "linear", "dynamic"):
+            raise hf.refuse("original_max_position_embeddings", outside, "the key inside the scaling only")
+        only_inside = ConfigReader({}, hf.where)  # keys outside the scaling are not read
+        theta = parameters.get("rope_theta", theta)
+        return position(only_inside, theta, 1.0, "half", parameters, hf.get("max_position_embeddings"))
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nested, for the kinds of layers that there are."""
+        """Write the nested form for the types of layers that the model has."""
         layers = {
             FULL if layer.multi_head.window is None else SLIDING: layer.position for layer in layer_configs(model)
         }
@@ -77,7 +81,7 @@ FAMILY = Family(
         Key("rms_norm_eps", "attention.qk_norm.eps", 1e-6),
         SCALE,
         Key("final_logit_softcapping", "head.softcap", None),
-        LayerTypes(every(6), unused=4096),
+        LayerTypes(full_every(6), unused=4096),
         RopePerType(),
     ],
     weights=[
@@ -90,6 +94,6 @@ FAMILY = Family(
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    # The published code does not cap the scores.
+    # The published code does not cap attention scores.
     no_effect=frozenset({"hidden_act", "attn_logit_softcapping"}),
 )

@@ -1,4 +1,4 @@
-"""GLM-4-9B as of 2024. (transformers: GlmForCausalLM)"""
+"""GLM-4-9B of 2024. (transformers: GlmForCausalLM)"""
 
 from archlab.families.llama import AROUND, ATTENTION, GATED, PRE_NORMS, SIZES, rms_norm
 from archlab.hf.family import Family
@@ -8,7 +8,7 @@ from archlab.hf.weights import HALVES, Row
 
 FIELDS = (
     *SIZES,
-    # A later field wins over an earlier one: these have other defaults than Llama's.
+    # A later field overrides an earlier one. These have other defaults than Llama's.
     Key("num_key_value_heads", "attention.n_kv_heads", 2),
     Key("head_dim", "attention.head_dim", 128),
     *rms_norm(1.5625e-7),

@@ -15,7 +15,7 @@ FAMILY = Family(
         *MLP,
         *linear("model.layers.{i}.input_layernorm", "layers.{i}.attention_norms.before"),
         *linear("model.layers.{i}.post_self_attn_layernorm", "layers.{i}.attention_norms.after"),
-        # Named as if it came after attention; it stands before the MLP.
+        # The name is misleading: this norm comes before the MLP.
         *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.mlp_norms.before"),
         *linear("model.layers.{i}.post_mlp_layernorm", "layers.{i}.mlp_norms.after"),
         *AROUND,

@@ -1,7 +1,7 @@
-"""GLM 4.5 and its kin: mixtures of experts. (transformers: Glm4MoeForCausalLM)"""
+"""GLM 4.5 and similar mixtures of experts. (transformers: Glm4MoeForCausalLM)"""
 
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
 from archlab.families.qwen3 import QK_NORMS
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Switch
@@ -13,7 +13,10 @@ SIGMOID = (
     Always("mlp.router.score", "sigmoid"),
     Always("mlp.router.correction.rate", 1e-3),
 )
-"""With a correction, which is a tensor in the file; its rate is not published (DeepSeek-V3 was trained with this)."""
+"""Sigmoid router with a correction, which is a tensor in the file.
+
+The rate of the correction is not published. DeepSeek-V3 was trained with this one.
+"""
 
 EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),
@@ -42,7 +45,7 @@ FAMILY = Family(
         Key("num_experts_per_tok", "mlp.active", 8),
         Key("moe_intermediate_size", "mlp.d_ff", 1408),
         Key("norm_topk_prob", "mlp.router.normalise", True),
-        Key("routed_scaling_factor", "mlp.router.factor", 1.0, there=float),
+        Key("routed_scaling_factor", "mlp.router.factor", 1.0, from_hf=float),
         GroupKeys(),
         SharedExperts("n_shared_experts", 1),
         RopeKeys(fraction=0.5),
@@ -51,10 +54,10 @@ FAMILY = Family(
         first_dense(1),
     ],
     weights=[*ATTENTION, *QK_NORMS, *EXPERTS, *PRE_NORMS, *AROUND],
-    otherwise=TOGETHER,
-    predicts_more=True,
+    alternatives=FUSED_EXPERTS,
+    has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING | {"num_nextn_predict_layers", "num_mtp_layers"},
+    no_effect=TRAINING_ONLY | {"num_nextn_predict_layers", "num_mtp_layers"},
     aliases={"num_local_experts": "n_routed_experts"},
 )  # fmt: skip

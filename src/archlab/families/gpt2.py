@@ -32,27 +32,30 @@ BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True)
 
 @dataclass(frozen=True)
 class PlainMLP:
-    """A plain MLP, 4 d_model wide where the file does not say, or where there is no key to say it."""
+    """A plain MLP. Its width is 4 d_model if the file does not give it or the family has no key for it."""
 
     hf_key: str | None = None
+    """Key for the width."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Kind and width."""
-        given = hf.get(self.hf_key, kind=int) if self.hf_key else None
-        ours |= {"mlp.kind": "plain", "mlp.d_ff": given or 4 * ours["d_model"]}
+        width = hf.get(self.hf_key, kind=int) if self.hf_key else None
+        ours |= {"mlp.kind": "plain", "mlp.d_ff": width or 4 * ours["d_model"]}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The width, where there is a key."""
         if self.hf_key:
             hf[self.hf_key] = model.dense.d_ff
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Scores divided by sqrt(head_dim) or not, and by the layer's number, counted from 1, or not."""
+    """Keys for the scale of attention scores.
+
+    One says whether scores are divided by sqrt(head_dim), the other whether they are also divided by the layer's
+    number, counted from 1.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """A layer kind per layer where each has a scale of its own."""
+        """Set the scale. If it depends on the layer, every layer gets a layer kind of its own."""
         head_dim = ours["d_model"] / ours["attention.n_heads"]
         scale = 1 / math.sqrt(head_dim) if hf.get("scale_attn_weights", True) else 1.0
         if not hf.get("scale_attn_by_inverse_layer_idx", False):
@@ -62,7 +65,7 @@ class Scales:
         ours["layers"] = {**kinds, "pattern": list(kinds)}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Both told from the scales; reading them back shows whether they say it all."""
+        """Derive both keys from the scales. Reading back shows whether they can express all scales."""
         scales = [layer.multi_head.scale for layer in layer_configs(model)]
         hf["scale_attn_weights"] = scales[0] != 1.0
         hf["scale_attn_by_inverse_layer_idx"] = len(set(scales)) > 1
@@ -86,7 +89,7 @@ PRE_NORMS = [
 ]
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-"""The causal mask, which old files carry along."""
+"""The causal mask, which old files contain."""
 
 FAMILY = Family(
     model_type="gpt2",
@@ -111,6 +114,6 @@ FAMILY = Family(
     ],
     buffers=BUFFERS,
     prefix="transformer.",
-    no_effect=frozenset({"n_ctx", "reorder_and_upcast_attn"}),  # the scores are always in float32 here
+    no_effect=frozenset({"n_ctx", "reorder_and_upcast_attn"}),  # archlab always computes scores in float32
     aliases=ALIASES,
 )

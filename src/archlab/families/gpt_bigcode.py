@@ -11,16 +11,15 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 class Heads:
-    """One key/value head or as many as query heads; scores divided by sqrt(head_dim) or not."""
+    """Keys for the number of key/value heads (one, or as many as query heads) and for the scale of scores."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Both are true where the file does not say."""
         heads = ours["attention.n_heads"]
         ours["attention.n_kv_heads"] = 1 if hf.get("multi_query", True) else heads
         ours["attention.scale"] = 1 / math.sqrt(ours["d_model"] / heads) if hf.get("scale_attn_weights", True) else 1.0
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Reading them back shows whether they say it all."""
+        """Write both keys. Reading back shows whether they can express the model."""
         hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 
 
@@ -41,7 +40,7 @@ FAMILY = Family(
     weights=[
         Row("transformer.wte.weight", "embedding.weight"),
         Row("transformer.wpe.weight", "positions.weight"),
-        # With one key/value head these are all query rows, then the key's, then the value's.
+        # With one key/value head, these are all query rows, then the key's rows, then the value's.
         *linear(f"{LAYER}.attn.c_attn", QKV, QKV_PER_HEAD),
         *linear(f"{LAYER}.attn.c_proj", "layers.{i}.attention.out"),
         *linear(f"{LAYER}.mlp.c_fc", "layers.{i}.mlp.up"),
@@ -51,7 +50,7 @@ FAMILY = Family(
     ],
     prefix="transformer.",
     no_effect=frozenset({
-        # The scores are always in float32 here.
+        # archlab always computes scores in float32.
         "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads",
         "inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache",
         "validate_runner_input", "n_ctx",

@@ -15,14 +15,16 @@ GLOBAL, LOCAL = "global", "local"
 
 @dataclass(frozen=True)
 class AttentionTypes:
-    """`attention_types`, runs of repeated names such as [[["global", "local"], 12]], and the local ones' window."""
+    """The key `attention_types`, such as [[["global", "local"], 12]] for 24 layers, and the window of local layers.
+
+    The key `attention_layers` is the same list, written out.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """One name per layer; the files' `attention_layers` says the same at length."""
         runs = hf.get("attention_types", [[[GLOBAL, LOCAL], 12]])
         types = [name for names, times in runs for _ in range(times) for name in names]
         if hf.get("attention_layers", types) != types:
-            raise hf.refuse("attention_layers", hf.get("attention_layers"), f"what attention_types says, {types}")
+            raise hf.refuse("attention_layers", hf.get("attention_layers"), f"{types}, as in attention_types")
         unknown = sorted(set(types) - {GLOBAL, LOCAL})
         if unknown or len(types) != ours["n_layers"]:
             raise hf.refuse("attention_types", runs, f"{GLOBAL} or {LOCAL} for each of the {ours['n_layers']} layers")
@@ -33,7 +35,6 @@ class AttentionTypes:
             ours |= window
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Written out."""
         windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["attention_layers"] = [GLOBAL if window is None else LOCAL for window in windows]
         hf["attention_types"] = [[hf["attention_layers"], 1]]

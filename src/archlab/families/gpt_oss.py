@@ -1,26 +1,26 @@
-"""gpt-oss: attention sinks, and a mixture whose experts clamp. (transformers: GptOssForCausalLM)"""
+"""gpt-oss: attention sinks, and a mixture with clamped experts. (transformers: GptOssForCausalLM)"""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
-from archlab.families.mixtral import ONLY_TRAINING, ROUTER
+from archlab.families.mixtral import ROUTER, TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
-from archlab.hf.layer_types import LayerTypes, every
+from archlab.hf.layer_types import LayerTypes, full_every
 from archlab.hf.rope import ScaledRopeKeys
 from archlab.hf.weights import Conversion, Row, stack
 
-UNSAID = {
+DEFAULT_SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-"""The scaling where a file says none."""
+"""The scaling of files that do not give one."""
 
-BY_TURNS = Conversion(
+INTERLEAVED = Conversion(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
     lambda ours, _: stack((x.mT for x in ours), dim=-1).flatten(-2),
 )
-"""[experts, in, out], and of the columns one of the gate and one of the other by turns."""
+"""Used for tensors [experts, in, out] whose columns alternate between gate and up."""
 
-BY_TURNS_BIAS = Conversion(
+INTERLEAVED_BIAS = Conversion(
     lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),
     lambda ours, _: stack(ours, dim=-1).flatten(-2),
 )
@@ -46,10 +46,10 @@ FAMILY = Family(
         Always("mlp.router.bias", True),
         Always("mlp.activation", "quick_gelu"),
         Only("swiglu_alpha", 1.702),
-        Key("swiglu_limit", "mlp.clamp", 7.0, there=float),
+        Key("swiglu_limit", "mlp.clamp", 7.0, from_hf=float),
         Always("mlp.up_offset", 1.0),
-        ScaledRopeKeys(theta=150000.0, unsaid=UNSAID),
-        LayerTypes(every(2), window=128, unused=128),
+        ScaledRopeKeys(theta=150000.0, default_scaling=DEFAULT_SCALING),
+        LayerTypes(full_every(2), window=128, unused=128),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -60,12 +60,12 @@ FAMILY = Family(
         Row(
             "model.layers.{i}.mlp.experts.gate_up_proj",
             ("layers.{i}.mlp.experts.gate", "layers.{i}.mlp.experts.up"),
-            BY_TURNS,
+            INTERLEAVED,
         ),
         Row(
             "model.layers.{i}.mlp.experts.gate_up_proj_bias",
             ("layers.{i}.mlp.experts.gate_bias", "layers.{i}.mlp.experts.up_bias"),
-            BY_TURNS_BIAS,
+            INTERLEAVED_BIAS,
         ),
         Row("model.layers.{i}.mlp.experts.down_proj", "layers.{i}.mlp.experts.down", IN_OUT),
         Row("model.layers.{i}.mlp.experts.down_proj_bias", "layers.{i}.mlp.experts.down_bias"),
@@ -74,6 +74,6 @@ FAMILY = Family(
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING | {"hidden_act", "experts_per_token", "initial_context_length"},
+    no_effect=TRAINING_ONLY | {"hidden_act", "experts_per_token", "initial_context_length"},
     aliases={"num_experts": "num_local_experts"},
 )

@@ -14,10 +14,10 @@ from archlab.hf.weights import Row, linear
 
 @dataclass(frozen=True)
 class RotaryDim:
-    """RoPE on the first `rotary_dim` dimensions of each head, pairs side by side."""
+    """RoPE on the first `rotary_dim` dimensions of each head, with adjacent dimensions as pairs."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """As a fraction of the head, never a hair too small for int() to give the dimensions back."""
+        """Set the fraction of the head, rounded up if necessary so that int() gives `rotary_dim` again."""
         head_dim = ours["d_model"] // ours["attention.n_heads"]
         rotary_dim = hf.get("rotary_dim", 64)
         if rotary_dim > head_dim:
@@ -28,7 +28,6 @@ class RotaryDim:
         ours["position"] = {"kind": "rope", "theta": 10000.0, "pairing": "interleaved", "fraction": fraction}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Dimensions."""
         if isinstance(model.position, Rope):
             hf["rotary_dim"] = int((model.multi_head.head_dim or 0) * model.position.fraction)
 

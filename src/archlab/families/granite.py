@@ -10,18 +10,18 @@ from archlab.hf.rope import RopeKeys
 
 
 def divisor(scale: float) -> float:
-    """The number whose reciprocal this is, the shortest if there are several."""
+    """Return the number whose reciprocal is `scale`, preferring one with at most 15 digits."""
     near = 1 / scale
-    found = (float(f"{near:.15g}"), near, math.nextafter(near, 0), math.nextafter(near, math.inf))
-    return next((number for number in found if 1 / number == scale), near)
+    candidates = (float(f"{near:.15g}"), near, math.nextafter(near, 0), math.nextafter(near, math.inf))
+    return next((number for number in candidates if 1 / number == scale), near)
 
 
 MULTIPLIERS = (
-    Key("embedding_multiplier", "embedding.scale", 1.0, there=float),
-    Key("attention_multiplier", "attention.scale", 1.0, there=float),
-    Key("residual_multiplier", "block.attention_multiplier", 1.0, there=float),
-    Key("residual_multiplier", "block.mlp_multiplier", 1.0, there=float),
-    Key("logits_scaling", "head.scale", 1.0, there=lambda number: 1 / number, back=divisor),
+    Key("embedding_multiplier", "embedding.scale", 1.0, from_hf=float),
+    Key("attention_multiplier", "attention.scale", 1.0, from_hf=float),
+    Key("residual_multiplier", "block.attention_multiplier", 1.0, from_hf=float),
+    Key("residual_multiplier", "block.mlp_multiplier", 1.0, from_hf=float),
+    Key("logits_scaling", "head.scale", 1.0, from_hf=lambda number: 1 / number, to_hf=divisor),
 )
 
 FAMILY = Family(

@@ -2,7 +2,7 @@
 
 from archlab.families.granite import MULTIPLIERS
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER
+from archlab.families.mixtral import MIXTURE, ROUTER, TRAINING_ONLY
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
@@ -32,20 +32,20 @@ WEIGHTS = [
     *AROUND,
 ]
 
-TOGETHER = [
+FUSED_EXPERTS = [
     Row(f"{MOE}.router.weight", ROUTER),
     *all_experts(f"{MOE}.experts.gate_up_proj", f"{MOE}.experts.down_proj"),
 ]
-"""As transformers holds them in memory."""
+"""The layout of transformers in memory."""
 
 FAMILY = Family(
     model_type="granitemoe",
     architecture="GraniteMoeForCausalLM",
     fields=FIELDS,
     weights=WEIGHTS,
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING,
+    no_effect=TRAINING_ONLY,
     aliases={"num_experts": "num_local_experts"},
 )

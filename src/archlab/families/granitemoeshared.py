@@ -1,7 +1,7 @@
-"""Granite 4 (tiny preview) and others: a mixture beside a shared expert. (transformers: GraniteMoeSharedForCausalLM)"""
+"""Granite 4 (tiny preview) and others: a mixture with a shared expert. (transformers: GraniteMoeSharedForCausalLM)"""
 
-from archlab.families.granitemoe import FIELDS, TOGETHER, WEIGHTS
-from archlab.families.mixtral import ONLY_TRAINING
+from archlab.families.granitemoe import FIELDS, FUSED_EXPERTS, WEIGHTS
+from archlab.families.mixtral import TRAINING_ONLY
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
 from archlab.hf.weights import HALVES, linear
@@ -11,15 +11,15 @@ SHARED = "model.layers.{i}.shared_mlp"
 FAMILY = Family(
     model_type="granitemoeshared",
     architecture="GraniteMoeSharedForCausalLM",
-    fields=[*FIELDS, Key("shared_intermediate_size", "mlp.shared.d_ff", 0, there=lambda width: width or None)],
+    fields=[*FIELDS, Key("shared_intermediate_size", "mlp.shared.d_ff", 0, from_hf=lambda width: width or None)],
     weights=[
         *WEIGHTS,
         *linear(f"{SHARED}.input_linear", ("layers.{i}.mlp.shared.gate", "layers.{i}.mlp.shared.up"), HALVES),
         *linear(f"{SHARED}.output_linear", "layers.{i}.mlp.shared.down"),
     ],
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING,
+    no_effect=TRAINING_ONLY,
     aliases={"num_experts": "num_local_experts"},
 )

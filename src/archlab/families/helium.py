@@ -9,16 +9,15 @@ from archlab.hf.rope import RopeKeys
 
 
 class HeadsFillTheWidth:
-    """The published output projection reads `hidden_size` numbers, whatever the heads give."""
+    """A check that all heads together are `hidden_size` wide, as the published output projection requires."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """UserError where the heads are narrower or wider."""
         width, heads, head_dim = ours["d_model"], ours["attention.n_heads"], ours["attention.head_dim"]
         if heads * head_dim != width:
             raise hf.refuse("head_dim", head_dim, f"hidden_size / num_attention_heads, {width} / {heads}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nothing; reading back finds it."""
+        """Write nothing. Reading back runs the check."""
 
 
 FAMILY = Family(

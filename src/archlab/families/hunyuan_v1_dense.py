@@ -11,18 +11,20 @@ from archlab.hf.weights import linear
 
 
 class AlphaRope(RopeKeys):
-    """`dynamic` with an alpha is a fixed theta, alpha^(d / (d - 2)) times larger; it reads nothing else."""
+    """RoPE whose scaling `dynamic` with an alpha stands for a fixed theta, which is alpha^(d / (d - 2)) times larger.
+
+    d is the number of rotated dimensions. The published code reads no other number of such a scaling.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """The theta that it comes to."""
-        given = hf.get("rope_scaling") or hf.get("rope_parameters", {})
-        if given.get("rope_type", given.get("type")) != "dynamic" or not given.get("alpha"):
+        scaling = hf.get("rope_scaling") or hf.get("rope_parameters", {})
+        if scaling.get("rope_type", scaling.get("type")) != "dynamic" or not scaling.get("alpha"):
             super().read(hf, ours)
             return
-        refuse_flags(hf, given)
+        refuse_flags(hf, scaling)
         rotary_dim = ours["attention.head_dim"] or ours["d_model"] // ours["attention.n_heads"]
-        theta, exponent = given.get("rope_theta", hf.get(self.theta_key, self.theta)), rotary_dim / (rotary_dim - 2)
-        ours["position"] = position(hf, theta * given["alpha"] ** exponent, 1.0, self.pairing, {}, None)
+        theta, exponent = scaling.get("rope_theta", hf.get(self.theta_key, self.theta)), rotary_dim / (rotary_dim - 2)
+        ours["position"] = position(hf, theta * scaling["alpha"] ** exponent, 1.0, self.pairing, {}, None)
 
 
 FAMILY = Family(
@@ -51,7 +53,7 @@ FAMILY = Family(
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    # Left over in its files from other Hunyuan models; the published class reads none of them.
+    # These keys come from other Hunyuan models. The published class reads none of them.
     no_effect=frozenset({
         "add_classification_head", "attention_head_dim", "cla_share_factor", "class_num", "dense_list", "eod_token_id",
         "enable_lm_head_fp32", "im_end_id", "im_newline_id", "im_start_id", "image_token_id", "mask_init_id",

@@ -18,11 +18,13 @@ CONV = "conv"
 
 @dataclass(frozen=True)
 class Width:
-    """The MLP's width: `intermediate_size`, of which the published code takes two thirds, times a factor, up to a
-    multiple, unless it is told not to."""
+    """The MLP's width.
+
+    With `block_auto_adjust_ff_dim`, it is two thirds of `intermediate_size` times `block_ffn_dim_multiplier`, rounded
+    up to a multiple of `block_multiple_of`. Otherwise it is `intermediate_size`.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """As the published code reckons."""
         width, multiple = hf.get("intermediate_size", 12288), hf.get("block_multiple_of", 256)
         factor = hf.or_null("block_ffn_dim_multiplier", 1.0)
         if hf.get("block_auto_adjust_ff_dim", True):
@@ -32,31 +34,31 @@ class Width:
         ours["mlp.d_ff"] = width
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """As it is."""
         hf["intermediate_size"], hf["block_auto_adjust_ff_dim"] = lookup(model, "mlp.d_ff"), False
 
 
 @dataclass(frozen=True)
-class Again:
-    """A key of published files that the published code does not read, for another one says the same."""
+class Redundant:
+    """A key of published files that repeats another key and is not read by the published code."""
 
     hf_key: str
     other: str
-    ours: Callable[[Raw], Any]
-    """What the other says."""
+    """The key that it repeats."""
+    expected: Callable[[Raw], Any]
+    """Returns the value of the other key, which must be read before."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """UserError where the two disagree. Stands after the other."""
-        expected = self.ours(ours)
+        """Raise UserError if the two keys disagree."""
+        expected = self.expected(ours)
         if (found := hf.get(self.hf_key, expected)) != expected:
-            raise hf.refuse(self.hf_key, found, f"{expected}, as {self.other} says")
+            raise hf.refuse(self.hf_key, found, f"{expected}, the same as {self.other}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Once is enough."""
+        """Write nothing, because the other key is sufficient."""
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
-    """`full_attn_idxs` names the layers with attention; without it all have it."""
+    """Return the type of each layer. Layers in `full_attn_idxs` have attention; without the key, all layers have it."""
     full = hf.get("full_attn_idxs", list(range(n_layers)))
     return [FULL if i in full else CONV for i in range(n_layers)]
 
@@ -81,10 +83,12 @@ FAMILY = Family(
         Always("mlp.kind", "gated"),
         Always("mlp.activation", "silu"),
         RopeKeys(theta=1e6),
-        *(Again(key, "hidden_size", lambda ours: ours["d_model"]) for key in ("block_dim", "conv_dim", "conv_dim_out")),
-        Again("num_heads", "num_attention_heads", lambda ours: ours["attention.n_heads"]),
-        Again("block_norm_eps", "norm_eps", lambda ours: ours["norm.eps"]),
-        Again("theta", "rope_theta", lambda ours: ours["position"]["theta"]),
+        Redundant("block_dim", "hidden_size", lambda ours: ours["d_model"]),
+        Redundant("conv_dim", "hidden_size", lambda ours: ours["d_model"]),
+        Redundant("conv_dim_out", "hidden_size", lambda ours: ours["d_model"]),
+        Redundant("num_heads", "num_attention_heads", lambda ours: ours["attention.n_heads"]),
+        Redundant("block_norm_eps", "norm_eps", lambda ours: ours["norm.eps"]),
+        Redundant("theta", "rope_theta", lambda ours: ours["position"]["theta"]),
         Only("block_use_swiglu", True, written=False),
         Only("use_pos_enc", True, written=False),
         MixerLayers(

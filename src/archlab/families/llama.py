@@ -13,7 +13,7 @@ WIDTHS = (
     Key("intermediate_size", "mlp.d_ff"),
     Key("num_attention_heads", "attention.n_heads"),
 )
-"""Without what makes heads fewer or wider."""
+"""Keys of all sizes except the number of key/value heads and the width of heads."""
 
 SIZES = (
     *WIDTHS,
@@ -23,15 +23,15 @@ SIZES = (
 
 
 def kv_heads(default: int) -> Key:
-    """The class's number of key/value heads where a file does not say; null says as many as query heads.
+    """Return the key for the number of key/value heads, with the class's default. null: as many as query heads.
 
-    A later field wins over an earlier one, so this stands behind SIZES.
+    Put it after SIZES, because a later field overrides an earlier one.
     """
     return Key("num_key_value_heads", "attention.n_kv_heads", default, nullable=True)
 
 
 def rms_norm(eps: float) -> tuple[Field, ...]:
-    """Llama's norm, with a family's default epsilon."""
+    """Return the fields of Llama's norm with a family's default epsilon."""
     return (
         Always("norm.kind", "rmsnorm"),
         Always("norm.cast", "before_weight"),

@@ -16,16 +16,15 @@ from archlab.hf.weights import Row, linear, stacked
 
 @dataclass(frozen=True)
 class Expand:
-    """How many times wider than the stream the heads are together, which must agree with their number and width."""
+    """The key `expand`: the total width of all heads divided by d_model."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """UserError where it does not."""
+        """Raise UserError if the key does not agree with the number and width of heads."""
         heads, width, d_model = ours["mixer.n_heads"], ours["mixer.head_dim"], ours["d_model"]
         if (expand := hf.get("expand", 2)) * d_model != heads * width:
-            raise hf.refuse("expand", expand, f"{heads * width / d_model}, as num_heads and head_dim say")
+            raise hf.refuse("expand", expand, f"{heads * width / d_model}, which follows from num_heads and head_dim")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """As a whole number where it is one."""
         if isinstance(model.mixer, Mamba2):
             expand = model.mixer.inner_width / model.d_model
             hf["expand"] = int(expand) if expand.is_integer() else expand
@@ -33,15 +32,16 @@ class Expand:
 
 @dataclass(frozen=True)
 class StepLimit:
-    """`time_step_limit`: least and largest step, infinity meaning none."""
+    """The key `time_step_limit`: the smallest and the largest step. Infinity means no limit.
+
+    Infinity is either a number of JSON or {"__float__": "Infinity"}, which transformers 5 writes.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Infinity as JSON has it, and as transformers 5 writes it."""
         least, most = (_number(limit) for limit in hf.get("time_step_limit", [0.0, math.inf]))
         ours["mixer.dt_min"], ours["mixer.dt_max"] = least, None if most == math.inf else most
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """As transformers 5 writes it."""
         if isinstance(model.mixer, Mamba2):
             most = model.mixer.dt_max
             hf["time_step_limit"] = [model.mixer.dt_min, {"__float__": "Infinity"} if most is None else most]
@@ -54,15 +54,15 @@ def _number(limit: Any) -> float:
 def _rows(layer: LayerConfig) -> Sequence[int]:
     mixer = layer.mixer
     assert isinstance(mixer, Mamba2)
-    of_groups = mixer.n_groups * mixer.d_state
-    return [mixer.inner_width, mixer.inner_width, of_groups, of_groups, mixer.n_heads]
+    group_width = mixer.n_groups * mixer.d_state
+    return [mixer.inner_width, mixer.inner_width, group_width, group_width, mixer.n_heads]
 
 
 IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("gate", "x", "B", "C", "dt"))
 
 
 def mamba2_weights(theirs: str) -> list[Row]:
-    """The rows of the mixer, which is called that in their files."""
+    """Return the rows of the mixer. `theirs` is its name in published files."""
     return [
         *linear(f"{theirs}.in_proj", IN, stacked(_rows)),
         *linear(f"{theirs}.conv1d", "layers.{i}.mixer.conv"),
@@ -86,7 +86,7 @@ FAMILY = Family(
         Key("vocab_size", "vocab_size"),
         Key("hidden_size", "d_model"),
         Key("num_hidden_layers", "n_layers"),
-        Key("max_position_embeddings", "max_seq_len", 2048),  # for us alone; its files have no such key
+        Key("max_position_embeddings", "max_seq_len", 2048),  # published files do not have it
         Always("attention.kind", "none"),
         Always("position.kind", "none"),
         Always("mlp.kind", "none"),
@@ -112,10 +112,10 @@ FAMILY = Family(
         *linear("backbone.norm_f", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
-    otherwise=[Row("backbone.embedding.weight", "embedding.weight")],
+    alternatives=[Row("backbone.embedding.weight", "embedding.weight")],
     prefix="backbone.",
     no_effect=frozenset({
-        # initial values
+        # initial values of parameters
         "time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "time_step_init_scheme",
         "time_step_scale", "rescale_prenorm_residual",
         # rounding

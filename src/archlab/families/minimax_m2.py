@@ -3,7 +3,7 @@
 from archlab.config.core.merge import Raw
 from archlab.families.glm4_moe import SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, kv_heads
-from archlab.families.mixtral import EXPERTS, MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.families.mixtral import EXPERTS, FUSED_EXPERTS, MIXTURE, TRAINING_ONLY
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
@@ -14,14 +14,14 @@ CORRECTION = "layers.{i}.mlp.router.correction"
 
 
 class RotaryDim(RopeKeys):
-    """Published files say how many dimensions of a head rotate, transformers' which part of them."""
+    """RoPE on some dimensions of each head. Published files give their number, those of transformers a fraction."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """A fraction wins."""
+        """Read RoPE. If a file has both, the fraction has priority."""
         super().read(hf, ours)
         rotary_dim = hf.get("rotary_dim", kind=int)
-        given = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)
-        if rotary_dim and given is None and hf.get(self.fraction_key) is None:
+        nested_fraction = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)
+        if rotary_dim and nested_fraction is None and hf.get(self.fraction_key) is None:
             ours["position"]["fraction"] = rotary_dim / ours["attention.head_dim"]
 
 
@@ -41,7 +41,7 @@ FAMILY = Family(
         Key("num_experts_per_tok", "mlp.active", 8),
         RotaryDim(theta=5e6, partial=True),
         Key("tie_word_embeddings", "head.tied", False),
-        # factors on what a branch adds, of the line before, which its code does not read
+        # Factors for the output of branches in MiniMax's earlier models. The published code does not read them.
         *(Only(f"layernorm_{kind}_beta", 1.0, written=False) for kind in ("full_attention", "linear_attention", "mlp")),
     ],
     weights=[
@@ -52,11 +52,11 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    otherwise=[*TOGETHER, Row("model.layers.{i}.mlp.e_score_correction_bias", CORRECTION)],
-    predicts_more=True,
+    alternatives=[*FUSED_EXPERTS, Row("model.layers.{i}.mlp.e_score_correction_bias", CORRECTION)],
+    has_mtp_layers=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING
+    no_effect=TRAINING_ONLY
     | {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "scoring_func"}
     | {
         "shared_intermediate_size",

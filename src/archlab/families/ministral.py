@@ -1,7 +1,7 @@
 """Ministral: Mistral with windows per layer. (transformers: MinistralForCausalLM)"""
 
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
-from archlab.families.mistral import alike
+from archlab.families.mistral import all_sliding
 from archlab.hf.family import Family
 from archlab.hf.fields import Key
 from archlab.hf.layer_types import LayerTypes
@@ -16,7 +16,7 @@ FAMILY = Family(
         *RMS_NORM,
         *GATED,
         RopeKeys(),
-        LayerTypes(alike, unused=4096),
+        LayerTypes(all_sliding, unused=4096),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,

@@ -9,16 +9,16 @@ from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import RopeKeys
 
 
-def alike(hf: ConfigReader, n_layers: int) -> list[str]:
-    """All layers slide, unless the window is null."""
+def all_sliding(hf: ConfigReader, n_layers: int) -> list[str]:
+    """Make all layers sliding, or full if the window is null."""
     return [SLIDING if hf.or_null("sliding_window", 4096) else FULL] * n_layers
 
 
 class Windows(LayerTypes):
-    """Its files have no list of types; one that has is a Ministral's, which transformers reads as such."""
+    """One window for all layers. A file with a list of types is a Ministral and is read as such by transformers."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The window; reading back shows whether all layers have it."""
+        """Write the window. Reading back shows whether all layers have it."""
         super().write(model, hf)
         del hf["layer_types"]
 
@@ -32,7 +32,7 @@ FAMILY = Family(
         *RMS_NORM,
         *GATED,
         RopeKeys(),
-        Windows(alike),
+        Windows(all_sliding),
         Only("attention_bias", False, written=False),
         Key("tie_word_embeddings", "head.tied", False),
     ],

@@ -16,14 +16,14 @@ EXPERTS = [
     *each_expert("model.layers.{i}.block_sparse_moe.experts", gate="w1", up="w3", down="w2"),
 ]
 
-TOGETHER = [
+FUSED_EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),
     *all_experts("model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"),
 ]
-"""As transformers holds them in memory, which some files are written from."""
+"""The layout of transformers in memory, which some files have as well."""
 
-ONLY_TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
-"""Keys of mixtures that act in training only."""
+TRAINING_ONLY = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
+"""Keys of mixtures that have an effect in training only."""
 
 FAMILY = Family(
     model_type="mixtral",
@@ -40,9 +40,9 @@ FAMILY = Family(
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND],
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING,
+    no_effect=TRAINING_ONLY,
     aliases={"num_experts": "num_local_experts"},
 )

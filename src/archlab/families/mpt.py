@@ -15,36 +15,35 @@ LAYER = "transformer.blocks.{i}"
 
 
 @dataclass(frozen=True)
-class Inside:
-    """Fields that stand in an object of their own."""
+class Nested:
+    """Fields whose keys are in a nested object."""
 
     hf_key: str
     fields: Sequence[Field]
     no_effect: Set[str]
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """As the family does, unknown keys included."""
+        """Read the fields. Raise UserError for unknown keys, as a family does."""
         inner = ConfigReader(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
         for part in self.fields:
             part.read(inner, ours)
         unknown = {k: v for k, v in inner.unread().items() if k not in self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
-            raise UserError(f"{inner.where}: {listed}: not understood")
+            raise UserError(f"{inner.where}: {listed}: archlab does not understand this")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Into an object."""
         hf[self.hf_key] = {}
         for part in self.fields:
             part.write(model, hf[self.hf_key])
 
 
-ATTENTION = Inside(
+ATTENTION = Nested(
     "attn_config",
     [
         Key("clip_qkv", "attention.clip_qkv", None, lambda clip: clip or None),
         Key("softmax_scale", "attention.scale", None),
-        # What the original code does with these, transformers does not; other values would mean one of two models.
+        # Unlike the original code, transformers ignores these keys. With other values, the two models would differ.
         Only("alibi", True),
         Only("alibi_bias_max", 8),
         Only("qk_ln", False),

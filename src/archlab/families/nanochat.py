@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 
 class RopeBeforeNorm(RopeKeys):
-    """Queries and keys are rotated before their norm, which has no weight: only a factor on cos and sin shows it."""
+    """RoPE that is applied before the norm of queries and keys.
+
+    That norm has no weight, so the order matters only if cos and sin have a factor, as in YaRN and LongRoPE.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """The order, where it means something."""
+        """Read RoPE, and set the order if it matters."""
         super().read(hf, ours)
         if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
             ours["position"]["order"] = "before_qk_norm"
 
 
 def bare_rms_norm(field: str) -> tuple[Field, ...]:
-    """A norm without weight, with the epsilon that all norms of the model have."""
+    """Return the fields of a norm without weight. All norms of the model have the same epsilon."""
     return (
         Always(f"{field}.kind", "rmsnorm"),
         Always(f"{field}.weight", False),
@@ -36,7 +39,10 @@ def bare_rms_norm(field: str) -> tuple[Field, ...]:
 
 
 def _swapped(rows: "Tensor", layer: LayerConfig | None) -> "Tensor":
-    """The two halves of each head's rows exchanged: its code rotates by the negative angle, which is the same then."""
+    """Exchange the two halves of each head's rows.
+
+    The published code rotates by the negative angle, which is the same as rotating exchanged halves.
+    """
     assert layer is not None
     return rows.unflatten(0, (-1, 2, layer.multi_head.head_dim // 2)).flip(1).flatten(0, 2)
 

@@ -7,16 +7,20 @@ from archlab.families.olmo import BIASES
 from archlab.families.olmo2 import NORMS, WEIGHTS
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key
-from archlab.hf.layer_types import SLIDING, LayerTypes, every
+from archlab.hf.layer_types import SLIDING, LayerTypes, full_every
 
 THETA = 5e5
 
 
 class Rope(RopePerType):
-    """Without rope_parameters, transformers 4 took rope_theta for all layers, and 5 takes it for the full ones."""
+    """One RoPE for sliding layers and one for full layers, as in Gemma 3.
+
+    Without `rope_parameters`, transformers 4 used `rope_theta` for all layers; transformers 5 uses it for full layers
+    only.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """As in Gemma 3, where both give the same."""
+        """Read both. Raise UserError for a file that the two versions understand differently."""
         theta = hf.get("rope_theta", THETA)
         if theta != THETA and not (hf.get("rope_parameters", {}).get(SLIDING) or {}).get("rope_theta"):
             raise hf.refuse("rope_theta", theta, f"{THETA}, or a rope_theta for each kind of layer in rope_parameters")
@@ -30,7 +34,7 @@ FAMILY = Family(
         *SIZES,
         *NORMS,
         *GATED,
-        LayerTypes(every(4), unused=4096),
+        LayerTypes(full_every(4), unused=4096),
         Rope(local=THETA, theta=THETA),
         *BIASES,
         Key("tie_word_embeddings", "head.tied", False),

@@ -1,7 +1,7 @@
 """OLMoE. (transformers: OlmoeForCausalLM)"""
 
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, WIDTHS, rms_norm
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
@@ -25,7 +25,7 @@ FAMILY = Family(
         Key("norm_topk_prob", "mlp.router.normalise", False),
         RopeKeys(),
         *BIASES,
-        Only("clip_qkv", None, "null, for it would clip behind the norm of queries and keys"),
+        Only("clip_qkv", None, "null, because the published code clips after the norm of queries and keys"),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -36,9 +36,9 @@ FAMILY = Family(
         *PRE_NORMS,
         *AROUND,
     ],
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING,
+    no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},
 )

@@ -11,7 +11,7 @@ FAMILY = Family(
     fields=[
         *SIZES,
         PlainMLP(),
-        # Its "gelu" is the tanh form; its code knows no other names.
+        # "gelu" is the tanh form in this family. The published code does not know other names.
         ActivationKey("afn", "gelu", names={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
         *LAYER_NORM,
         Always("norm.placement", "post"),

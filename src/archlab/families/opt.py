@@ -13,15 +13,13 @@ LAYER = "model.decoder.layers.{i}"
 
 @dataclass(frozen=True)
 class NarrowEmbedding:
-    """`word_embed_proj_dim`: equal to the stream's width it means no projections."""
+    """The key `word_embed_proj_dim`. If it equals d_model, the embedding has no projections."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """None unless it differs."""
         width = hf.get("word_embed_proj_dim")
         ours["embedding.width"] = None if width == ours["d_model"] else width
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Always a width."""
         hf["word_embed_proj_dim"] = model.embedding.width or model.d_model
 
 

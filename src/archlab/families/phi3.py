@@ -13,7 +13,7 @@ FAMILY = Family(
         *SIZES,
         *rms_norm(1e-5),
         *GATED,
-        # The first files call their longrope "su", some "yarn".
+        # Early files call LongRoPE "su", some call it "yarn".
         RopeKeys(partial=True, names={"su": "longrope", "yarn": "longrope"}, original=4096),
         Key("sliding_window", "attention.window", None),
         Key("tie_word_embeddings", "head.tied", False),

@@ -10,23 +10,22 @@ from archlab.hf.rope import RopeKeys
 
 
 def upper_layers(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Layers from max_window_layers on slide, if use_sliding_window says so."""
+    """Make layers from `max_window_layers` on sliding if `use_sliding_window` is true."""
     window, first = hf.or_null("sliding_window", 4096), hf.get("max_window_layers", 28)
     slides = hf.get("use_sliding_window", False) and window is not None
     return [SLIDING if slides and i >= first else FULL for i in range(n_layers)]
 
 
 class Windows(LayerTypes):
-    """`use_sliding_window` is a switch over the other keys."""
+    """Layer types with a switch: no layer has a window unless `use_sliding_window` is true."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """A listed sliding layer has no window while the switch is off."""
+        """Read the types. Raise UserError if a layer is listed as sliding but the switch is off."""
         if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", []):
-            raise hf.refuse("use_sliding_window", False, f"true, for layer_types has {SLIDING}")
+            raise hf.refuse("use_sliding_window", False, f"true, because layer_types has {SLIDING}")
         super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The list and the switch."""
         super().write(model, hf)
         hf["use_sliding_window"] = SLIDING in hf["layer_types"]
 

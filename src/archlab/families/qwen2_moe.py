@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
-from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, MIXTURE, ROUTER, TRAINING_ONLY
 from archlab.families.qwen2 import Windows
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Field, Key
@@ -17,14 +17,18 @@ from archlab.hf.weights import Row, linear
 
 
 def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Even layers below max_window_layers slide, if use_sliding_window says so."""
+    """Make even layers below `max_window_layers` sliding if `use_sliding_window` is true."""
     slides = hf.get("use_sliding_window", False)
     first_full = hf.get("max_window_layers", 28)
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
 
 
 def listed_or_between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Layers in mlp_only_layers are dense, and all but every decoder_sparse_step-th; without experts all are."""
+    """Return for each layer whether it is dense.
+
+    Layers in `mlp_only_layers` are dense, and all layers except every `decoder_sparse_step`-th. Without experts all
+    layers are dense.
+    """
     listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
     none = hf.get("num_experts") == 0
     return [none or i in listed or (i + 1) % step != 0 for i in range(n_layers)]
@@ -35,7 +39,7 @@ def _listed(dense: list[bool]) -> Raw:
 
 
 def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
-    """The keys of Qwen's mixtures, with a family's defaults."""
+    """Return the keys of Qwen's mixtures, with a family's defaults."""
     return (
         *MIXTURE,
         Key("num_experts", "mlp.experts", number),
@@ -47,19 +51,17 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
 
 @dataclass(frozen=True)
 class SharedExpert(Key):
-    """The width of the expert that all tokens pass through, times a gate; 0 for none."""
+    """Key for the width of the shared expert, whose output is multiplied by a gate. 0: there is none."""
 
     hf_key: str = "shared_expert_intermediate_size"
     field: str = "mlp.shared.d_ff"
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Its width, and that it has a gate."""
         if hf.get(self.hf_key, self.default) != 0:
             super().read(hf, ours)
             ours["mlp.shared.gate"] = True
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Its width, or 0."""
         super().write(model, hf)
         hf.setdefault(self.hf_key, 0)
 
@@ -71,7 +73,7 @@ EXPERTS = [
     *each_expert("model.layers.{i}.mlp.experts"),
     *MLP,
 ]
-"""Dense layers among them have Llama's names."""
+"""Rows of mixtures and of dense layers, which are named as in Llama."""
 
 SHARED = [
     *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
@@ -81,7 +83,7 @@ SHARED = [
 ]
 
 UNREAD = ("rotary_emb.inv_freq", "shared_expert_gate.weight")
-"""The latter where the shared expert is 0 wide."""
+"""Tensors that are not read. Files have the second one if the shared expert has width 0."""
 
 WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
 
@@ -101,9 +103,9 @@ FAMILY = Family(
         SOME_DENSE,
     ],
     weights=[*WEIGHTS, *SHARED],
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=UNREAD,
     prefix="model.",
-    no_effect=ONLY_TRAINING,
+    no_effect=TRAINING_ONLY,
     aliases={"num_local_experts": "num_experts"},
 )

@@ -9,7 +9,7 @@ from archlab.hf.weights import linear
 
 
 def qk_rms_norm(eps: float) -> tuple[Field, ...]:
-    """RMS norm of each head's queries and keys, with the block's epsilon."""
+    """Return the fields of an RMS norm of each head's queries and keys. Its epsilon is that of the block's norms."""
     return (
         Always("attention.qk_norm.kind", "rmsnorm"),
         Always("attention.qk_norm.cast", "before_weight"),

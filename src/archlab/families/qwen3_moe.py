@@ -3,7 +3,7 @@
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import RMS_NORM, SIZES, kv_heads
-from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, TRAINING_ONLY
 from archlab.families.olmo import BIASES
 from archlab.families.qwen2 import Windows
 from archlab.families.qwen2_moe import SOME_DENSE, WEIGHTS, experts
@@ -15,23 +15,23 @@ from archlab.hf.rope import RopeKeys
 
 
 def all_or_none(hf: ConfigReader, n_layers: int) -> list[str]:
-    """All layers slide if use_sliding_window says so; max_window_layers is not read."""
+    """Make all layers sliding if `use_sliding_window` is true. `max_window_layers` is not read."""
     slides = hf.get("use_sliding_window", False) and hf.or_null("sliding_window", 4096) is not None
     return [SLIDING if slides else FULL] * n_layers
 
 
 class OneWindow(Windows):
-    """All layers slide or none does: the published code reads no list of types."""
+    """One window for all layers or for none. The published code does not read a list of types."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """A list may say the same once more."""
+        """Read the window. Raise UserError if a list of types disagrees with it."""
         implied = self.implied(hf, ours["n_layers"])
         if (listed := hf.get("layer_types", implied)) != implied:
-            raise hf.refuse("layer_types", listed, f"{implied[0]} for all, for the published code reads no list")
+            raise hf.refuse("layer_types", listed, f"{implied[0]} for all, because the published code reads no list")
         super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The window; reading back shows whether all layers have it."""
+        """Write the window. Reading back shows whether all layers have it."""
         super().write(model, hf)
         del hf["layer_types"]
 
@@ -52,9 +52,9 @@ FAMILY = Family(
         SOME_DENSE,
     ],
     weights=[*WEIGHTS, *QK_NORMS],
-    otherwise=TOGETHER,
+    alternatives=FUSED_EXPERTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING | {"max_window_layers"},
+    no_effect=TRAINING_ONLY | {"max_window_layers"},
     aliases={"num_local_experts": "num_experts"},
 )

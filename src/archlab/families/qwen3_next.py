@@ -1,4 +1,4 @@
-"""Qwen3-Next: one layer in four has attention, the others the gated delta rule. (transformers: Qwen3NextForCausalLM)"""
+"""Qwen3-Next: attention in every fourth layer, the gated delta rule elsewhere. (transformers: Qwen3NextForCausalLM)"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, SIZES, kv_heads
-from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
+from archlab.families.mixtral import FUSED_EXPERTS, TRAINING_ONLY
 from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, UNREAD, SharedExpert, experts
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
@@ -21,7 +21,7 @@ LAYER = "model.layers.{i}"
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Every fourth layer has attention, or as `full_attention_interval` says."""
+    """Return the type of each layer. Every `full_attention_interval`-th layer (default: 4) has attention."""
     interval = hf.get("full_attention_interval", 4)
     return [LINEAR if (i + 1) % interval else FULL for i in range(n_layers)]
 
@@ -73,15 +73,18 @@ LAYERS = MixerLayers(LINEAR, DELTA, types_of)
 
 @dataclass(frozen=True)
 class ConvolutionSilu:
-    """The published code takes the experts' activation for the mixer's convolution as well, where ours has silu."""
+    """A check that the activation is SiLU.
+
+    The published code uses the experts' activation for the mixer's convolution as well. archlab always uses SiLU there.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Stands after the MLP's fields."""
+        """Run the check. The MLP's fields must be read before."""
         if ours["mlp.activation"] != "silu" and LINEAR in LAYERS.types(hf, ours["n_layers"]):
-            raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, for layer_types has {LINEAR}")
+            raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, because layer_types has {LINEAR}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nothing; reading back shows whether it is silu."""
+        """Write nothing. Reading back runs the check."""
 
 
 FAMILY = Family(
@@ -124,10 +127,10 @@ FAMILY = Family(
         *SHARED,
         *AROUND,
     ],
-    otherwise=TOGETHER,
-    predicts_more=True,
+    alternatives=FUSED_EXPERTS,
+    has_mtp_layers=True,
     buffers=UNREAD,
     prefix="model.",
-    no_effect=ONLY_TRAINING | {"full_attention_interval"},
+    no_effect=TRAINING_ONLY | {"full_attention_interval"},
     aliases={"num_local_experts": "num_experts"},
 )

@@ -77,14 +77,14 @@ _MODULES = (
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
-"""In alphabetical order of their files."""
+"""Family by `model_type`, in alphabetical order of their files."""
 
-_BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.also)}
+_BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.other_model_types)}
 
 
 def find_family(model_type: object, where: str) -> Family:
-    """The family of that name; UserError that lists those there are."""
+    """Return the family with this `model_type`. Raise UserError, which lists all families, if there is none."""
     if isinstance(model_type, str) and model_type in _BY_NAME:
         return _BY_NAME[model_type]
-    found = f"model_type is {model_type!r}" if model_type else "model_type is missing"
-    raise UserError(f"{where}: {found}{nearest(str(model_type), FAMILIES)}; known families: {', '.join(FAMILIES)}")
+    problem = f"model_type is {model_type!r}" if model_type else "model_type is missing"
+    raise UserError(f"{where}: {problem}{nearest(str(model_type), FAMILIES)}; known families: {', '.join(FAMILIES)}")

@@ -13,21 +13,27 @@ from archlab.hf.rope import RopeKeys
 
 
 class Layers(LayerTypes):
-    """Which layers have RoPE (`no_rope_layers`: 1 does, 0 does not) and which slide: up to four kinds."""
+    """Layers with and without RoPE, each sliding or full: up to four kinds.
+
+    In `no_rope_layers`, 1 stands for a layer with RoPE and 0 for a layer without.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Without lists every fourth layer has none, and those slide if `use_sliding_window` says so."""
+        """Set the layer kinds.
+
+        Without lists, every fourth layer has no RoPE, and these layers slide if `use_sliding_window` is true.
+        """
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
         rope = hf.get("no_rope_layers", kind=list) or [int((i + 1) % interval != 0) for i in range(count)]
         window, slides = hf.get("sliding_window", kind=int), hf.get("use_sliding_window", False)
         types = hf.get("layer_types", kind=list) or [
             SLIDING if slides and window and not has_rope else FULL for has_rope in rope
         ]
-        for key, given, known in (("no_rope_layers", rope, {0, 1}), ("layer_types", types, {FULL, SLIDING})):
-            if len(given) < count or not known.issuperset(given):
-                raise hf.refuse(key, given, f"{' or '.join(map(str, known))} for each of the {count} layers")
+        for key, values, known in (("no_rope_layers", rope, {0, 1}), ("layer_types", types, {FULL, SLIDING})):
+            if len(values) < count or not known.issuperset(values):
+                raise hf.refuse(key, values, f"{' or '.join(map(str, known))} for each of the {count} layers")
         if SLIDING in types and not window:
-            raise hf.refuse("sliding_window", window, f"a width, for layer_types has {SLIDING}")
+            raise hf.refuse("sliding_window", window, f"a number, because layer_types has {SLIDING}")
         kinds = {
             "turning": {}, "still": {"position": {"kind": "none"}}, "turning_sliding": {"attention.window": window},
             "still_sliding": {"position": {"kind": "none"}, "attention.window": window},
@@ -42,7 +48,6 @@ class Layers(LayerTypes):
             ours["layers"] = {name: kinds[name] for name in kinds if name in pattern} | {"pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Both lists, written out."""
         super().write(model, hf)
         hf["use_sliding_window"] = SLIDING in hf["layer_types"]
         hf["no_rope_layers"] = [int(isinstance(layer.position, Rope)) for layer in layer_configs(model)]

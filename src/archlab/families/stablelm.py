@@ -33,11 +33,11 @@ FAMILY = Family(
         *ATTENTION,
         Row(
             "model.layers.{i}.self_attn.q_layernorm.norms.{h}.weight", "layers.{i}.attention.q_norm.norm.weight",
-            each=lambda layer: layer.multi_head.n_heads,
+            n_stacked=lambda layer: layer.multi_head.n_heads,
         ),
         Row(
             "model.layers.{i}.self_attn.k_layernorm.norms.{h}.weight", "layers.{i}.attention.k_norm.norm.weight",
-            each=lambda layer: layer.multi_head.n_kv_heads,
+            n_stacked=lambda layer: layer.multi_head.n_kv_heads,
         ),
         *MLP,
         *PRE_NORMS,

@@ -16,23 +16,26 @@ SCALED_EMBEDDING = Key(
 
 
 @dataclass(frozen=True)
-class Waves:
-    """Sines, then cosines, of t / 10000^(i / (d/2 - 1)): ours is t / theta^(i / (d/2)), so theta goes with d."""
+class Sinusoids:
+    """Sinusoidal positions: first the sines, then the cosines, of t / 10000^(i / (d/2 - 1)).
+
+    archlab has t / theta^(i / (d/2)), so theta depends on d.
+    """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """No key of its own, but two that must suit."""
+        """Set the position. It has no key, but d_model must be even and the padding token must be 0 or 1."""
         half, odd = divmod(ours["d_model"], 2)
         if odd or half < 2:
             raise hf.refuse("d_model", ours["d_model"], "even numbers from 4")
-        # transformers zeroes the wave in the row of this number, and row 2 is the first position's.
+        # transformers sets the row of this id to 0. Row 2 belongs to the first position.
         pad = hf.get("pad_token_id", 1)
         if pad > 1:
-            raise hf.refuse("pad_token_id", pad, "0, 1: a larger one blots out the position of token pad_token_id - 2")
+            raise hf.refuse("pad_token_id", pad, "0, 1: a larger id zeroes the vector of position pad_token_id - 2")
         theta = 10000.0 ** (half / (half - 1))
         ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nothing: reading back shows whether the model has these waves."""
+        """Write nothing. Reading back shows whether the model has these positions."""
 
 
 FAMILY = Family(
@@ -52,7 +55,7 @@ FAMILY = Family(
         Always("mlp.bias", True),
         Always("attention.qkv_bias", True),
         Always("attention.out_bias", True),
-        Waves(),
+        Sinusoids(),
         SCALED_EMBEDDING,
         Only("add_cross_attention", False),
         Key("tie_word_embeddings", "head.tied", True),

@@ -1,5 +1,9 @@
-"""What holds in a flattened file: a pass over whole texts, without cache, padding, documents or autocast; what must be
-wide is float32; attention is torch's fused kernel, or written out where that cannot do it."""
+"""Assumptions of a flattened file, and the calls of the model's source that follow from them.
+
+A flattened file computes a forward pass over whole sequences, without cache, padding, documents or autocast. Operations
+that need a wide dtype use float32. Attention is torch's fused kernel, or written out if that kernel does not support
+the config.
+"""
 
 import ast
 import dataclasses
@@ -9,29 +13,28 @@ from archlab.config.components.kernel_choice import KernelNeeds
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import LayerConfig
 from archlab.flatten.operations import lift, plain
-from archlab.flatten.specialise import Specialiser
+from archlab.flatten.specialize import Specializer
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, module
 
 
 def parsed(text: str) -> ast.expr:
-    """An expression."""
     return ast.parse(text, mode="eval").body
 
 
-class Assumed(Specialiser):
-    """Calls that are decided by what holds."""
+class Assumed(Specializer):
+    """Replaces calls whose result follows from the assumptions."""
 
     layer: LayerConfig
     masked: bool
-    """Whether some layer does not see all before it, so that all of them are given masks."""
+    """Whether some layer does not attend to all earlier tokens. In that case all layers get masks."""
 
     def attribute(self, value: Value, name: str) -> Value:
-        """Return `value.name`; the width of a component's site is named as that of its layer."""
+        """Return `value.name`. The width of a component's site gets the same name as that of its layer."""
         is_width = isinstance(value, Known) and isinstance(value.value, Site) and name == "d_model"
         return super().attribute(Known(self.layer) if is_width else value, name)
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """What a file has in the place of a call; None: its source."""
+        """Return the value that replaces a call, or None to read the source of the function."""
         match getattr(function.node, "name", ""), arguments:
             case "at_least_float32", [x]:
                 return Code(ast.Call(ast.Attribute(lift(x), "float", ast.Load()), [], []))
@@ -78,7 +81,7 @@ class Assumed(Specialiser):
                 return None
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
-        """The module of torch's own that the call makes; None for another call."""
+        """Return the module of torch that the call creates, or None for any other call."""
         if name == "nn.Identity" or (name == "nn.Dropout" and plain(arguments[0]) == 0):
             return Record("nn.Identity")
         return Record(name, making=ast.Call(parsed(name), [lift(arguments[0])], [])) if name == "nn.Dropout" else None

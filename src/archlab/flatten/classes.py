@@ -1,4 +1,4 @@
-"""Functions and classes of the file: what the specialiser leaves of those of the model's source."""
+"""Functions and classes of the file, written from those of the model's source after specialization."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, Branch, LayerConfig
 from archlab.flatten.assumed import Assumed, parsed
 from archlab.flatten.operations import NotWritableError, cannot_be_written, lift, plain
-from archlab.flatten.specialise import opened
+from archlab.flatten.specialize import opened
 from archlab.flatten.statements import Body
 from archlab.flatten.steps import Step, joined, name_variables, needed, only_read, put, read_in
 from archlab.flatten.text import COMMENTS, WIDTH, Page, constant, constant_name, fitted, lines, root, written
@@ -17,7 +17,7 @@ from archlab.flatten.values import Class, Code, Function, Known, Record, Value, 
 
 
 class Writer(Assumed):
-    """Writes on a page what one kind of layer needs."""
+    """Writes the constants, functions and classes that one kind of layer needs to a page."""
 
     def __init__(self, page: Page, kind: str, layer: LayerConfig, masked: bool = False) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Writer(Assumed):
     # --- constants ----------------------------------------------------------------------------------------------------
 
     def attribute(self, value: Value, name: str) -> Value:
-        """With names for widths of experts, and for branches' multipliers."""
+        """Return `value.name`, with names for the widths of experts and the multipliers of branches."""
         result = super().attribute(value, name)
         if isinstance(value, Known) and isinstance(value.value, Branch) and name == "multiplier":
             factor = value.value.multiplier
@@ -37,30 +37,30 @@ class Writer(Assumed):
         return result
 
     def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
-        """What the file calls a number of the config."""
-        called = constant_name(owner, name)
-        if called == "D_FF" and id(owner) in self._widths:
-            called = self._widths[id(owner)][1]
-        if called == "NORM_EPS" and value != getattr(self.layer.norm, "eps", value):
-            whose = type(owner).__name__.removesuffix("LayerNorm").removesuffix("RMSNorm") or "other"
-            called = f"{whose}_NORM_EPS".upper()
+        """Return the name in the file of a number of the config."""
+        constant_in_file = constant_name(owner, name)
+        if constant_in_file == "D_FF" and id(owner) in self._widths:
+            constant_in_file = self._widths[id(owner)][1]
+        if constant_in_file == "NORM_EPS" and value != getattr(self.layer.norm, "eps", value):
+            prefix = type(owner).__name__.removesuffix("LayerNorm").removesuffix("RMSNorm") or "other"
+            constant_in_file = f"{prefix}_NORM_EPS".upper()
         if name == "scale" and (root_of_width := self._root(owner, value)):
             return root_of_width
-        return constant(called, value)
+        return constant(constant_in_file, value)
 
     def _root(self, owner: Base, value: float) -> ast.expr | None:
-        """The root of a width, or one over it, where the number is that."""
-        about = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
-        width = self.attribute(Known(about[0]), about[1])
-        written = root(value, plain(width))
-        return put("width", lift(width), parsed(written)) if written else None
+        """Return an expression with a square root if the number is the root of a width or its reciprocal."""
+        section, field = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
+        width = self.attribute(Known(section), field)
+        text = root(value, plain(width))
+        return put("width", lift(width), parsed(text)) if text else None
 
     def folded(self, name: str, value: float) -> ast.expr:
-        """What the file calls a number that was worked out under that name."""
+        """Return the name in the file of a computed number. `name`: its variable in the source."""
         return constant(FOLDED.get(name, name.upper()), value)
 
     def name(self, node: ast.Name) -> str:
-        """The name in the file of what an expression reads."""
+        """Return the name in the file of a variable or constant."""
         if not hasattr(node, "constant"):
             return node.id
         value: Any = node.constant  # pyright: ignore[reportAttributeAccessIssue]
@@ -72,7 +72,7 @@ class Writer(Assumed):
     def define_function(
         self, function: Function, parameters: list[str], body: list[Step], leaves: list[ast.expr]
     ) -> str:
-        """The name of a function of the file."""
+        """Write a function to the file and return its name."""
         node = function.node
         assert isinstance(node, ast.FunctionDef)
         typed = [f"{name}: {annotation(node, name)}" for name in parameters]
@@ -81,11 +81,11 @@ class Writer(Assumed):
             documentation(node, "    "),
             list(written(self.finished(body, leaves), self.name, "    ")),
         )
-        called = FUNCTIONS.get(node.name, node.name.strip("_"))
-        return self.page.define(self.kind, called, text)
+        name = FUNCTIONS.get(node.name, node.name.strip("_"))
+        return self.page.define(self.kind, name, text)
 
     def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
-        """The body of a function that returns those: nothing in it that is not read, and all variables with names."""
+        """Return the final body of a function that returns `leaves`: no unused statements, and named variables."""
         end = Step(ast.Return(leaves[0] if len(leaves) == 1 else ast.Tuple(leaves, ast.Load())))
         steps = joined(needed([*body, end]))
         for step in steps:
@@ -94,13 +94,13 @@ class Writer(Assumed):
         return name_variables(steps, self.wanted)
 
     def lines(self, body: list[Step], returned: Value, indent: str) -> list[str]:
-        """The same as text."""
+        """Return the final body as lines of text."""
         return list(written(self.finished(body, codes(returned)), self.name, indent))
 
     # --- classes ------------------------------------------------------------------------------------------------------
 
     def run_module(self, record: Record, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """A call of a module that holds parameters."""
+        """Evaluate a call of a module that holds tensors."""
         assert record.path is not None
         if isinstance(record.made_by, str):
             return Code(ast.Call(record.path, [lift(argument) for argument in arguments], []))
@@ -108,8 +108,8 @@ class Writer(Assumed):
         if method is None:
             raise NotWritableError(f"{record.made_by.node.name} without forward")
         path, function = record.path, Function(method, record.made_by.home, owner=record)
-        given, leaves = self.bind(function, arguments, keywords), dict[str, ast.expr]()
-        inner = {name: opened(name, value, leaves) for name, value in given.items()}
+        bound, leaves = self.bind(function, arguments, keywords), dict[str, ast.expr]()
+        inner = {name: opened(name, value, leaves) for name, value in bound.items()}
         outer, self.body = self.body, Body()
         record.path = named("self")
         try:
@@ -132,7 +132,7 @@ class Writer(Assumed):
             self._define_class(record, method, body, [codes(returned)[i] for i in wanted])
             record.path = path
 
-        return self.taken_apart(call, returned, complete if several else None)
+        return self.unpacked(call, returned, complete if several else None)
 
     def _define_class(
         self, record: Record, method: ast.FunctionDef | None, body: list[Step], leaves: list[ast.expr]
@@ -142,12 +142,12 @@ class Writer(Assumed):
         forward: list[str] = []
         if method is not None:
             steps = self.finished(body, leaves)
-            if made := torchs_own(record, steps):
-                record.making = made
+            if torch_module := torchs_own(record, steps):
+                record.making = torch_module
                 return
-            given = ["self", *(f"{name}: {annotation(method, name)}" for name in record.parameters)]
+            parameters = ["self", *(f"{name}: {annotation(method, name)}" for name in record.parameters)]
             forward = [
-                "", *signature("    ", "forward", given, result_type(len(leaves))),
+                "", *signature("    ", "forward", parameters, result_type(len(leaves))),
                 *documentation(method, "        "), *written(steps, self.name, "        "),
             ]  # fmt: skip
         init, kept = self._init(record)
@@ -160,15 +160,15 @@ class Writer(Assumed):
             "        super().__init__()",
             init,
             forward,
-            self._kept_whole(record),
+            self._apply_lines(record),
         )
-        called = self.page.define(self.kind, OWN_NAME.get(record.name, made_by.node.name), text)
-        given_shape = [record.arguments[name] for name in kept]
-        spread = [e for a in given_shape for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
-        record.making = ast.Call(named(called), spread, [])
+        class_name = self.page.define(self.kind, OWN_NAME.get(record.name, made_by.node.name), text)
+        arguments = [record.arguments[name] for name in kept]
+        spread = [e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
+        record.making = ast.Call(named(class_name), spread, [])
 
-    def _kept_whole(self, record: Record) -> list[str]:
-        """How a module with buffers keeps their digits, in the source's words."""
+    def _apply_lines(self, record: Record) -> list[str]:
+        """Return the method `_apply` of the source, with which a module with buffers keeps their precision."""
         assert isinstance(record.made_by, Class)
         node = record.made_by.method("_apply")
         if node is None or not any(isinstance(v, Code) and not is_parameter(v) for v in record.attributes.values()):
@@ -184,7 +184,7 @@ class Writer(Assumed):
         ]
 
     def _init(self, record: Record) -> tuple[list[str], list[str]]:
-        """Lines that make what the module holds, and the parameters that they read."""
+        """Return the lines of `__init__` that create the module's attributes, and the parameters that they read."""
         out: list[tuple[str, ast.expr]] = []
         for name, value in record.attributes.items():
             if isinstance(value, Code):
@@ -194,18 +194,18 @@ class Writer(Assumed):
         kept = [name for name in record.arguments if any(name in set(loads(expr)) for _, expr in out)]
         made: list[str] = []
         for name, expr in out:
-            held = record.attributes[name]
-            is_buffer = isinstance(held, Code) and not is_parameter(held)
+            value = record.attributes[name]
+            is_buffer = isinstance(value, Code) and not is_parameter(value)
             start, end = (f'self.register_buffer("{name}", ', ")") if is_buffer else (f"self.{name} = ", "")
             made += fitted(f"        {start}", expr, end, self.name)
         return made, kept
 
     def init_lines(self, record: Record) -> list[str]:
-        """Lines that make what a module of this file's own words holds."""
+        """Return the lines of `__init__` that create a module's attributes."""
         return self._init(record)[0]
 
     def _made(self, name: str, record: Record) -> ast.expr:
-        if record.making is None:  # never called itself: it only holds others
+        if record.making is None:  # never called: it only contains other modules
             record.name = name
             self._define_class(record, None, [], [])
         assert record.making is not None
@@ -213,34 +213,34 @@ class Writer(Assumed):
 
 
 def is_parameter(value: Code) -> bool:
-    """Whether the module learns it; else it is a buffer."""
+    """Whether a tensor of a module is a parameter. Otherwise it is a buffer."""
     return isinstance(value.expr, ast.Call) and ast.unparse(value.expr.func) == "nn.Parameter"
 
 
 FOLDED = {"rotating": "ROTARY_DIM"}
-"""Variable of the model that holds a number -> constant, where that is called otherwise."""
+"""Variable of the source with a number -> constant of the file, if its name differs."""
 
 OWN_NAME = {"shared": "SharedExpert"}
-"""Module -> the name of its class, where that is another's."""
+"""Attribute with a module -> name of its class in the file, if it differs from that of the source."""
 
 FUNCTIONS = {"rotation": "rope", "reference": "attend"}
-"""Function of the model -> its name in a file, where that is another."""
+"""Function of the source -> its name in the file, if it differs."""
 
 
 def result_type(several: int) -> str:
-    """The annotation of what a function of the file returns."""
+    """Return the annotation of a result of `several` tensors."""
     return "Tensor" if several == 1 else f"tuple[{', '.join(['Tensor'] * several)}]"
 
 
 def annotation(node: ast.FunctionDef, name: str) -> str:
-    """Of a parameter: a tensor, unless the source says that it is a number."""
-    found = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
-    text = "" if found is None else ast.unparse(found)
+    """Return the annotation of a parameter: int or float as in the source, otherwise Tensor."""
+    in_source = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
+    text = "" if in_source is None else ast.unparse(in_source)
     return text if text in ("int", "float") else "Tensor"
 
 
 def signature(indent: str, name: str, parameters: list[str], result: str) -> list[str]:
-    """The lines that open a function."""
+    """Return the first lines of a function, from `def` to the colon."""
     whole = f"{indent}def {name}({', '.join(parameters)}) -> {result}:"
     if len(whole) <= WIDTH:
         return [whole]
@@ -252,7 +252,7 @@ def signature(indent: str, name: str, parameters: list[str], result: str) -> lis
 
 
 def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str]:
-    """The first sentence of what the source says of it, which holds for every config."""
+    """Return the first sentence of the docstring in the source, which must be true for every config."""
     text = re.split(r"(?<=[.])\s+(?=[A-Z`])|\n\n", ast.get_docstring(node) or "")[0].replace("\n", " ")
     if len(indent) + len(text) + 6 <= WIDTH:
         return [f'{indent}"""{text}"""'] if text else []
@@ -261,18 +261,18 @@ def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str
 
 
 def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
-    """How torch's own module is made that does the same as a class would; None where it has none."""
-    made = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
+    """Return the call that creates an equivalent module of torch, or None if torch has none."""
+    tensors = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
     if len(steps) > 1:
         return None
     code = ast.unparse(ast.fix_missing_locations(steps[0].node))
     x = record.parameters[0] if record.parameters else ""
-    match sorted(made), made.get("weight"):
+    match sorted(tensors), tensors.get("weight"):
         case ["weight"] | ["bias", "weight"], ast.Call(args=[ast.Call(args=[ast.Tuple(elts=[a, b])] | [a, b])]):
-            bias = [] if "bias" in made else [ast.keyword("bias", ast.Constant(False))]
+            bias = [] if "bias" in tensors else [ast.keyword("bias", ast.Constant(False))]
             if code == f"return F.embedding({x}, self.weight)":
                 return ast.Call(parsed("nn.Embedding"), [a, b], [])
-            if code == f"return F.linear({x}, self.weight{', self.bias' if 'bias' in made else ''})":
+            if code == f"return F.linear({x}, self.weight{', self.bias' if 'bias' in tensors else ''})":
                 return ast.Call(parsed("nn.Linear"), [b, a], bias)
         case _:
             pass
@@ -280,21 +280,21 @@ def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
 
 
 def started(expr: ast.expr, initial: Value | None) -> ast.expr:
-    """A new parameter, filled with the constant that it starts at, if it does at one."""
+    """Return the expression of a new parameter. If its initial value is a constant, it is filled with that."""
     match expr, initial:
         case ast.Call(func=func, args=[ast.Call(args=shape)]), Known(value=value) if (
             ast.unparse(func) == "nn.Parameter"
         ):
             assert initial is not None
             name = {0: "torch.zeros", 1: "torch.ones"}.get(value, "torch.full")
-            given = [ast.Tuple(shape, ast.Load()), lift(initial)] if name == "torch.full" else list(shape)
-            return ast.Call(func, [ast.Call(parsed(name), given, [])], [])
+            arguments = [ast.Tuple(shape, ast.Load()), lift(initial)] if name == "torch.full" else list(shape)
+            return ast.Call(func, [ast.Call(parsed(name), arguments, [])], [])
         case _:
             return expr
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """A tuple as text, several to a line."""
+    """Return a tuple of numbers as text, several on each line."""
     rows, row = list[str](), ""
     for value in values:
         text = f"{value!r}, "

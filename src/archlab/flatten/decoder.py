@@ -1,4 +1,4 @@
-"""The model: what is computed once per pass, the layers in their order, and the way in and out."""
+"""Writes the class `Decoder` of a flattened file: embedding, layers in their order, and head."""
 
 import ast
 import re
@@ -22,38 +22,38 @@ SKELETON = "archlab.flatten.skeleton"
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that are alike in everything but where they stand."""
+    """Layers that differ only in their position in the model."""
 
     name: str
     layer: LayerConfig
 
 
 def kinds_of(model: ModelConfig) -> tuple[list[LayerKind], list[str]]:
-    """The kinds, in order of appearance, and each layer's."""
+    """Return the kinds of layers in order of appearance, and the name of each layer's kind."""
     layers = [layer.model_copy(update={"kind": ""}) for layer in layer_configs(model)]
-    given = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
-    names = {layer: re.sub(r"\W+", "_", name).strip("_").lower() for layer, name in given.items()}
-    good = all(name.isidentifier() and len(name) <= 12 for name in names.values())
-    if not good or len(set(names.values())) < len(names):
+    config_names = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
+    names = {layer: re.sub(r"\W+", "_", name).strip("_").lower() for layer, name in config_names.items()}
+    are_usable = all(name.isidentifier() and len(name) <= 12 for name in names.values())
+    if not are_usable or len(set(names.values())) < len(names):
         names = {layer: f"kind_{i}" for i, layer in enumerate(names, 1)}
     in_order = list(dict.fromkeys(layers))
     return [LayerKind(names[layer], layer) for layer in in_order], [names[layer] for layer in layers]
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
-    """Write the model's class, and all that it uses."""
+    """Write the model's class and everything that it uses."""
     kinds, order = kinds_of(model)
     page.constant("", "N_LAYERS", model.n_layers)
     writer = Writer(page, "outer", kinds[0].layer)
     root = writer.instance("Decoder", SKELETON, Known(model))
-    way_in = _written(writer, root, "x_BTD = self.embedded(tokens_BT, positions_BT)")
+    before_layers = _written(writer, root, "x_BTD = self.embedded(tokens_BT, positions_BT)")
     rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
-    masked = not all(is_plain_causal(rule, sys.maxsize) for rule in rules)  # whatever the text's length
+    masked = not all(is_plain_causal(rule, sys.maxsize) for rule in rules)  # for sequences of any length
     layers = [_Layer(page, kind, root, masked) for kind in kinds]
     making = _make_layers(layers)
-    way_out = _written(writer, root, "return self.logits(x_BTD)")
+    after_layers = _written(writer, root, "return self.logits(x_BTD)")
     by_kind = len({tuple(layer.lines()) for layer in layers}) > 1
-    body = [*way_in, *_through(layers, by_kind), *way_out]
+    body = [*before_layers, *_through(layers, by_kind), *after_layers]
     if any("positions_BT" in line for line in body):
         body = ["        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]", *body]
     made = writer.init_lines(root)
@@ -65,7 +65,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
         "Decoder",
         lines(
             "class <name>(nn.Module):",
-            '    """Tokens to logits: at every position, of the token that comes next."""',
+            '    """Language model: token ids to logits of the next token, at every position."""',
             "",
             "    def __init__(self) -> None:",
             "        super().__init__()",
@@ -81,7 +81,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
 
 
 def _written(writer: Writer, root: Record, text: str) -> list[str]:
-    """Lines of the pass, from one in the words of the skeleton."""
+    """Return the lines of the forward pass for a statement that uses names of the skeleton."""
     names = {name: Code(named(name)) for name in ("tokens_BT", "positions_BT", "x_BTD")}
     frame = Frame(module(SKELETON), {**names, "self": root})
     writer.body = Body(frames=[frame])
@@ -97,7 +97,7 @@ def _written(writer: Writer, root: Record, text: str) -> list[str]:
 
 
 class _Layer:
-    """One kind of layer: its class, and what the pass hands it."""
+    """One kind of layer: its class, and the arguments that the forward pass gives to it."""
 
     def __init__(self, page: Page, kind: LayerKind, root: Record, masked: bool) -> None:
         self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
@@ -112,10 +112,10 @@ class _Layer:
         assert isinstance(call.expr, ast.Call)
         assert isinstance(record.making, ast.Call)
         self.name = ast.unparse(record.making.func)
-        given = dict(zip(record.parameters, call.expr.args, strict=True))
-        given.pop("x_BTD")
+        arguments = dict(zip(record.parameters, call.expr.args, strict=True))
+        arguments.pop("x_BTD")
         steps, end = list[Step](), list[ast.expr]()
-        for name, value in given.items():
+        for name, value in arguments.items():
             if not isinstance(value, ast.Name):
                 variable = self.writer.variable(name)
                 steps.append(assign([variable], value))
@@ -126,7 +126,10 @@ class _Layer:
         self.steps = name_variables(needed([*self.writer.body.steps, *steps, last]), self.writer.wanted)
 
     def lines(self, prefix: str = "") -> list[str]:
-        """What computes its arguments, and the arguments; variables with a prefix, if there is one."""
+        """Return the lines that compute the layer's arguments, and a last line that lists the arguments.
+
+        `prefix`: prepended to the names of variables.
+        """
         if prefix:
             own = {name for step in self.steps for name in stores(step.node)}
             rename(self.steps, {name: f"{prefix}_{name}" for name in own})
@@ -135,7 +138,7 @@ class _Layer:
 
 
 def written_tuple(end: Step) -> str:
-    """Its names, one behind the other."""
+    """Return the names of a tuple, separated by commas."""
     assert isinstance(end.node, ast.Expr)
     assert isinstance(end.node.value, ast.Tuple)
     return ", ".join(ast.unparse(name) for name in end.node.value.elts)
@@ -144,8 +147,8 @@ def written_tuple(end: Step) -> str:
 def _through(layers: list[_Layer], by_kind: bool) -> list[str]:
     if not by_kind:
         *steps, arguments = layers[0].lines()
-        given = f"x_BTD, {arguments}" if arguments else "x_BTD"
-        return [*steps, "        for layer in self.layers:", f"            x_BTD = layer({given})"]
+        all_arguments = f"x_BTD, {arguments}" if arguments else "x_BTD"
+        return [*steps, "        for layer in self.layers:", f"            x_BTD = layer({all_arguments})"]
     steps, table = list[str](), list[str]()
     for layer in layers:
         *before, arguments = layer.lines(layer.kind.name)
@@ -178,7 +181,7 @@ def _pattern(page: Page, order: list[str]) -> None:
 
 
 def _period(names: list[str]) -> list[str]:
-    """The shortest cycle that, repeated and cut off, gives the names."""
+    """Return the shortest cycle that gives the names when it is repeated and cut to their number."""
     for length in range(1, len(names) + 1):
         if all(name == names[i % length] for i, name in enumerate(names)):
             return names[:length]
@@ -186,7 +189,7 @@ def _period(names: list[str]) -> list[str]:
 
 
 def _runs(names: list[str]) -> str:
-    """["a", "a", "b"] -> ("a",) * 2 + ("b",)."""
+    """Return a tuple as text: ["a", "a", "b"] gives ("a",) * 2 + ("b",)."""
     if 1 < len(names) <= 3:
         return "(" + ", ".join(f'"{name}"' for name in names) + ")"
     counted = [(name, len(list(run))) for name, run in groupby(names)]

@@ -1,7 +1,7 @@
-"""Partial evaluation: the model's source with everything that the config decides already decided.
+"""Partial evaluation of the model's source for a given config.
 
-An expression is either known, and then its value goes on from here, or it stays code. What is known is not in the file,
-unless code reads it: then by the name of a constant. So no option is left, and no branch that is never taken.
+The value of an expression is either known or stays code. A known value appears in the file only if code reads it, as a
+named constant. Therefore the file has no options and no branches that are never taken.
 """
 
 import ast
@@ -50,26 +50,26 @@ from archlab.flatten.values import (
 )
 
 TORCH = ("torch", "archlab.model")
-"""Packages that are not imported: the first stays code, the second is read."""
+"""Packages that are not imported. Names of the first stay code; the source of the second is read."""
 
 
 class Evaluator:
-    """Expressions in, values out. What statements and calls do is added below it."""
+    """Evaluates expressions. Its subclasses add statements and calls."""
 
     def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
-        """What the file calls a number of the config."""
+        """Return the name in the file of a number of the config."""
         raise NotImplementedError
 
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """Of a function, class or module of the source."""
+        """Evaluate a call of a function, class or module of the source."""
         raise NotImplementedError
 
     def read(self, name: str, names: dict[str, Value], home: Module) -> Value:
-        """What a name means in a function of that module."""
+        """Return the value of a name in a function of the module `home`."""
         return names[name] if name in names else self.top(name, home)
 
     def top(self, name: str, home: Module) -> Value:
-        """What a name means at the top of a module."""
+        """Return the value of a name at the top level of the module `home`."""
         match home.names.get(name):
             case ast.FunctionDef() as node:
                 return Function(node, home)
@@ -93,7 +93,7 @@ class Evaluator:
                 raise NotWritableError(f"{name} in {home.name}")
 
     def evaluate(self, node: ast.expr, names: dict[str, Value], home: Module) -> Value:
-        """The value of an expression."""
+        """Return the value of an expression. `names`: local names and their values."""
 
         def of(inner: ast.expr) -> Value:
             return self.evaluate(inner, names, home)
@@ -139,30 +139,30 @@ class Evaluator:
                 items = of(loop.iter)
                 if isinstance(items, Code):
                     inner = {n.id: Code(named(n.id)) for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-                    each = ast.comprehension(loop.target, items.expr, [], 0)
-                    return Code(ast.ListComp(lift(self.evaluate(elt, {**names, **inner}, home)), [each]))
-                each_names = ({**names, **bound(loop.target, item)} for item in unrolled(items))
-                return Sequence(tuple(self.evaluate(elt, inner, home) for inner in each_names))
+                    generator = ast.comprehension(loop.target, items.expr, [], 0)
+                    return Code(ast.ListComp(lift(self.evaluate(elt, {**names, **inner}, home)), [generator]))
+                names_per_item = ({**names, **bound(loop.target, item)} for item in unrolled(items))
+                return Sequence(tuple(self.evaluate(elt, inner, home) for inner in names_per_item))
             case ast.Call(func=function, args=arguments, keywords=keywords):
                 return self._call(node, of(function), self._spread(arguments, of), keywords, of)
             case _:
                 raise NotWritableError(ast.unparse(node))
 
     def attribute(self, value: Value, name: str) -> Value:
-        """`value.name`."""
+        """Evaluate `value.name`."""
         match value:
             case Known(value=Base() as config):
-                return self._of_config(config, name)
+                return self._config_attribute(config, name)
             case Known(value=known, code=code):
                 inner = getattr(known, name)
                 is_named = isinstance(known, ModuleType) and code is not None
                 return Known(inner, ast.Attribute(code, name, ast.Load()) if is_named and code else None)
             case Record(attributes=attributes, made_by=made_by):
-                return _part(value, name) if name in attributes else self._of_class(value, made_by, name)
+                return _part(value, name) if name in attributes else self._class_attribute(value, made_by, name)
             case _:
                 return Code(ast.Attribute(lift(value), name, ast.Load()))
 
-    def _of_config(self, config: Base, name: str) -> Value:
+    def _config_attribute(self, config: Base, name: str) -> Value:
         value = getattr(config, name)
         if (
             isinstance(value, bool)
@@ -172,30 +172,30 @@ class Evaluator:
             getter = getattr(getattr(type(config), name, None), "fget", None)
             if isinstance(value, int | float) and isinstance(getter, FunctionType):
                 home, node = definition(getter)
-                worked_out = self.call(Function(node, home), [Known(config)], {})
-                return worked_out if isinstance(worked_out, Known) and worked_out.value == value else Known(value)
+                computed = self.call(Function(node, home), [Known(config)], {})
+                return computed if isinstance(computed, Known) and computed.value == value else Known(value)
             return Known(value)
         return Known(value, self.constant(config, name, value))
 
-    def _of_class(self, record: Record, made_by: Class | str, name: str) -> Value:
-        """A method, or what the class says for all."""
+    def _class_attribute(self, record: Record, made_by: Class | str, name: str) -> Value:
+        """Return a method or a class attribute."""
         if isinstance(made_by, str):
             return Code(ast.Attribute(lift(record), name, ast.Load()))
         if method := made_by.method(name):
             return Function(method, made_by.home, owner=record)
         for node in made_by.node.body:
             if isinstance(node, ast.Assign):
-                found = bound(node.targets[0], self.evaluate(node.value, {}, made_by.home))
-                if name in found:
-                    return found[name]
-        if record.is_module and name in OF_MODULES:
-            return Native(lambda *given: OF_MODULES[name](record, *given))
-        if record.is_module:  # torch's own, as training is
+                assigned = bound(node.targets[0], self.evaluate(node.value, {}, made_by.home))
+                if name in assigned:
+                    return assigned[name]
+        if record.is_module and name in MODULE_METHODS:
+            return Native(lambda *arguments: MODULE_METHODS[name](record, *arguments))
+        if record.is_module:  # an attribute of nn.Module, such as `training`
             return Code(ast.Attribute(lift(record), name, ast.Load()))
         raise NotWritableError(f"{made_by.node.name}.{name}")
 
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
-        """The module of torch's own that the call makes; None for another call."""
+        """Return the module of torch that the call creates, or None for any other call."""
         raise NotImplementedError
 
     def _spread(self, elts: Iterable[ast.expr], of: Callable[[ast.expr], Value]) -> list[Value]:
@@ -212,28 +212,31 @@ class Evaluator:
         self, node: ast.Call, function: Value, arguments: list[Value], keywords: list[ast.keyword],
         of: Callable[[ast.expr], Value],
     ) -> Value:  # fmt: skip
-        if isinstance(function, Known) and function.value is make:  # its check is of users' kinds alone
+        if isinstance(function, Known) and function.value is make:  # it checks only what users wrote
             return self.call(self.implementation(type(plain(arguments[0]))), arguments, {})
-        given = {keyword.arg: of(keyword.value) for keyword in keywords if keyword.arg}
+        named_arguments = {keyword.arg: of(keyword.value) for keyword in keywords if keyword.arg}
         match function:
             case Known(value=known, code=code):
-                return self._call_known(known, code, arguments, given)
+                return self._call_known(known, code, arguments, named_arguments)
             case Native(function=native):
-                return native(*arguments, **given)
+                return native(*arguments, **named_arguments)
             case Code(expr=expr):
                 name = dotted(expr)
                 if name == "F.dropout" and isinstance(arguments[1], Known) and arguments[1].value == 0:
                     return arguments[0]
-                if made := self.torch_module(name, arguments, given):
-                    return made
+                if torch_module := self.torch_module(name, arguments, named_arguments):
+                    return torch_module
                 while arguments and isinstance(arguments[-1], Known) and arguments[-1].value is None:
                     arguments = arguments[:-1]
-                kept = [ast.keyword(name, lift(value)) for name, value in given.items() if not is_default(name, value)]
-                return Code(ast.Call(expr, [lift(value) for value in arguments], kept))
+                kept = {name: value for name, value in named_arguments.items() if not is_default(name, value)}
+                keywords = [ast.keyword(name, lift(value)) for name, value in kept.items()]
+                return Code(ast.Call(expr, [lift(value) for value in arguments], keywords))
             case _:
-                return self.call(function, arguments, given)
+                return self.call(function, arguments, named_arguments)
 
-    def _call_known(self, known: Any, code: ast.expr | None, arguments: list[Value], given: dict[str, Value]) -> Value:
+    def _call_known(
+        self, known: Any, code: ast.expr | None, arguments: list[Value], keywords: dict[str, Value]
+    ) -> Value:
         if known is isinstance:
             return Known(is_instance(*arguments))
         if known is implementation_of:
@@ -245,25 +248,25 @@ class Evaluator:
         if known is len and isinstance(arguments[0], Sequence):
             return Known(len(arguments[0].items))
         try:
-            values, named_values = [plain(value) for value in arguments], {k: plain(v) for k, v in given.items()}
+            values, named_values = [plain(value) for value in arguments], {k: plain(v) for k, v in keywords.items()}
         except NotWritableError:
             function = known.__func__ if isinstance(known, MethodType) else known
             if isinstance(function, FunctionType) and function.__module__.startswith("archlab"):
                 home, node = definition(function)
                 owner = [Known(known.__self__)] if isinstance(known, MethodType) else []
-                return self.call(Function(node, home), [*owner, *arguments], given)
+                return self.call(Function(node, home), [*owner, *arguments], keywords)
             if code is None:
                 raise
             return Code(
-                ast.Call(code, [lift(v) for v in arguments], [ast.keyword(k, lift(v)) for k, v in given.items()])
+                ast.Call(code, [lift(v) for v in arguments], [ast.keyword(k, lift(v)) for k, v in keywords.items()])
             )
         result = known(*values, **named_values)
-        # A logarithm reads well as it is written; what rounds or compares is worth its outcome only.
-        readable = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
+        # A logarithm is readable as code. Of rounding and comparisons only the result is useful.
+        readable = isinstance(code, ast.Attribute) and not isinstance(result, int) and not keywords
         return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
 
     def implementation(self, config: type[Base]) -> Value:
-        """What implements a config in the model's source."""
+        """Return the function or class that implements a config in the model's source."""
         return next(self._implementations[base] for base in config.__mro__ if base in self._implementations)
 
     @cached_property
@@ -279,10 +282,11 @@ class Evaluator:
         }
 
     def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
-        for one, other, gone in ((left, right, (ast.Mult, ast.Add)), (right, left, (ast.Mult, ast.Add, ast.Div))):
+        removable_left, removable_right = (ast.Mult, ast.Add), (ast.Mult, ast.Add, ast.Div)
+        for operand, other, removable in ((left, right, removable_left), (right, left, removable_right)):
             neutral = 0 if isinstance(op, ast.Add) else 1
-            known = isinstance(one, Known) and not isinstance(one.value, bool) and one.value == neutral
-            if isinstance(op, gone) and known and isinstance(other, Code):
+            is_neutral = isinstance(operand, Known) and not isinstance(operand.value, bool) and operand.value == neutral
+            if isinstance(op, removable) and is_neutral and isinstance(other, Code):
                 return other
         if isinstance(left, Sequence) and isinstance(right, Sequence) and isinstance(op, ast.Add):
             return Sequence((*left.items, *right.items))
@@ -290,7 +294,7 @@ class Evaluator:
 
 
 def _part(record: Record, name: str) -> Value:
-    """What a record holds; a module's tensors and modules are read from it when the file runs."""
+    """Return an attribute of a record. Tensors and modules of a module are read from it when the file runs."""
     value = record.attributes[name]
     if not record.is_module or record.path is None:
         return value
@@ -302,14 +306,14 @@ def _part(record: Record, name: str) -> Value:
         and value.code is not None
         and any(not hasattr(n, "constant") for n in names_in(value.code))
     ):
-        return Known(value.value)  # made of what only __init__ sees
+        return Known(value.value)  # its code uses names that exist in __init__ only
     if isinstance(value, Sequence) and all(isinstance(item, Known) for item in value.items):
         return Known(plain(value), constant(name.upper(), plain(value)))
     return Code(path) if isinstance(value, Code) else value
 
 
 def dotted(expr: ast.expr) -> str:
-    """`a.b.c`; empty for what is more than names and dots."""
+    """Return an expression of names and dots such as `a.b.c`, or an empty text for any other expression."""
     match expr:
         case ast.Name(id=name):
             return name
@@ -324,11 +328,11 @@ def _set(record: Record, name: Value, value: Value, *_: Value) -> Value:
     return Known(None)
 
 
-OF_MODULES: dict[str, Callable[..., Value]] = {
+MODULE_METHODS: dict[str, Callable[..., Value]] = {
     "add_module": _set,
     "register_buffer": _set,
 }
-"""What a module has from torch, and a source may call while it is read."""
+"""Methods of nn.Module that the source may call in `__init__`."""
 
 
 def _import(source: str, name: str) -> Any:

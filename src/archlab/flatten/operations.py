@@ -1,4 +1,4 @@
-"""What operations of Python do with values: the outcome where all of them are known, else their code."""
+"""Operations of Python on values: the result if all operands are known, otherwise the code of the operation."""
 
 import ast
 import math
@@ -22,28 +22,31 @@ OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]
 
 
 class NotWritableError(Exception):
-    """The source does something that cannot be written into a file."""
+    """Raised if the source contains something that cannot be written to a flattened file."""
 
 
 def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
-    """Return the error for a component whose source does something that a file cannot have."""
+    """Return the error for a component whose source cannot be written to a flattened file."""
     kind = getattr(getattr(layer, name), "kind", name)
-    return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file: its source has `{why}`")
+    return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file, because its source has `{why}`")
 
 
 DEFAULTS: dict[str, Any] = {
     "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False, "unitriangular": False, "padding": 0,
 }  # fmt: skip
-"""Keywords of torch's functions that a file leaves out where they change nothing."""
+"""Keyword arguments of torch's functions and their defaults. A file leaves out arguments that equal the default."""
 
 
 def is_default(name: str, value: Value) -> bool:
-    """Whether torch's function does the same without it."""
+    """Whether a keyword argument equals the default of torch's function."""
     return name in DEFAULTS and isinstance(value, Known) and value.value == DEFAULTS[name]
 
 
 def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
-    """What an operation on known values gives, written with names of constants if one has a name; else its code."""
+    """Return the result of an operation, or its code if an operand is not known.
+
+    `write` returns the code of the operation. A known number keeps it if an operand is a named constant.
+    """
     try:
         result = function(*(plain(value) for value in values))
     except NotWritableError:
@@ -56,7 +59,7 @@ def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: 
 
 
 def plain(value: Value) -> Any:
-    """The Python value; NotWritableError where it is not known."""
+    """Return the Python value. Raise NotWritableError if it is not known."""
     match value:
         case Known(value=known):
             return known
@@ -65,11 +68,11 @@ def plain(value: Value) -> Any:
         case Table(items=table):
             return {key: plain(item) for key, item in table.items()}
         case _:
-            raise NotWritableError("a value that is not known")
+            raise NotWritableError("an unknown value")
 
 
 def lift(value: Value) -> ast.expr:
-    """The expression that gives the value in the file."""
+    """Return the expression for a value in the file."""
     match value:
         case Known(code=ast.expr() as code):
             return code
@@ -90,7 +93,7 @@ def lift(value: Value) -> ast.expr:
 
 
 def unrolled(value: Value) -> list[Value]:
-    """The items of a sequence whose length is known."""
+    """Return the items of a sequence of known length."""
     match value:
         case Sequence(items=items):
             return list(items)
@@ -100,11 +103,11 @@ def unrolled(value: Value) -> list[Value]:
             at = (ast.Subscript(code, ast.Constant(i), ast.Load()) if code else None for i in range(len(known)))
             return [Known(item, expr) for item, expr in zip(known, at, strict=True)]
         case _:
-            raise NotWritableError("a loop over what is not known")
+            raise NotWritableError("a loop over an unknown value")
 
 
 def bound(target: ast.expr, value: Value) -> dict[str, Value]:
-    """The names that an assignment of that value sets."""
+    """Return name -> value for the names that an assignment sets."""
     if isinstance(target, ast.Name):
         return {target.id: value}
     if isinstance(target, ast.Tuple | ast.List):
@@ -114,7 +117,7 @@ def bound(target: ast.expr, value: Value) -> dict[str, Value]:
 
 
 def as_table(keys: list[Value | None], values: list[Value]) -> Table:
-    """The values of a dict display; a key of None is `**`."""
+    """Return the table of a dict display. A key of None stands for `**`."""
     items: dict[Any, Value] = {}
     for key, value in zip(keys, values, strict=True):
         if key is None:
@@ -125,7 +128,7 @@ def as_table(keys: list[Value | None], values: list[Value]) -> Table:
 
 
 def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """`left op right`, with what is None and what is the same known without a value."""
+    """Evaluate `left op right`. Comparisons with None and of identical values do not need known operands."""
     if isinstance(op, ast.Is | ast.IsNot):
         is_none = [isinstance(v, Known) and v.value is None for v in (left, right)]
         if any(is_none) and not (isinstance(left, Known) and isinstance(right, Known)):
@@ -136,7 +139,7 @@ def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def is_true(value: Value) -> bool | None:
-    """Whether it counts as true; None where that is not known."""
+    """Whether a value is true in a condition. None if that is not known."""
     match value:
         case Known(value=known):
             return bool(known)
@@ -149,14 +152,14 @@ def is_true(value: Value) -> bool | None:
 
 
 def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Value]) -> Value:
-    """`and`, `or`: evaluated up to the operand that decides."""
+    """Evaluate `and` or `or` up to the operand that decides the result."""
     left: list[ast.expr] = []
     for i, node in enumerate(nodes):
         value = of(node)
         truth = is_true(value)
         if truth is None:
             left.append(lift(value))
-        elif truth == isinstance(op, ast.Or):  # it decides
+        elif truth == isinstance(op, ast.Or):  # this operand decides the result
             if not left:
                 return value
             left.append(lift(value))
@@ -167,7 +170,7 @@ def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Valu
 
 
 def conditional(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast.expr], Value]) -> Value:
-    """`body if test else orelse`."""
+    """Evaluate `body if test else orelse`."""
     truth = is_true(test)
     if truth is not None:
         return of(body if truth else orelse)
@@ -178,7 +181,7 @@ def conditional(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast
 
 
 def subscript(value: Value, index: Value) -> Value:
-    """`value[index]`."""
+    """Evaluate `value[index]`."""
     if isinstance(value, Table):
         return value.items[plain(index)]
     if isinstance(index, Known) and isinstance(value, Sequence):
@@ -190,7 +193,7 @@ def subscript(value: Value, index: Value) -> Value:
 
 
 def slicing(parts: list[Value | None]) -> Value:
-    """`lower:upper:step`."""
+    """Evaluate `lower:upper:step`."""
     code: Any = ast.Slice(*(None if part is None else lift(part) for part in parts))
     try:
         return Known(slice(*(None if part is None else plain(part) for part in parts)), code)
@@ -199,7 +202,7 @@ def slicing(parts: list[Value | None]) -> Value:
 
 
 def is_instance(value: Value, of: Value) -> bool:
-    """`isinstance(value, of)`."""
+    """Evaluate `isinstance(value, of)`."""
     match value, of:
         case Known(value=known), Known(value=wanted):
             return isinstance(known, wanted)
@@ -214,5 +217,5 @@ def is_instance(value: Value, of: Value) -> bool:
 
 
 def names_in(expr: ast.expr) -> list[ast.Name]:
-    """Its names, but for that of Python's own module."""
+    """Return the names in an expression except `math`."""
     return [n for n in ast.walk(expr) if isinstance(n, ast.Name) and n.id != "math"]

@@ -1,5 +1,8 @@
-"""What a flattened file has that the model's source says otherwise: the pass without cache, padding and documents, and
-the product for which the model has an operator of its own. It is read as that source is, and runs only in the file."""
+"""Code that replaces parts of the model's source in a flattened file.
+
+It is the forward pass without cache, padding and documents, and a matrix product for which the model has a custom
+operator. `flatten` reads this module like the model's source. It never runs here, only as part of a flattened file.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +17,7 @@ from archlab.model.state import NO_STATES
 
 
 class Decoder(nn.Module):
-    """Tokens to logits: at every position, of the token that comes next."""
+    """Language model: token ids to logits of the next token, at every position."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -33,12 +36,12 @@ class Decoder(nn.Module):
         return self.dropout(x_BTD)
 
     def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
-        """As one kind of layer sees the pass."""
+        """Return the context of the forward pass for one kind of layer."""
         lengths_BT = positions_BT[:, -1:] + 1
-        this_pass = ForwardPass(
+        forward_pass = ForwardPass(
             positions_BT, lengths_BT, starts_BT=None, is_plain=True, prefix_B11=None, cache=None, dtype=torch.float32
         )
-        return this_pass.context(layer, NO_STATES, self.position_bias, None)
+        return forward_pass.context(layer, NO_STATES, self.position_bias, None)
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]."""
@@ -47,7 +50,10 @@ class Decoder(nn.Module):
 
 
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
-    """[N, D] -> [N, O]. Every row with its expert's matrix; `ends_E` says where the rows of each end."""
+    """Multiply every row with the matrix of its expert: [N, D] -> [N, O].
+
+    `ends_E`: for each expert, the index after its last row.
+    """
     rows_E = ends_E.diff(prepend=ends_E.new_zeros(1)).tolist()
     pairs = zip(x_ND.split(rows_E), weight_EOD, strict=True)
     return torch.cat([x_RD @ weight_OD.T for x_RD, weight_OD in pairs])

@@ -1,4 +1,4 @@
-"""Statements of the source: done now where all is known, else written."""
+"""Statements of the source: executed if all values are known, otherwise written to the file."""
 
 import ast
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from archlab.flatten.values import Code, Function, Known, Module, Record, Sequen
 
 @dataclass(eq=False)
 class Frame:
-    """A call that is being read."""
+    """A call that is being evaluated."""
 
     home: Module
     names: dict[str, Value]
     carried: dict[str, str] = field(default_factory=dict)
-    """Source's name -> variable, of what the loops around carry on."""
+    """Name in the source -> variable, for values that a surrounding loop carries to its next iteration."""
 
 
 @dataclass(eq=False)
@@ -27,30 +27,30 @@ class Body:
 
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
-    """The calls that are written out in it, the innermost last."""
+    """The calls that are inlined into it. The innermost is last."""
     is_init: bool = False
-    """Whether it only makes what a module holds; then there are no variables."""
+    """Whether it is an `__init__`, which creates attributes only and has no variables."""
 
 
 class Statements(Evaluator):
-    """Reads statements, and writes what is left of them."""
+    """Executes statements, and writes those that remain."""
 
     def __init__(self) -> None:
         self.body = Body()
         self.wanted: dict[str, str] = {}
-        """Variable -> the name that suits it best: what the outermost call keeps it as."""
+        """Variable -> its preferred name, which is that in the outermost call."""
         self._counter = count()
 
     def folded(self, name: str, value: float) -> ast.expr:
-        """What the file calls a number that was worked out under that name."""
+        """Return the name in the file of a computed number. `name`: its variable in the source."""
         raise NotImplementedError
 
     def variable(self, name: str) -> str:
-        """A new one of the file."""
+        """Return a new variable of the file."""
         return f"{name}@{next(self._counter)}"
 
     def run(self, nodes: list[ast.stmt]) -> Value | None:
-        """Statements in their order; what they return, if they do."""
+        """Run statements in order. Return the value of a return statement, or None without one."""
         for node in nodes:
             returned = self._statement(node)
             if returned is not None:
@@ -83,9 +83,9 @@ class Statements(Evaluator):
             case ast.Match(subject=subject, cases=cases):
                 value = of(subject)
                 for case in cases:
-                    found = self._matched(case.pattern, value)
-                    if found is not None:
-                        frame.names |= found
+                    captured = self._matched(case.pattern, value)
+                    if captured is not None:
+                        frame.names |= captured
                         return self.run(case.body)
             case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="without_autocast")))], body=body):
                 return self.run(body)
@@ -105,7 +105,7 @@ class Statements(Evaluator):
             case ast.FunctionDef(name=name):
                 frame.names[name] = Function(node, frame.home, frame.names)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super"))), args=[])):
-                pass  # a module's first words
+                pass  # super().__init__()
             case ast.Expr(value=value):
                 result = of(value)
                 if isinstance(result, Code):
@@ -120,7 +120,7 @@ class Statements(Evaluator):
         self.body.steps.append(step)
 
     def _initial(self, name: str, value: ast.expr | None) -> None:
-        """Constants that parameters start at; how the others are drawn is not in the file."""
+        """Note the parameters whose initial value is a constant. How others are initialized is not in the file."""
         frame = self.body.frames[-1]
         owner = frame.names["self"]
         if name == "constants" and isinstance(value, ast.Dict) and isinstance(owner, Record):
@@ -140,8 +140,8 @@ class Statements(Evaluator):
                 self._write(node, assign(variables, expr))
                 frame.names |= {name: Code(named(v)) for name, v in zip(stores(target), variables, strict=True)}
             case ast.Tuple(elts=elts), _:
-                for one, item in zip(elts, unrolled(value), strict=True):
-                    self._assign(node, one, item, start)
+                for element, item in zip(elts, unrolled(value), strict=True):
+                    self._assign(node, element, item, start)
             case ast.Name(id=name), _:
                 frame.names[name] = self._kept(node, name, value, start)
             case ast.Attribute(value=ast.Name(id="self"), attr=attr), _ if isinstance(
@@ -152,7 +152,7 @@ class Statements(Evaluator):
                 raise NotWritableError(ast.unparse(node))
 
     def _kept(self, node: ast.stmt, name: str, value: Value, start: int) -> Value:
-        """A value under a name: code is computed there, and so is a number made of several constants."""
+        """Return a value after its assignment to a name. Code and numbers made of several constants get a variable."""
         if self.body.is_init:
             return value
         carried = self.body.frames[-1].carried.get(name)
@@ -169,7 +169,7 @@ class Statements(Evaluator):
             case Sequence(items=()):  # a list that grows
                 expr = ast.List([], ast.Load())
             case Code(expr=ast.Name(id=variable)) if "@" in variable and int(variable.split("@")[1]) > start:
-                self.wanted[variable] = name  # what the call that has just been written out keeps it as
+                self.wanted[variable] = name  # the variable belongs to the call that was just inlined
                 return value
             case Code(expr=expr) if not is_simple(expr):
                 pass
@@ -180,7 +180,7 @@ class Statements(Evaluator):
         return Code(named(variable))
 
     def _loop(self, header: Callable[[], ast.stmt], body: list[ast.stmt]) -> None:
-        """A loop of the file. What it carries on is one variable, set before it and in it."""
+        """Write a loop. Each value that it carries to the next iteration is a variable, set before and in the loop."""
         frame = self.body.frames[-1]
         names = sorted({name for statement in body for name in stores(statement)} & set(frame.names))
         carried = {name: self.variable(name) for name in names}
@@ -196,13 +196,13 @@ class Statements(Evaluator):
     # --- match --------------------------------------------------------------------------------------------------------
 
     def _matched(self, pattern: ast.pattern, value: Value) -> dict[str, Value] | None:
-        """The names that a pattern sets; None where it does not fit."""
+        """Return name -> value for the names that a pattern captures, or None if it does not match."""
         frame = self.body.frames[-1]
         inner: list[tuple[ast.pattern, Value]] = []
-        found: dict[str, Value] = {}
+        captured: dict[str, Value] = {}
         match pattern:
             case ast.MatchAs(pattern=part, name=name):
-                found = {name: value} if name else {}
+                captured = {name: value} if name else {}
                 inner = [(part, value)] if part else []
             case ast.MatchClass(cls=cls, kwd_attrs=names, kwd_patterns=patterns):
                 classes = plain(self.evaluate(cls, frame.names, frame.home))
@@ -212,21 +212,21 @@ class Statements(Evaluator):
             case ast.MatchSequence(patterns=patterns):
                 inner = list(zip(patterns, unrolled(value), strict=True))
             case ast.MatchValue(value=expr):
-                return found if plain(value) == plain(self.evaluate(expr, frame.names, frame.home)) else None
+                return captured if plain(value) == plain(self.evaluate(expr, frame.names, frame.home)) else None
             case ast.MatchSingleton(value=single):
-                return found if plain(value) is single else None
+                return captured if plain(value) is single else None
             case _:
                 raise NotWritableError(f"case {ast.unparse(pattern)}")
         for part, item in inner:
             more = self._matched(part, item)
             if more is None:
                 return None
-            found |= more
-        return found
+            captured |= more
+        return captured
 
 
 def is_simple(expr: ast.expr) -> bool:
-    """A name, a number, or a part of one: it may be read as often as one likes."""
+    """Whether an expression is a name, a number or an attribute of one, so that repeating it costs nothing."""
     match expr:
         case ast.Name() | ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
             return True

@@ -1,7 +1,8 @@
-"""Statements of the file while it is written, and what makes them fewer.
+"""Statements of the file while it is written, and their simplification.
 
-While it is written, every variable is set once: `x@7` is the seventh, and `x` in the source. So an expression means the
-same wherever it goes. Only what a loop carries on is set again. Variables get their names last.
+While the file is written, every variable is set once. `x@7` is the seventh variable and is called `x` in the source.
+Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables that a loop
+carries to its next iteration. Variables get their final names last.
 """
 
 import ast
@@ -15,50 +16,54 @@ from typing import Any
 from archlab.flatten.values import loads, stores
 
 SHORT_LINE = 62
-"""Characters of a statement that may hold what could stand before it under a name."""
+"""Maximum length in characters of a statement after a variable was replaced with its expression."""
 
 
 @dataclass(eq=False)
 class Step:
-    """A statement of the file, and the comments around it."""
+    """A statement of the file, with its comments."""
 
     node: ast.stmt
     above: list[str] = field(default_factory=list)
+    """Comments on the lines above it."""
     behind: str = ""
+    """Comment at the end of its line."""
     body: list["Step"] = field(default_factory=list)
-    """Of a loop."""
+    """Statements in it, if it is a loop."""
     is_argument: bool = False
-    """Whether it only keeps what a call was given, which is best seen where it is read."""
+    """Whether it assigns the argument of a call. Such an expression is moved to its use if possible."""
     complete: Callable[[list[int]], None] | None = None
-    """Of a call that gives several things: to be told which of them are read."""
+    """For a call with several results: a function to call with the indices of those that are read."""
 
     @property
     def target(self) -> ast.expr | None:
-        """What it sets, if that is all it does."""
+        """The target of an assignment, or None for another statement."""
         return self.node.targets[0] if isinstance(self.node, ast.Assign) else None
 
 
 def assign(names: list[str], value: ast.expr, **more: Any) -> Step:
-    """A step that sets variables."""
+    """Return a step that sets variables."""
     targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in names]
     return Step(ast.Assign([targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())], value), **more)
 
 
-def every(steps: list[Step]) -> Iterator[Step]:
-    """Steps, and those of loops."""
+def all_steps(steps: list[Step]) -> Iterator[Step]:
+    """Yield steps, including those in loops."""
     for step in steps:
         yield step
-        yield from every(step.body)
+        yield from all_steps(step.body)
 
 
 def read_in(steps: list[Step]) -> Counter[str]:
-    """How often each name is read."""
-    return Counter(name for step in every(steps) for name in loads(step.node))
+    """Return name -> how often it is read."""
+    return Counter(name for step in all_steps(steps) for name in loads(step.node))
 
 
 def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
-    """The syntax with something else in the place of its names. It is the same syntax where nothing changes, and never
-    changed itself: others may share it."""
+    """Return a syntax tree with its names replaced by the results of `name`.
+
+    The given tree is never changed, because it may be shared. Parts without a change are returned as they are.
+    """
     if isinstance(node, ast.Name):
         return name(node)
     if isinstance(node, list):
@@ -72,18 +77,18 @@ def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
 
 
 def put(variable: str, expr: ast.expr, node: Any) -> Any:
-    """The syntax with an expression in the place of a name that is read."""
+    """Return a syntax tree in which reads of a variable are replaced with an expression."""
     return rewritten(node, lambda n: expr if n.id == variable and isinstance(n.ctx, ast.Load) else n)
 
 
 def rename(steps: list[Step], names: dict[str, str]) -> None:
-    """Give variables other names, in loops too."""
-    for step in every(steps):
+    """Rename variables, including those in loops."""
+    for step in all_steps(steps):
         step.node = rewritten(step.node, lambda n: ast.Name(names[n.id], n.ctx) if n.id in names else n)
 
 
 def needed(steps: list[Step]) -> list[Step]:
-    """Without what nothing reads, and with arguments where they are read, if that is in one place."""
+    """Remove assignments that are never read, and move arguments to their use if there is only one."""
     before = -1
     while len(steps) != before:
         before, read = len(steps), read_in(steps)
@@ -96,15 +101,18 @@ def needed(steps: list[Step]) -> list[Step]:
 
 
 def _movable(steps: list[Step]) -> Callable[[Step], bool]:
-    """Whether what a step sets may stand where it is read: in one place, outside loops, and reading nothing that is set
-    again. To move one changes nothing for the others."""
+    """Return a test for steps whose expression may be moved to the place where it is read.
+
+    The variable must be read once, outside of loops, and the expression must not read a variable that is set twice.
+    Moving one step does not affect the test for others.
+    """
     read, outside = read_in(steps), Counter(name for step in steps for name in loads(step.node))
-    counts = Counter(name for step in every(steps) for name in stores(step.node))
-    again = {name for name, count in counts.items() if count > 1}
+    counts = Counter(name for step in all_steps(steps) for name in stores(step.node))
+    set_twice = {name for name, count in counts.items() if count > 1}
 
     def is_movable(step: Step) -> bool:
         (name,) = stores(step.node)
-        return read[name] == outside[name] == 1 and name not in again and not again & set(loads(step.node))
+        return read[name] == outside[name] == 1 and name not in set_twice and not set_twice & set(loads(step.node))
 
     return is_movable
 
@@ -118,7 +126,7 @@ def _put(step: Step, steps: list[Step]) -> None:
 
 
 def joined(steps: list[Step]) -> list[Step]:
-    """With what is read once, and right behind, written where it is read, while that is short."""
+    """Move expressions that are read once, in the next statement, into that statement if the result is short."""
     is_movable = _movable(steps)
     for i in reversed(range(len(steps) - 1)):
         step, following = steps[i], steps[i + 1]
@@ -141,17 +149,17 @@ def joined(steps: list[Step]) -> list[Step]:
 
 
 def text_of(node: ast.AST) -> str:
-    """As text, about as long as in the file."""
+    """Return the text of a statement, which is about as long as in the file."""
     return re.sub(r"(?<=\w)@\d+", "", ast.unparse(ast.fix_missing_locations(node)))
 
 
 def bare(name: str) -> str:
-    """x@7 -> x."""
+    """Return the name of a variable in the source: `x@7` -> `x`."""
     return name.split("@")[0]
 
 
 def only_read(step: Step, steps: list[Step]) -> list[int]:
-    """Leaves in an assignment to several names those that are read; their places."""
+    """Remove names that are never read from an assignment to several names. Return the indices of the others."""
     read, names = read_in(steps), list(stores(step.node))
     kept = [i for i, name in enumerate(names) if name in read]
     assert isinstance(step.node, ast.Assign)
@@ -160,26 +168,30 @@ def only_read(step: Step, steps: list[Step]) -> list[int]:
 
 
 def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
-    """Each by the name that is wanted for it, or else its source's, unless another one that is still read has that."""
+    """Give variables their final names and remove assignments of a variable to itself.
+
+    A variable gets its preferred name, otherwise its name in the source. If another variable that is still read has
+    that name, a number is added.
+    """
     names: dict[str, str] = {}
     read = read_in(steps)
-    called = {
+    functions = {
         n.func.id
-        for s in every(steps)
+        for s in all_steps(steps)
         for n in ast.walk(s.node)
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
     }
 
     def choose(steps: list[Step], later: set[str]) -> None:
         behind = accumulate((set(read_in([step])) for step in steps[:0:-1]), set[str].union, initial=later)
-        for step, after in zip(steps, reversed(list(behind)), strict=False):  # without steps, none is behind
+        for step, after in zip(steps, reversed(list(behind)), strict=False):  # `behind` is longer if there are no steps
             several = len(stores(step.node)) > 1
             for name in stores(step.node):
                 if "@" in name and name not in names:
-                    in_use = called | {names.get(other, other) for other in after - {name}}
-                    first = "_" if several and name not in read else wanted.get(name, bare(name))
-                    tried = (first, *(f"{first}_{n}" for n in range(2, 99)))
-                    names[name] = next(one for one in tried if one == "_" or one not in in_use)
+                    in_use = functions | {names.get(other, other) for other in after - {name}}
+                    preferred = "_" if several and name not in read else wanted.get(name, bare(name))
+                    candidates = (preferred, *(f"{preferred}_{n}" for n in range(2, 99)))
+                    names[name] = next(c for c in candidates if c == "_" or c not in in_use)
             choose(step.body, after | set(read_in([step])))
 
     choose(steps, set())
@@ -193,5 +205,5 @@ def _is_copy(step: Step) -> bool:
 
 
 def _is_named(value: ast.expr, target: ast.expr) -> bool:
-    """Whether a value is only what the target sets, one name or several."""
+    """Whether a value consists of exactly the names that the target sets."""
     return isinstance(value, ast.Name | ast.Tuple) and ast.unparse(value) == ast.unparse(target)

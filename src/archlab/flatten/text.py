@@ -1,4 +1,4 @@
-"""The text of a file: constants and definitions by name, and statements as ruff and black format them."""
+"""The text of a flattened file: constants and definitions by name, and statements formatted like ruff and black."""
 
 import ast
 import math
@@ -13,10 +13,10 @@ from archlab.flatten.steps import Step, rewritten
 from archlab.flatten.values import named
 
 WIDTH = 88
-"""Columns: the default of ruff and black."""
+"""Maximum length of a line. It is the default of ruff and black."""
 
 NAME = "<name>"
-"""In a definition's text, where its own name goes."""
+"""Placeholder for a definition's own name in its text."""
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -24,31 +24,31 @@ NAME = "<name>"
 
 @dataclass
 class Page:
-    """Constants and definitions that have been written so far, each once.
+    """The constants and definitions written so far, each once.
 
-    A fragment asks for a constant or a definition and gets the name to use. Layers that agree share one. If they do not
-    agree, each kind of layer gets its own, with the kind in its name.
+    Code that needs a constant or a definition requests it and gets the name to use. Layers with the same constant or
+    definition share it. Otherwise each kind of layer gets its own, with the kind in its name.
     """
 
     several: bool
-    """Whether layers differ, so that a clash is between kinds of layers."""
+    """Whether layers differ, so that two kinds of layers may need the same name."""
     clashes: set[str] = field(default_factory=set)
-    """Names for which more than one thing was asked; known from a first, trial page."""
+    """Names with more than one meaning. They are known from a first page, which is discarded."""
     constants: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Name -> value as text, comment."""
     definitions: dict[str, str] = field(default_factory=dict)
-    """Name -> function or class, in the order in which they can stand."""
+    """Name -> text of the function or class, in an order in which each comes before its uses."""
     _taken: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def constant(self, kind: str, name: str, value: int | float | str, comment: str = "") -> str:
-        """The name under which `value` stands at the top; a string is text as it is."""
+        """Add a constant and return its name. A string is written as it is."""
         text = value if isinstance(value, str) else number(value)
         used = self._name(kind, name, text, f"{name}_{kind}".upper())
         self.constants.setdefault(used, (text, comment))
         return used
 
     def define(self, kind: str, name: str, text: str) -> str:
-        """The name under which a function or class stands; `text` has <name> where its name goes."""
+        """Add a function or class and return its name. `text` has the placeholder NAME for its name."""
         prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
         used = self._name(kind, name, text, prefixed)
         self.definitions.setdefault(used, text.replace(NAME, used))
@@ -68,12 +68,12 @@ class Page:
 
 
 def camel(name: str) -> str:
-    """long_local -> LongLocal."""
+    """Convert snake case to camel case: `long_local` -> `LongLocal`."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def number(value: int | float) -> str:
-    """128256 -> 128_256; 1e-05 -> 1e-5."""
+    """Return a number as text, such as 128_256 or 1e-5."""
     grouped = "_" if value >= 10_000 else ""
     text = f"{value:{grouped}}" if isinstance(value, int) else repr(value)
     if isinstance(value, float) and value.is_integer() and value < 1e16:
@@ -82,7 +82,7 @@ def number(value: int | float) -> str:
 
 
 def lines(*parts: str | Sequence[str] | None) -> str:
-    """Parts one below the other; None is left out."""
+    """Join lines. None is left out."""
     flat: list[str] = []
     for part in parts:
         flat += [] if part is None else [part] if isinstance(part, str) else part
@@ -106,59 +106,59 @@ NAMES = {
     **{f"{cls.__name__}.factor": "ROPE_FACTOR" for cls in vars(position).values()
        if isinstance(cls, type) and "factor" in getattr(cls, "model_fields", {})},
 }  # fmt: skip
-"""Field, of any section or of one -> constant. Others are called as their field is."""
+"""Field, or `Section.field` -> constant. Other constants are named after their field."""
 
 COMMENTS = {
-    "LAST_KEPT": "pairs up to here rotate as without YaRN",
-    "FIRST_SLOWED": "from here on they rotate ROPE_FACTOR times slower", "ROTARY_DIM": "of each head; the others stay",
-    "SLOPES": "of the heads",
-    "WINDOW": "keys that a query sees, its own included", "SOFTCAP": "of the scores",
-    "ACTIVE_EXPERTS": "that each token passes through", "D_EXPERT": "of each expert",
-    "EXPERT_FACTOR": "on the weights of experts", "KEPT_GROUPS": "whose experts a token may choose",
-    "SUMMARY": "last keys of a block that later ones see", "MAX_DISTANCE": "further ones are alike",
-    "STRIDE": "beyond the window, one key in so many is seen", "GLOBAL_TOKENS": "at the start, seen by all",
-    "CLIP_QKV": "queries, keys and values stay within +-", "MAX_SEQ_LEN": "learned positions end here",
+    "LAST_KEPT": "pairs up to this one rotate as without YaRN",
+    "FIRST_SLOWED": "from this pair on ROPE_FACTOR times slower",
+    "ROTARY_DIM": "rotated dimensions of each head", "SLOPES": "one for each head",
+    "WINDOW": "keys that a query attends to, including its own", "SOFTCAP": "for attention scores",
+    "ACTIVE_EXPERTS": "experts per token", "D_EXPERT": "hidden width of an expert",
+    "EXPERT_FACTOR": "multiplies the weights of experts", "KEPT_GROUPS": "groups whose experts a token may choose",
+    "SUMMARY": "last keys of a block, which later blocks see", "MAX_DISTANCE": "larger distances count as this one",
+    "STRIDE": "beyond the window, every STRIDE-th key is visible", "GLOBAL_TOKENS": "first tokens, visible to all",
+    "CLIP_QKV": "limit of the absolute value of queries, keys and values", "MAX_SEQ_LEN": "learned positions end here",
 }  # fmt: skip
-"""Constant -> what it says."""
+"""Constant -> its comment in the file."""
 
 SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
-"""Fields that go by the name of another where both are equal."""
+"""Field -> the field whose name it gets if both have the same value."""
 
 
 def constant_name(owner: Base, field: str) -> str:
-    """What the file calls a field's number."""
+    """Return the name of the constant for a field."""
     same = SAME.get(field, "")
     field = same if getattr(owner, same, None) == getattr(owner, field) else field
     return NAMES.get(f"{type(owner).__name__}.{field}") or NAMES.get(field) or field.upper()
 
 
 def constant(name: str, value: object) -> ast.Name:
-    """Where the file reads a constant; it stands at the top if anything does."""
+    """Return an expression that reads a constant. The constant is in the file only if its name is written."""
     node = ast.Name(name, ast.Load())
     node.constant = value  # pyright: ignore[reportAttributeAccessIssue]
     return node
 
 
 def root(value: float, width: int) -> str:
-    """How a file says a number that is the root of a width, or one over it; empty for another number."""
+    """Return the expression for a number that is the square root of a width or its reciprocal, otherwise ""."""
     return {math.sqrt(width): "math.sqrt(width)", 1 / math.sqrt(width): "1 / math.sqrt(width)"}.get(value, "")
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
 
 Names = Callable[[ast.Name], str]
-"""The name of a constant in the file."""
+"""A function that returns the name of a constant in the file."""
 
 
 def code(expr: ast.expr, names: Names) -> str:
-    """An expression on one line."""
+    """Return an expression as text on one line."""
     text = ast.unparse(rewritten(expr, lambda name: ast.Name(names(name), name.ctx)))
     text = re.sub(r"'([^'\"\\]*)'", r'"\1"', text)
     return re.sub(r"(?<![\w.)\]])((?:\w|\.)+) \*\* (-?(?:\w|\.)+)(?![\w.(\[])", r"\1**\2", text)
 
 
 def written(steps: list[Step], names: Names, indent: str = "    ") -> Iterator[str]:
-    """The lines of statements."""
+    """Yield the lines of statements."""
     for step in steps:
         lines = _statement(step.node, names, indent, f"  {step.behind}" if step.behind else "")
         above = step.above
@@ -187,14 +187,14 @@ def _statement(node: ast.stmt, names: Names, indent: str, behind: str) -> list[s
 
 
 def _bare(expr: ast.expr, names: Names) -> str:
-    """A tuple without brackets around it."""
+    """Return an expression as text. A tuple is written without parentheses."""
     if isinstance(expr, ast.Tuple) and len(expr.elts) > 1:
         return ", ".join(code(elt, names) for elt in expr.elts)
     return code(expr, names)
 
 
 def fitted(start: str, expr: ast.expr, end: str, names: Names) -> list[str]:
-    """An expression between what stands before and behind it, on as many lines as it needs."""
+    """Return the lines of an expression with text before and after it, on as many lines as needed."""
     whole = start + (_bare(expr, names) if start.strip() and not end.startswith(",") else code(expr, names)) + end
     if len(whole) <= WIDTH:
         return [whole]
@@ -248,7 +248,7 @@ def fitted(start: str, expr: ast.expr, end: str, names: Names) -> list[str]:
 
 
 def _operand(start: str, expr: ast.expr, op: type[ast.operator], names: Names) -> list[str]:
-    """In brackets, where it binds no closer than the operator."""
+    """Return the lines of an operand, in parentheses if necessary."""
     if isinstance(expr, ast.Call | ast.Name | ast.Constant | ast.Attribute | ast.Subscript):
         return fitted(start, expr, "", names)
     whole = start + code(ast.BinOp(named("x"), op(), expr), names).removeprefix(f"x {SIGNS[op]} ")
@@ -265,12 +265,15 @@ def _items(items: list[tuple[str, ast.expr]], indent: str, names: Names) -> list
 
 
 def _calls(expr: ast.expr) -> int:
-    """Calls of methods one behind the other."""
+    """Return the number of chained method calls."""
     return sum(isinstance(link, ast.Call | ast.Subscript) for link in _links(expr)[1:])
 
 
 def _links(expr: ast.expr) -> list[ast.expr]:
-    """a[b].c(d)[e].f().g -> a[b], .c(d)[e], .f(), .g: each with what stands before it. A name keeps its first call."""
+    """Split a chain such as a[b].c(d)[e].f().g into a[b], .c(d)[e], .f(), .g.
+
+    Each link includes those before it. A name keeps its first call.
+    """
     match expr:
         case ast.Call(func=ast.Attribute(value=inner)) if not _is_dotted(inner):
             return [*_links(inner), expr]
@@ -287,7 +290,7 @@ def _is_dotted(expr: ast.expr) -> bool:
 
 
 def _link(expr: ast.expr, names: Names) -> str:
-    """.c(d)[e] of a.b().c(d)[e]."""
+    """Return the last link of a chain: .c(d)[e] for a.b().c(d)[e]."""
 
     def of_x(inner: ast.expr) -> ast.expr:
         match inner:
@@ -307,7 +310,7 @@ SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "
 
 
 def _operands(expr: ast.expr, like: type[ast.operator]) -> list[tuple[str, ast.expr]]:
-    """Of operators of one rank, from the left."""
+    """Return (sign, operand) for a chain of operators of the same precedence, from the left."""
     ranks = [(ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult), (ast.BitAnd,), (ast.BitOr,)]
     rank = next(rank for rank in ranks if like in rank)
     if isinstance(expr, ast.BinOp) and isinstance(expr.op, rank):

@@ -1,4 +1,4 @@
-"""A model config as one file of PyTorch: constants, functions, classes."""
+"""Writes a model config as a single file of PyTorch code: constants, functions, classes."""
 
 import json
 import re
@@ -21,7 +21,7 @@ ORDER = (
     "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "V_DIM",
     "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
 )  # fmt: skip
-"""Constants that come first; the others follow as they come up, the pattern of layers last."""
+"""Constants that come first. The others follow in the order of their first use, the pattern of layers last."""
 
 LEGEND = {
     "B": "batch", "T": "tokens", "Q": "tokens as queries", "S": "tokens as keys", "D": "d_model", "H": "heads",
@@ -29,7 +29,7 @@ LEGEND = {
     "E": "experts or all heads side by side", "F": "d_ff", "N": "all tokens of the batch",
     "R": "a token and one of its experts", "G": "groups", "O": "features out",
 }  # fmt: skip
-"""What the letters of a tensor's suffix count."""
+"""Letter of a tensor's suffix -> the dimension that it stands for."""
 
 
 KNOWN: dict[type[Base], str] = {
@@ -37,22 +37,25 @@ KNOWN: dict[type[Base], str] = {
     "head init layers",
     Visibility: "visibility window stride global_tokens blocks",
 }
-"""Section -> its fields that the skeleton of a file has, or that are of training. Components, norms and positions are
-written from the model's own source, whatever their fields are; a new field of these sections is refused until the
-skeleton has it."""
+"""Section -> its fields that the skeleton supports or that affect training only.
+
+A new field of these sections is refused until the skeleton supports it. Components, norms and positions are written
+from the model's own source, whatever their fields are.
+"""
 
 
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
-    """One self-contained file that is exactly this architecture; its `Decoder` takes our state dict as it is.
+    """Return a self-contained Python file with exactly this architecture. Its `Decoder` loads archlab's state dict.
 
-    UserError when it would be too long to be read, or the config makes a choice that no flattened file has.
+    `title`: named in the file's docstring. Raise UserError if the file would have `most_lines` lines or more, or if the
+    config has a choice that a flattened file does not support.
     """
     _refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
     several = len(kinds_of(model)[0]) > 1
     page = Page(several)
     decoder(page, model)
-    if several and page.clashes:  # again, now that it is known which names need their kind beside them
+    if several and page.clashes:  # again, now that all names that need their kind as a prefix are known
         page = Page(several, clashes=page.clashes)
         decoder(page, model)
     body = "\n\n\n".join(page.definitions.values())
@@ -64,24 +67,24 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
     length = text.count("\n")
     if length >= most_lines:
         raise UserError(
-            f"model.layers: {len(kinds_of(model)[0])} kinds of layers that differ in their parts take {length} lines, "
-            f"and a flattened file has fewer than {most_lines}"
+            f"model.layers: {len(kinds_of(model)[0])} different kinds of layers need {length} lines; a flattened file "
+            f"may have at most {most_lines - 1}"
         )
     return text
 
 
 def _refuse_unknown(model: ModelConfig) -> None:
-    """ConfigError that names every choice of the model that no flattened file has."""
+    """Raise ConfigError, which lists every choice of the model that a flattened file does not support."""
     refuse_users_kinds(model, "a flattened file")
-    found = list(_unknown(resolve(model), ModelConfig, "model"))
+    problems = list(_unknown(resolve(model), ModelConfig, "model"))
     for layer in dict.fromkeys(layer_configs(model)):
         if isinstance(layer.attention, Visibility):
-            found += _unknown(layer.attention, Visibility, "model.attention")
-            if layer.attention.visibility == "prefix":  # its length would be an argument of the pass
-                found.append(
+            problems += _unknown(layer.attention, Visibility, "model.attention")
+            if layer.attention.visibility == "prefix":  # the length of the prefix would be an argument of `forward`
+                problems.append(
                     Problem("model.attention.visibility", "prefix; allowed in a flattened file: causal, two_sided")
                 )
-    raise_problems(list(dict.fromkeys(found)), "the config to flatten")
+    raise_problems(list(dict.fromkeys(problems)), "the config to flatten")
 
 
 def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
@@ -92,15 +95,15 @@ def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
 
 
 def _text(value: Any) -> str:
-    """As one writes it in a config."""
+    """Return a value as it is written in a config."""
     return json.dumps(value.model_dump() if isinstance(value, Base) else value).replace('"', "")
 
 
 def _constants(page: Page) -> list[str]:
     def order(item: tuple[int, str]) -> tuple[int, int]:
-        came, name = item
+        first_use, name = item
         base = next((i for i, known in enumerate(ORDER) if name == known or name.startswith(f"{known}_")), len(ORDER))
-        return (len(ORDER) + 1 if name in ("PATTERN", "LAYERS") else base, came)
+        return (len(ORDER) + 1 if name in ("PATTERN", "LAYERS") else base, first_use)
 
     named = [name for _, name in sorted(enumerate(page.constants), key=order)]
     out: list[str] = []
@@ -126,9 +129,9 @@ def _docstring(title: str, body: str) -> list[str]:
             rows, row = [*rows, row], ""
         row += text if row else text.strip()
     return [
-        f'"""{title}: this architecture and no other, in one file.',
+        f'"""{title}: only this architecture, in one file.',
         "",
-        "Written by `archlab flatten`; `Decoder().load_state_dict` takes archlab's weights.",
+        "Written by `archlab flatten`. `Decoder().load_state_dict` loads archlab's weights.",
         *rows,
         row,
         '"""',

@@ -17,7 +17,7 @@ from archlab.config.model_schema import Layers, ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.hf.fields import REQUIRED, ConfigReader, Field, Key, Only, lookup, spelled
+from archlab.hf.fields import REQUIRED, ConfigReader, Field, Key, Only, all_hf_keys, lookup
 from archlab.hf.quantization import Quantization
 from archlab.hf.weights import Constant, Row
 
@@ -34,74 +34,78 @@ NO_EFFECT = {
     "tokenizer_class", "unsloth_version", "torchscript", "init_std", "layer_norm_eps_init",
     "cache_implementation", "_sliding_window_pattern", "prefix", "use_bfloat16", "tf_legacy_loss",
     "_attn_implementation_autoset", "unsloth_fixed", "neftune_noise_alpha", "is_llama_config",
-    # how text is drawn from it, which older files say here
+    # settings for text generation, which older files keep in config.json
     "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
     "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
     "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
-"""Keys that do not change the forward pass of a loaded model. They stand in most files, so nothing is said of them."""
+"""Keys that do not change the forward pass of a loaded model. Most files have some; archlab ignores them silently."""
 
 OTHER_TOOLS = {
-    # which program reads the file, and how
+    # which program reads the file, and how it does so
     "transformers.js_config", "custom_pipelines", "trust_remote_code", "device_map", "low_cpu_mem_usage",
     "_commit_hash", "_diffusers_version", "keys_to_ignore_at_inference",
-    # for training it, or for another head on it
+    # for training, or for a different head
     "num_labels", "loss_type", "classifier_dropout", "classifier_dropout_prob", "use_liger_kernel",
-    # which kernel computes the same
+    # which kernel computes the same result
     "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention", "use_flash_attention_2", "flash_attention",
     "experts_implementation", "_experts_implementation",
-    # of the tokenizer; how long its texts may be
+    # settings of the tokenizer, and its maximum text length
     "padding_side", "tokenizer_padding_side", "tokenizer_model_max_length", "model_max_length", "max_sequence_length",
 }  # fmt: skip
-"""Keys that other tools write or read. No class of transformers reads one in a forward pass; a note names them."""
+"""Keys that other tools write or read. No transformers class reads one in a forward pass. A note lists those found."""
 
 
 EVERYWHERE: Sequence[Field] = (
     Only("is_encoder_decoder", False, written=False),
-    Only("is_causal", True, written=False),  # every class of transformers reads it
+    Only("is_causal", True, written=False),  # every transformers class reads it
     Only("rope_interleaved", False, written=False),
     Only("pruned_heads", {}, written=False),
     Quantization(),
 )
-"""Keys of any family."""
+"""Keys that a config.json of any family may have."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What distinguishes one family: how its config reads, and where its weights are."""
+    """A family of published models: how its config.json translates, and which tensors hold its weights.
+
+    Here and in the families, `hf` is the published config.json and `ours` holds archlab's dotted config fields.
+    """
 
     model_type: str
     architecture: str
-    """The transformers class that its files name."""
+    """Name of the transformers class, as in config.json."""
     fields: Sequence[Field]
     weights: Sequence[Row]
     buffers: Sequence[str] = ()
-    """Suffixes of tensors in its files that are no weights."""
+    """Name suffixes of tensors in its files that are not weights."""
     constants: Sequence[Constant] = ()
-    """Tensors in its files that must hold the number which our model has there."""
-    otherwise: Sequence[Row] = ()
-    """Rows of files that hold some of ours in other tensors; each is taken where its tensor is there."""
-    predicts_more: bool = False
-    """Whether its files may hold further layers, which predict further tokens; they are not read."""
-    also: tuple[str, ...] = ()
-    """Other model types under which the same files are published."""
+    """Tensors in its files that must hold a number that is fixed in archlab's model."""
+    alternatives: Sequence[Row] = ()
+    """Rows for files with another layout. Each replaces the usual rows if the file has its tensor."""
+    has_mtp_layers: bool = False
+    """Whether its files may hold extra layers for multi-token prediction, which are not read."""
+    other_model_types: tuple[str, ...] = ()
+    """Other values of `model_type` under which the same files are published."""
     prefix: str = ""
-    """Of every tensor but the head; files without it are understood, too."""
+    """Prefix of all tensor names except the head's. Files without it are understood as well."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not change the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of its keys, found in some files."""
+    """Other name -> name, for keys that have a different name in some files."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
-        """Return our config for theirs, as `read` does."""
+        """Return the archlab config for the values of a config.json. See `read`."""
         return self.read(values, where)[0]
 
     def read(self, values: Mapping[str, Any], where: str) -> tuple[ModelConfig, list[str]]:
-        """Return our config for theirs, and the keys that were passed over because they change nothing.
+        """Return the archlab config for the values of a config.json, and the keys that were ignored.
 
-        Raise UserError for a key that archlab does not understand or cannot express.
+        Ignored keys do not change the forward pass. Raise UserError for a key that archlab does not understand or
+        cannot express. `where` names the file in messages.
         """
         hf, ours = ConfigReader(_canonical(values, self.aliases, where), where), dict[str, Any]()
         refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
@@ -109,64 +113,64 @@ class Family:
         unknown = {k: v for k, v in others.items() if k not in OTHER_TOOLS and not _is_off(v)}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
-            refused.append(f"{where}: {listed}: not understood for family {self.model_type}")
+            refused.append(f"{where}: {listed}: archlab does not understand this for family {self.model_type}")
         if refused:
             raise UserError("\n".join(dict.fromkeys(refused)))
         try:
             return _built(ours, where), sorted(others)
         except ConfigError as error:
-            raise_problems([self._in_their_words(problem) for problem in error.problems], where)
+            raise_problems([self._with_hf_key(problem) for problem in error.problems], where)
             raise
 
-    def _in_their_words(self, problem: Problem) -> Problem:
-        """With the key of the config.json in place of our field, where one gives it; that of a layer kind as well."""
-        keys = spelled(self.fields)
+    def _with_hf_key(self, problem: Problem) -> Problem:
+        """Return the problem with its field replaced by the config.json key that sets it, if there is one."""
+        keys = all_hf_keys(self.fields)
         field = problem.path.removeprefix("model.")
-        of_any_kind = re.sub(r"^layers\.\w+\.", "", field)
-        return Problem(keys.get(field, keys.get(of_any_kind, problem.path)), problem.message)
+        without_kind = re.sub(r"^layers\.\w+\.", "", field)
+        return Problem(keys.get(field, keys.get(without_kind, problem.path)), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
-        """Their config of ours; UserError that names the fields which this family cannot express.
+        """Return the config.json of a model. Raise UserError naming the fields that this family cannot express.
 
-        `wide`: the weights are float32 or wider, where what is rounded on the way makes no difference.
+        `wide`: the weights are float32 or wider, so it does not matter where intermediate results are rounded.
         """
-        # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
+        # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
-        full = resolve(_mixture_in_common(_rope_in_common(model)))
+        full = resolve(_with_mixture_as_base(_with_rope_as_base(model)))
         for part in self.fields:
             part.write(full, out)
-        self._check_all_said(full, out)
-        again = self.model_config(out, f"{self.model_type} export")
+        self._check_required_keys(full, out)
+        read_back = self.model_config(out, f"{self.model_type} export")
         lost = {
             name: pair
-            for name, pair in differing(model, again).items()
+            for name, pair in differing(model, read_back).items()
             if not (wide and name.endswith(("norm.cast", "embedding.round_scale")) and None not in pair)
         }
         if lost:
-            # A layer's field that differs alike in several layers is said once.
-            once = {
+            # A field that differs in the same way in several layers is reported once.
+            unique = {
                 (re.sub(r"^layers\.\d+\.", "layers.*.", name), *map(str, pair)): name for name, pair in lost.items()
             }
-            lines = [f"  model.{name}: {here} here, {there} there" for name, here, there in once]
+            lines = [f"  model.{name}: {here} in this model, {exported} if exported" for name, here, exported in unique]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
 
-    def _check_all_said(self, model: ModelConfig, hf: Raw) -> None:
-        """UserError for a key that must be there and of which the model has no field."""
+    def _check_required_keys(self, model: ModelConfig, hf: Raw) -> None:
+        """Raise UserError if a required key could not be written because the model does not have its field."""
         for part in self.fields:
             if isinstance(part, Key) and part.default is REQUIRED and part.hf_key not in hf:
                 component, _, name = part.field.partition(".")
-                kind = f"model.{component}.kind is {lookup(model, f'{component}.kind')} here"
+                kind = f"model.{component}.kind is {lookup(model, f'{component}.kind')}"
                 raise UserError(f"{self.architecture} needs {part.hf_key}, but {kind}, which has no {name}")
 
 
 def _is_off(value: Any) -> bool:
-    """Whether a value switches off what its key stands for: false, or empty. A zero may be a number that counts."""
+    """Whether a value switches off the option of its key: false or empty. 0 does not: it may be a meaningful number."""
     return value is False or value in ("", [], {})
 
 
-def _rope_in_common(model: ModelConfig) -> ModelConfig:
-    """The same model with RoPE as what its layers have in common and no position as the exception, as theirs say it."""
+def _with_rope_as_base(model: ModelConfig) -> ModelConfig:
+    """Return the same model with RoPE in the base config and "no position" in layer kinds, as config.json has it."""
     ropes = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
     if model.layers is None or not isinstance(model.position, NoPosition) or not ropes:
         return model
@@ -175,8 +179,8 @@ def _rope_in_common(model: ModelConfig) -> ModelConfig:
     return model.model_copy(update={"position": ropes[0], "layers": layers})
 
 
-def _mixture_in_common(model: ModelConfig) -> ModelConfig:
-    """The same model with a mixture of experts as what its layers have in common and a dense MLP as the exception."""
+def _with_mixture_as_base(model: ModelConfig) -> ModelConfig:
+    """Return the same model with the mixture of experts in the base config and dense MLPs in layer kinds."""
     mixture = next((layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, MoE)), None)
     if model.layers is None or isinstance(model.mlp, MoE) or mixture is None:
         return model
@@ -187,7 +191,7 @@ def _mixture_in_common(model: ModelConfig) -> ModelConfig:
 
 
 def _refusal(part: Field, hf: ConfigReader, ours: Raw) -> str | None:
-    """Read one part of a config.json; why it cannot be, and then its defaults, so that the rest can be judged."""
+    """Read one part of a config.json. If that fails, return the reason and use defaults, so the rest can be checked."""
     try:
         _read(part, hf, ours)
     except UserError as error:
@@ -200,22 +204,22 @@ def _refusal(part: Field, hf: ConfigReader, ours: Raw) -> str | None:
 
 
 def _read(part: Field, hf: ConfigReader, ours: Raw) -> None:
-    """One part of a config.json; a value of the wrong type is a UserError, too."""
+    """Read one part of a config.json. A value of the wrong type is a UserError as well."""
     before = set(hf.read)
     try:
         part.read(hf, ours)
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        _built(ours, hf.where)  # what was read before may be to blame, which the schema says better
-        found = ", ".join(f"{key} = {hf.get(key)!r}" for key in sorted(hf.read - before)) or "a value"
-        raise UserError(f"{hf.where}: {found}: cannot be read: {error}") from None
+        _built(ours, hf.where)  # an earlier value may be the cause, for which the schema has the better message
+        values = ", ".join(f"{key} = {hf.get(key)!r}" for key in sorted(hf.read - before)) or "a value"
+        raise UserError(f"{hf.where}: {values}: cannot be read: {error}") from None
     n_layers = ours.get("n_layers", 1)
     if isinstance(n_layers, int) and n_layers > MOST_LAYERS:
-        ours["n_layers"] = 1  # the rest is still judged, and some of it is written out layer by layer
+        ours["n_layers"] = 1  # the rest is still checked, and some fields are expanded layer by layer
         raise UserError(f"{hf.where}: {n_layers} layers; allowed: up to {MOST_LAYERS}")
 
 
 def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str) -> Raw:
-    """The values with one name per key; UserError where two names of a key disagree."""
+    """Return the values with aliases replaced by their keys. Raise UserError if two names of a key disagree."""
     out = dict(values)
     for other, name in aliases.items():
         value = out.pop(other, None)
@@ -227,7 +231,7 @@ def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str
 
 
 def _built(ours: Raw, where: str) -> ModelConfig:
-    """The validated model of dotted fields; how it would be trained plays no part."""
+    """Return the validated model config of dotted fields. The `train` section is a placeholder."""
     fields = {f"model.{key}": value for key, value in ours.items() if value is not None}
     return build_config(
         overlay({}, {**fields, "train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where
@@ -235,16 +239,19 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Field -> two values, for all that changes the forward pass: the layers as resolved, and what is around them."""
-    left, right = _meaning(a), _meaning(b)
+    """Return field -> (value in a, value in b) for all fields that change the forward pass and differ.
+
+    Layers are compared as resolved.
+    """
+    left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}
 
 
-ONLY_TRAINING: Any = {"kind": True, "dropout": True, "mlp": {"balance": True, "router": {"correction": {"rate"}}}}
-"""Of a layer: what the forward pass does not read."""
+TRAINING_ONLY: Any = {"kind": True, "dropout": True, "mlp": {"balance": True, "router": {"correction": {"rate"}}}}
+"""Fields of a layer that the forward pass does not read."""
 
 
-def _meaning(model: ModelConfig) -> Raw:
+def _forward_fields(model: ModelConfig) -> Raw:
     around = resolve(model).model_dump(
         mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
     )
@@ -252,6 +259,6 @@ def _meaning(model: ModelConfig) -> Raw:
     if model.embedding.norm:
         around["embedding_norm"] = model.norm.model_dump(mode="json", exclude={"placement"})
     layers = {
-        str(i): layer.model_dump(mode="json", exclude=ONLY_TRAINING) for i, layer in enumerate(layer_configs(model))
+        str(i): layer.model_dump(mode="json", exclude=TRAINING_ONLY) for i, layer in enumerate(layer_configs(model))
     }
     return flatten({**around, "layers": layers})

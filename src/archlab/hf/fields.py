@@ -1,7 +1,7 @@
-"""How one key of a Hugging Face config.json and one field of ours translate into each other.
+"""Translation between keys of a Hugging Face config.json and archlab's dotted config fields.
 
-A family's translation is a list of these, read in both directions: a value that is read can be written again, and what
-cannot be written is found by reading it back (see family.py).
+A family's translation is a list of these fields, used in both directions: each can read a config.json and write it
+again. Reading back the written keys shows what a family cannot express (see family.py).
 """
 
 import math
@@ -16,22 +16,22 @@ from archlab.errors import UserError
 
 
 class ConfigReader:
-    """A config.json while it is read: remembers which keys were understood."""
+    """The values of a config.json, with a record of the keys that were read."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values, self.where = values, where
         self.read: set[str] = set()
 
     def get(self, key: str, default: Any = None, kind: type | None = None) -> Any:
-        """Return the value of a key that this family understands; absent and null are the default.
+        """Return the value of a key, or the default if the key is absent or null. Mark the key as read.
 
-        Raise UserError for a value whose type is neither `kind` nor, without `kind`, that of the default.
+        Raise UserError if the value does not have the type `kind` (if None: the type of the default).
         """
         value = self.or_null(key, default, kind)
         return default if value is None else value
 
     def or_null(self, key: str, default: Any = None, kind: type | None = None) -> Any:
-        """As `get`, for a key whose null says something: absent is the default, null is None."""
+        """Return the value of a key, or the default if the key is absent. Unlike in `get`, null is None."""
         self.read.add(key)
         value = self._values.get(key, default)
         kind = kind or type(default)
@@ -40,18 +40,18 @@ class ConfigReader:
         return value
 
     def need(self, key: str) -> Any:
-        """The value of a key that must be there."""
+        """Return the value of a required key. Raise UserError if it is absent or null."""
         value = self.get(key)
         if value is None:
             raise UserError(f"{self.where}: {key} is missing")
         return value
 
-    def refuse(self, key: str, found: Any, allowed: str) -> UserError:
-        """The error for a value that this family cannot express."""
-        return UserError(f"{self.where}: {key} is {found!r}, which archlab cannot build; allowed: {allowed}")
+    def refuse(self, key: str, value: Any, allowed: str) -> UserError:
+        """Return the error for a value that this family cannot express."""
+        return UserError(f"{self.where}: {key} is {value!r}, which archlab cannot build; allowed: {allowed}")
 
     def unread(self) -> dict[str, Any]:
-        """Keys that nothing has understood, with their values."""
+        """Return the keys that no field has read, with their values."""
         return {key: value for key, value in self._values.items() if key not in self.read}
 
 
@@ -62,7 +62,7 @@ _TYPES: Mapping[type, str] = {
 
 
 def _is_a(kind: type, value: Any) -> bool:
-    """Whether a value of JSON is of that kind: true is not a number, and 2.0 is a whole one."""
+    """Whether a JSON value has this type. true is not a number; 2.0 is a whole number."""
     if kind in (int, float):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and (kind is float or value == int(value))
@@ -70,32 +70,32 @@ def _is_a(kind: type, value: Any) -> bool:
 
 
 class Field(Protocol):
-    """One part of a translation."""
+    """One part of a translation. Fields are read in order, so one may use what earlier ones have set in `ours`."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set dotted fields of `ours` from keys of the config.json."""
+        """Set dotted archlab fields in `ours` from keys of the config.json."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Set keys of the config.json from a resolved model config."""
+        """Set keys of the config.json in `hf` from a resolved model config."""
 
 
 @runtime_checkable
-class Spelled(Protocol):
-    """A part that gives fields which the schema may find fault with."""
+class HasHfKeys(Protocol):
+    """A part that knows which key sets which field, so that messages of the schema can name the key."""
 
     @property
-    def spelled(self) -> Mapping[str, str]:
-        """Our field -> the key of theirs to name in a message."""
+    def hf_keys(self) -> Mapping[str, str]:
+        """Archlab field -> config.json key to name in a message."""
         ...
 
 
-def spelled(parts: Iterable[Field]) -> dict[str, str]:
-    """Of all those parts."""
-    return {field: key for part in parts if isinstance(part, Spelled) for field, key in part.spelled.items()}
+def all_hf_keys(parts: Iterable[Field]) -> dict[str, str]:
+    """Return archlab field -> config.json key for all parts."""
+    return {field: key for part in parts if isinstance(part, HasHfKeys) for field, key in part.hf_keys.items()}
 
 
 REQUIRED = object()
-"""As a default: the key must be there."""
+"""Default of a key that must be in the file."""
 
 
 def _same(value: Any) -> Any:
@@ -104,87 +104,82 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Key:
-    """`hf_key` <-> dotted `field`, through a pair of functions."""
+    """Translation of one key to one dotted field and back, through a pair of functions."""
 
     hf_key: str
     field: str
     default: Any = REQUIRED
-    there: Callable[[Any], Any] = _same
-    """config.json -> ours."""
-    back: Callable[[Any], Any] = _same
-    """ours -> config.json."""
+    from_hf: Callable[[Any], Any] = _same
+    """Converts the key's value to the field's value."""
+    to_hf: Callable[[Any], Any] = _same
+    """Converts the field's value to the key's value."""
     nullable: bool = False
-    """null in the file is not the default, but "none" (a soft cap, say)."""
+    """Whether null in the file means "none" (no soft cap, say) instead of the default."""
 
     @property
-    def spelled(self) -> Mapping[str, str]:
-        """Field and key."""
+    def hf_keys(self) -> Mapping[str, str]:
         return {self.field: self.hf_key}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """The key's value, or its default in the published code."""
         get = hf.or_null if self.nullable else hf.get
-        kind = object if self.there is _same else None  # the schema judges a value that stays as it is
+        kind = object if self.from_hf is _same else None  # the schema checks a value that is not converted
         value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default, kind)
-        ours[self.field] = None if value is None else self.there(value)
+        ours[self.field] = None if value is None else self.from_hf(value)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The field's value; a field that this variant does not have leaves the key out."""
+        """Write the field's value. If the model's variant does not have the field, leave the key out."""
         value = lookup(model, self.field)
         if value is not ABSENT:
-            hf[self.hf_key] = None if value is None else self.back(value)
+            hf[self.hf_key] = None if value is None else self.to_hf(value)
 
 
 @dataclass(frozen=True)
 class Flag(Key):
-    """A key that is true or false, and whose null is false, as the published code's `if` has it."""
+    """A key that is true or false. null means false, as in an `if` of the published code."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """As it is, or its default."""
         value = hf.or_null(self.hf_key, self.default)
         ours[self.field] = False if value is None else value
 
 
 @dataclass(frozen=True)
 class Always:
-    """A field that this family fixes; there is no key for it."""
+    """A field that is fixed in this family and has no key."""
 
     field: str
     value: Any
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set it."""
         ours[self.field] = self.value
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Nothing to write; reading back shows whether the model has this value."""
+        """Write nothing. Reading back shows whether the model has this value."""
 
 
 @dataclass(frozen=True)
 class Only:
-    """A key of which archlab can build one value."""
+    """A key for which archlab supports a single value."""
 
     hf_key: str
     value: Any
     allowed: str = ""
     written: bool = True
-    """Whether the published code knows the key; some only stand in files."""
+    """Whether the published code knows the key. Some keys are only found in files."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """UserError that names the key when it holds another value."""
+        """Raise UserError if the key has another value."""
         found = hf.get(self.hf_key, self.value)
         if found != self.value:
             raise hf.refuse(self.hf_key, found, self.allowed or repr(self.value))
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The one value."""
         if self.written:
             hf[self.hf_key] = self.value
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A key that is true or false <-> a field that is `on` or "none"; `more` counts only where it is on."""
+    """Translation of true or false to a field that is `on` or "none". `more` are fields that are used only if true."""
 
     hf_key: str
     field: str
@@ -193,19 +188,16 @@ class Switch:
     more: Sequence[Field] = ()
 
     @property
-    def spelled(self) -> Mapping[str, str]:
-        """What comes with it."""
-        return spelled(self.more)
+    def hf_keys(self) -> Mapping[str, str]:
+        return all_hf_keys(self.more)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """The field, and what comes with it."""
-        given = hf.get(self.hf_key, self.default)
-        ours[self.field] = self.on if given else "none"
-        for part in self.more if given else ():
+        is_on = hf.get(self.hf_key, self.default)
+        ours[self.field] = self.on if is_on else "none"
+        for part in self.more if is_on else ():
             part.read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Whether it is on, and what comes with it."""
         hf[self.hf_key] = lookup(model, self.field) == self.on
         for part in self.more if hf[self.hf_key] else ():
             part.write(model, hf)
@@ -215,7 +207,7 @@ ABSENT = object()
 
 
 def lookup(model: Base, field: str) -> Any:
-    """The value of a dotted field, or ABSENT where the variant in use has no such field."""
+    """Return the value of a dotted field, or ABSENT if the variant in use does not have the field."""
     value: Any = model
     for part in field.split("."):
         value = getattr(value, part, ABSENT)
@@ -231,16 +223,16 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class ActivationKey:
-    """The activation's name; `meaning` overrides the usual reading of a name in this family."""
+    """The key with the activation's name."""
 
     hf_key: str
     default: str
     meaning: Mapping[str, str] | None = None
+    """Published name -> archlab's name, for names that this family uses in an unusual way."""
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
-    """All that this family's code knows."""
+    """Published name -> archlab's name, for all names that this family's code knows."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Ours for theirs."""
         name = hf.get(self.hf_key, self.default)
         known = {**self.names, **(self.meaning or {})}
         if name not in known:
@@ -248,6 +240,6 @@ class ActivationKey:
         ours["mlp.activation"] = known[name]
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The first of their names that means ours, the family's default before others."""
+        """Write the first published name of the activation. The family's default comes first."""
         known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
         hf[self.hf_key] = next((name for name, ours in known.items() if ours == lookup(model, "mlp.activation")), None)

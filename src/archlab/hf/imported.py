@@ -1,4 +1,4 @@
-"""imported.json: what a run folder keeps of the published weights with which the run began."""
+"""imported.json: facts about the published weights that a run started from, kept in the run folder."""
 
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,19 @@ IMPORTED = "imported.json"
 
 
 class Imported(Base):
-    """What is known of the published weights with which a run begins."""
+    """Facts about the published weights that a run starts from."""
 
     family: str
     special_ids: dict[str, Any]
     """`bos_token_id` and the like, as in config.json."""
     dtype: str | None
-    """The published number format; null when it was mixed."""
+    """Published dtype. null: the weights have several dtypes."""
     source: str | None = None
-    """The full path of the published model's folder, or its hub id with the commit. null: made before this was kept."""
+    """Full path of the published model's folder, or its hub id with the commit. null: written by an older archlab."""
 
 
 def imported(run: Path) -> Imported | None:
-    """The published weights with which a run began; None where it began with random ones."""
+    """Return facts about the published weights that a run started from. None if it started from random weights."""
     path = run / IMPORTED
     if not path.is_file():
         return None

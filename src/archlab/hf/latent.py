@@ -1,4 +1,4 @@
-"""Latent attention in published files: its widths and weights, and the RoPE that also scales its scores."""
+"""Latent attention in published files: its widths and weights, and its RoPE, which also scales the scores."""
 
 import math
 from dataclasses import dataclass
@@ -46,47 +46,46 @@ LATENT_WEIGHTS: list[Row] = [
 
 @dataclass(frozen=True)
 class LatentHeads:
-    """What files say of heads beside their number and latent attention has no choice about."""
+    """Keys for key/value heads and their width, which other choices already determine in latent attention."""
 
     kv_heads: int | None = None
     """Default of `num_key_value_heads`; None: as many as query heads."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Stands after the number of heads and the widths."""
+        """Check the keys. The number of heads and the widths must have been read before."""
         heads, rope_dim = ours["attention.n_heads"], ours["attention.rope_dim"]
-        for key, found, only in (
+        for key, value, only in (
             ("num_key_value_heads", hf.or_null("num_key_value_heads", self.kv_heads), heads),
             ("head_dim", hf.get("head_dim"), rope_dim),  # the class's name for what its RoPE rotates
         ):
-            if found not in (None, only):
-                raise hf.refuse(key, found, f"{only}, as the widths of latent attention have it")
+            if value not in (None, only):
+                raise hf.refuse(key, value, f"{only}, which follows from the widths of latent attention")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """As many as query heads."""
         if isinstance(model.attention, Latent):
             hf["num_key_value_heads"] = model.attention.n_heads
 
 
 @dataclass(frozen=True)
 class LatentRope(RopeKeys):
-    """RoPE of latent attention; YaRN's `mscale_all_dim` is in the scale of the scores as well."""
+    """RoPE of latent attention. YaRN's `mscale_all_dim` also changes the scale of the scores."""
 
     pairing: str = "interleaved"
     interleave_key: str | None = None
-    """true or false <-> the pairing, in a family that has it."""
+    """Key that says whether the pairing is interleaved, in a family that has one."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Stands after the widths."""
+        """Read RoPE and the scale. The widths must have been read before."""
         super().read(hf, ours)
         if self.interleave_key and not hf.or_null(self.interleave_key, True):
             ours[self.field]["pairing"] = "half"
-        given = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
-        if kind_of(given) != "default" and (everywhere := given.get("mscale_all_dim")):
+        scaling = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+        if kind_of(scaling) != "default" and (mscale := scaling.get("mscale_all_dim")):
             width = ours["attention.nope_dim"] + ours["attention.rope_dim"]
-            ours["attention.scale"] = _scale(width, given["factor"], everywhere)
+            ours["attention.scale"] = _scale(width, scaling["factor"], mscale)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """With the multiplier that gives the scale."""
+        """Write RoPE with the multiplier that gives the scale."""
         super().write(model, hf)
         if self.interleave_key and isinstance(model.position, Rope):
             hf[self.interleave_key] = model.position.pairing == "interleaved"
@@ -94,13 +93,13 @@ class LatentRope(RopeKeys):
             case Rope(scaling=Yarn(factor=factor)), Latent(scale=float(scale)) as latent if factor > 1:
                 width = latent.nope_dim + latent.rope_dim
                 exact = (math.sqrt(scale * math.sqrt(width)) - 1) / (0.1 * math.log(factor))
-                # The fewest digits that give the same scale again; none where there is no multiplier.
+                # Use the fewest digits that give the same scale again. 0 means that there is no multiplier.
                 rounded = (round(exact, digits) for digits in range(3, 17))
-                found = next((a for a in rounded if _scale(width, factor, a) == scale), exact)
-                hf["rope_parameters"] |= {"mscale_all_dim": found} if found else {}
+                mscale = next((a for a in rounded if _scale(width, factor, a) == scale), exact)
+                hf["rope_parameters"] |= {"mscale_all_dim": mscale} if mscale else {}
             case _:
                 pass
 
 
-def _scale(width: int, factor: float, everywhere: float) -> float:
-    return 1 / math.sqrt(width) * amplitude(factor, everywhere) ** 2
+def _scale(width: int, factor: float, mscale: float) -> float:
+    return 1 / math.sqrt(width) * amplitude(factor, mscale) ** 2

@@ -1,5 +1,7 @@
-"""Which layers slide, which see everything, which have a recurrent mixer: `layer_types`, or older keys that imply
-it."""
+"""Types of layers in published files: sliding window, full attention, or a recurrent mixer.
+
+They are listed in `layer_types` or follow from older keys. "Sliding" means attention with a sliding window.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,51 +11,53 @@ from archlab.config.components.component import Absent
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import ConfigReader, Field, spelled
+from archlab.hf.fields import ConfigReader, Field, all_hf_keys
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
-    """Every n-th layer is full, the others slide; older files have a key that says n, unless the code fixes it."""
+def full_every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
+    """Make every n-th layer full and the others sliding.
+
+    Older files have a key for n. `fixed`: the published code ignores the key, so another value is an error.
+    """
 
     def types(hf: ConfigReader, n_layers: int) -> list[str]:
         period = hf.get("sliding_window_pattern", n)
         if fixed and period != n:
-            raise hf.refuse("sliding_window_pattern", period, f"{n}, for the published code ignores the key")
+            raise hf.refuse("sliding_window_pattern", period, f"{n}, because the published code ignores the key")
         return [FULL if (i + 1) % period == 0 else SLIDING for i in range(n_layers)]
 
     return types
 
 
 def all_full(_hf: ConfigReader, n_layers: int) -> list[str]:
-    """No layer slides."""
     return [FULL] * n_layers
 
 
 @dataclass(frozen=True)
 class LayerTypes:
-    """`layer_types` and `sliding_window` <-> our windows, with what else differs between the two kinds."""
+    """Translation of `layer_types` and `sliding_window` to windows of layers and other differences between types."""
 
     implied: Callable[[ConfigReader, int], list[str]] = all_full
-    """The types where the file does not list them."""
+    """Returns the types if the file does not list them."""
     window: int | None = 4096
-    """Where the file does not say."""
+    """Default of `sliding_window`."""
     sliding: Mapping[str, Any] = field(default_factory=dict)
-    """Overrides of sliding layers beside the window."""
+    """Further fields that differ in sliding layers."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Overrides of full layers."""
+    """Fields that differ in full layers."""
     unused: int | None = None
-    """Written as the window where no layer slides: some published code wants a number there."""
-    spelled: ClassVar = {"attention.window": "sliding_window"}
+    """Value to write for `sliding_window` if no layer slides. Some published code requires a number."""
+    hf_keys: ClassVar = {"attention.window": "sliding_window"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """One kind of layer needs no pattern."""
+        """Set the window of the model, or a pattern of two kinds if the layers differ."""
         implied = self.implied(hf, ours["n_layers"])
         types = _types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
         window = hf.or_null("sliding_window", self.window)
         if SLIDING in types and not window:
-            raise hf.refuse("sliding_window", window, f"a width, for layer_types has {SLIDING}")
+            raise hf.refuse("sliding_window", window, f"a number, because layer_types has {SLIDING}")
         kinds = {SLIDING: {"attention.window": window, **self.sliding}, FULL: dict(self.full)}
         if len(set(types)) == 1:
             ours |= kinds[types[0]]
@@ -63,7 +67,6 @@ class LayerTypes:
             }
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The list, written out."""
         windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if window is None else SLIDING for window in windows]
         hf["sliding_window"] = next((window for window in windows if window is not None), self.unused)
@@ -71,26 +74,25 @@ class LayerTypes:
 
 @dataclass(frozen=True)
 class MixerLayers:
-    """`layer_types` <-> layers with attention, and layers with a recurrent mixer in its place."""
+    """Translation of `layer_types` to layers with attention and layers with a recurrent mixer instead."""
 
-    theirs: str
-    """The type of a layer with a mixer."""
+    mixer_type: str
+    """The published type of a layer with a mixer."""
     mixer: Sequence[Field]
-    """Keys of the mixer, all of which say fields of `mixer`."""
+    """Keys that set fields of `mixer`."""
     implied: Callable[[ConfigReader, int], list[str]] = all_full
-    """The types where the file does not list them."""
+    """Returns the types if the file does not list them."""
 
     @property
-    def spelled(self) -> Mapping[str, str]:
-        """The mixer's."""
-        return spelled(self.mixer)
+    def hf_keys(self) -> Mapping[str, str]:
+        return all_hf_keys(self.mixer)
 
     def types(self, hf: ConfigReader, n_layers: int) -> list[str]:
-        """The type of each layer."""
-        return _types(hf, self.implied(hf, n_layers), {self.theirs, FULL}, n_layers)
+        """Return the type of each layer."""
+        return _types(hf, self.implied(hf, n_layers), {self.mixer_type, FULL}, n_layers)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Layers of one kind need no pattern. Stands after all fields of attention."""
+        """Set the mixer, or a pattern of two kinds if the layers differ. All attention fields must be read before."""
         types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
         for part in self.mixer:
@@ -99,23 +101,23 @@ class MixerLayers:
             for field in [field for field in ours if field.startswith(("attention.", "position"))]:
                 del ours[field]
             ours |= {**recurrent, "position.kind": "none"}
-        elif self.theirs in types:
+        elif self.mixer_type in types:
             pattern = ["full" if kind == FULL else "recurrent" for kind in types]
             ours["layers"] = {"recurrent": recurrent, "full": {}, "pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """The list, written out, and the keys of the first mixer."""
+        """Write the type of each layer, and the keys of the first mixer."""
         mixers = [layer.mixer for layer in layer_configs(model)]
-        hf["layer_types"] = [FULL if isinstance(mixer, Absent) else self.theirs for mixer in mixers]
+        hf["layer_types"] = [FULL if isinstance(mixer, Absent) else self.mixer_type for mixer in mixers]
         first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])
         for part in self.mixer:
             part.write(model.model_copy(update={"mixer": first}), hf)
-        if FULL not in hf["layer_types"]:  # which the published code wants all the same
+        if FULL not in hf["layer_types"]:  # the published code requires these keys even without attention
             hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
 def _types(hf: ConfigReader, implied: list[str], known: set[str], n_layers: int) -> list[str]:
-    """One of the known types for each layer."""
+    """Return the type of each layer. Raise UserError for an unknown type or a list of the wrong length."""
     types = hf.get("layer_types", implied)
     if unknown := sorted(set(types) - known):
         raise hf.refuse("layer_types", unknown[0], ", ".join(sorted(known, reverse=True)))

@@ -1,4 +1,4 @@
-"""Mixtures of experts in published files: which layers have one, and where their experts lie."""
+"""Mixtures of experts in published files: which layers have one, and which tensors hold the experts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,31 +13,30 @@ from archlab.hf.weights import COPY, Conversion, Row, concatenate
 
 
 def is_mixture(layer: LayerConfig) -> bool:
-    """Whether the layer's MLP is a mixture of experts."""
     return isinstance(layer.mlp, MoE)
 
 
 def n_experts(layer: LayerConfig) -> int:
-    """Experts of such a layer."""
+    """Return the number of experts of a layer whose MLP is a mixture."""
     assert isinstance(layer.mlp, MoE)
     return layer.mlp.experts
 
 
 def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> list[Row]:
-    """One tensor per expert and matrix, as nearly all files have it."""
+    """Return rows for files with one tensor per expert and matrix, which is the usual layout."""
     names = {"gate": gate, "up": up, "down": down}
     return [
-        Row(f"{theirs}.{{h}}.{name}.weight", f"layers.{{i}}.mlp.experts.{ours}", when=is_mixture, each=n_experts)
+        Row(f"{theirs}.{{h}}.{name}.weight", f"layers.{{i}}.mlp.experts.{ours}", when=is_mixture, n_stacked=n_experts)
         for ours, name in names.items()
     ]
 
 
 GATE_ABOVE_UP = Conversion(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
-"""[experts, 2 d_ff, d_model]: in each expert the gate's rows, then the others."""
+"""Splits [experts, 2 d_ff, d_model]: in each expert the gate's rows, then those of `up`."""
 
 
 def all_experts(gate_up: str, down: str) -> list[Row]:
-    """All experts in two tensors."""
+    """Return rows for files with all experts of a layer in two tensors."""
     both = ("layers.{i}.mlp.experts.gate", "layers.{i}.mlp.experts.up")
     return [
         Row(gate_up, both, GATE_ABOVE_UP, when=is_mixture),
@@ -47,21 +46,21 @@ def all_experts(gate_up: str, down: str) -> list[Row]:
 
 @dataclass(frozen=True)
 class DenseLayers:
-    """Which layers have a dense MLP of `intermediate_size` in place of the mixture, whose width is another key's.
+    """Layers with a dense MLP instead of the mixture. `intermediate_size` is the width of these MLPs only.
 
-    Stands after all other fields of the MLP.
+    All other fields of the MLP must be read before.
     """
 
     are_dense: Callable[[ConfigReader, int], Iterable[bool]]
-    """Of each layer, from the file."""
+    """Reads for each layer whether it is dense."""
     write_keys: Callable[[list[bool]], Raw]
-    """The keys that say so."""
+    """Returns the keys that say which layers are dense."""
     bias_key: str | None = None
-    """Of dense MLPs, where mixtures have none."""
-    spelled: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
+    """Key for biases of dense MLPs, in a family whose mixtures have no biases."""
+    hf_keys: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Layer kinds, crossed with those that there are already."""
+        """Set layer kinds. If there are layer kinds already, split those that have dense and other layers."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
         mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get("intermediate_size", ours.get("mlp.d_ff"))}
         if self.bias_key:
@@ -74,7 +73,7 @@ class DenseLayers:
             ours["layers"] = crossed(ours.get("layers"), dense, mlp)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Reading back shows whether the keys can say it."""
+        """Write the keys. Reading back shows whether they can express the model."""
         layers = layer_configs(model)
         hf |= self.write_keys([not is_mixture(layer) for layer in layers])
         dense = [layer.dense for layer in layers if not is_mixture(layer)]
@@ -85,7 +84,10 @@ class DenseLayers:
 
 
 def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "dense", other: str = "sparse") -> Raw:
-    """Layer kinds of which some layers of each have a change beside; `layers` None: there were none."""
+    """Return layer kinds where the flagged layers have an additional change.
+
+    `layers`: the kinds and pattern so far; None: all layers are alike so far.
+    """
     if layers is None:
         return {name: change, other: {}, "pattern": [name if flag else other for flag in flags]}
     kinds, pattern = {k: v for k, v in layers.items() if k != "pattern"}, layers["pattern"]
@@ -97,7 +99,7 @@ def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "den
     }
 
 
-GROUPS_SPELLED = {
+GROUP_HF_KEYS = {
     "mlp.router.groups.n": "n_group", "mlp.router.groups.by": "n_group",
     "mlp.router.groups.kept": "topk_group", "mlp.router.groups": "topk_group",
 }  # fmt: skip
@@ -105,45 +107,50 @@ GROUPS_SPELLED = {
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """`n_group` and `topk_group`; where none can be left out there are none. Stands after `active`."""
+    """The keys `n_group` and `topk_group`. If no group can be dropped, the model has no groups.
+
+    `mlp.active` must be read before.
+    """
 
     n: int = 1
     kept: int = 1
     by: str = "top2"
-    spelled: ClassVar = GROUPS_SPELLED
+    hf_keys: ClassVar = GROUP_HF_KEYS
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Null is the default, too."""
         n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
         if kept > n:
             raise hf.refuse("topk_group", kept, f"up to n_group, {n}")
-        most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # with more kept, no choice is left out
+        most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # if more are kept, every choice stays possible
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """One group of all where there are none."""
+        """Write the groups. A model without groups has a single one."""
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
         hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (1, 1)
 
 
 @dataclass(frozen=True)
 class SharedExperts:
-    """A number of shared experts, each as wide as one of the others: one that is as wide as all of them."""
+    """Key with the number of shared experts. archlab builds them as one shared expert of their total width.
+
+    Each is as wide as an expert of the mixture.
+    """
 
     hf_key: str
     default: int
     bias_key: str | None = None
-    """Of their projections, where the others have no biases."""
+    """Key for biases of the shared experts, in a family whose other experts have no biases."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Stands after the width of an expert."""
+        """Set the width of the shared expert. The width of an expert must be read before."""
         number = hf.get(self.hf_key, self.default)
         if number:
             ours["mlp.shared.d_ff"] = number * ours["mlp.d_ff"]
             ours["mlp.shared.bias"] = hf.get(self.bias_key, False) if self.bias_key else False
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Reading back shows whether it is a whole number of them."""
+        """Write the number. Reading back shows whether the width is a multiple of an expert's."""
         mlp = resolve(model).mlp
         if isinstance(mlp, MoE):
             hf[self.hf_key] = mlp.shared.d_ff // mlp.d_ff if mlp.shared else 0
@@ -152,7 +159,7 @@ class SharedExperts:
 
 
 def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
-    """`first_k_dense_replace` dense layers, then mixtures."""
+    """Return the field for models whose first `first_k_dense_replace` layers are dense."""
 
     def are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
         first = hf.get("first_k_dense_replace", default)

@@ -1,4 +1,4 @@
-"""RoPE's keys: `rope_parameters` as transformers 5 writes them, `rope_theta` and `rope_scaling` as files before it."""
+"""Keys of RoPE: `rope_parameters` in files of transformers 5, `rope_theta` and `rope_scaling` in older files."""
 
 import math
 from collections.abc import Mapping
@@ -13,45 +13,43 @@ from archlab.hf.fields import ConfigReader
 
 @dataclass(frozen=True)
 class RopeKeys:
-    """theta, fraction and scaling of one RoPE; `field` is where it stands in ours."""
+    """Keys for theta, fraction and scaling of one RoPE."""
 
     theta: float = 10000.0
     fraction: float = 1.0
     pairing: str = "half"
     partial: bool = False
-    """Whether the published code reads the fraction at all, though it is 1 by default."""
+    """Whether the published code reads the fraction although it is 1 by default."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Names of scalings that mean another one in this family's code."""
+    """Scaling in the file -> scaling that this family's code means by it."""
     original: int | None = None
-    """Default of `original_max_position_embeddings` in a family that reads it beside the scaling only (Phi 3)."""
+    """Default of `original_max_position_embeddings`, in a family that reads it outside the scaling only (Phi 3)."""
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     field: str = "position"
+    """The archlab field to set."""
     longest: int | None = None
     """Default of `max_position_embeddings`."""
 
     @property
-    def spelled(self) -> Mapping[str, str]:
-        """As older files have it."""
+    def hf_keys(self) -> Mapping[str, str]:
         return {f"{self.field}.theta": self.theta_key}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Either spelling."""
-        given = hf.get("rope_parameters") or {}
-        scaling = dict(hf.get("rope_scaling") or given)
+        parameters = hf.get("rope_parameters") or {}
+        scaling = dict(hf.get("rope_scaling") or parameters)
         scaling["rope_type"] = self.names.get(kind := kind_of(scaling), kind)
         if self.original:
             scaling["original_max_position_embeddings"] = hf.get("original_max_position_embeddings", self.original)
         theta = scaling.get("rope_theta", hf.get(self.theta_key, self.theta))
         fraction = scaling.get("partial_rotary_factor", hf.get(self.fraction_key, self.fraction))
         if fraction != self.fraction and self.fraction == 1.0 and not self.partial:
-            raise hf.refuse(self.fraction_key, fraction, "1.0, for the published code ignores the key")
+            raise hf.refuse(self.fraction_key, fraction, "1.0, because the published code ignores the key")
         ours[self.field] = position(
             hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings", self.longest)
         )
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """As transformers 5 writes it."""
         if isinstance(model.position, Rope):
             hf["rope_parameters"] = parameters(model.position, model.max_seq_len)
             if model.position.fraction != 1.0 or self.fraction != 1.0:
@@ -62,25 +60,27 @@ class RopeKeys:
 
 @dataclass(frozen=True)
 class ScaledRopeKeys(RopeKeys):
-    """RoPE that is scaled even where the file says nothing."""
+    """Keys of a RoPE that is scaled even if the file has none of them."""
 
-    unsaid: Mapping[str, Any] = field(default_factory=dict)
-    """The scaling then."""
+    default_scaling: Mapping[str, Any] = field(default_factory=dict)
+    """The scaling to use if the file has none."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """A theta alone is not read by the published code."""
+        """Read the keys. Raise UserError for a theta without a scaling, which the published code does not read."""
         if hf.get("rope_parameters") or hf.get("rope_scaling"):
             super().read(hf, ours)
             return
         if hf.get(self.theta_key, self.theta) != self.theta:
-            raise hf.refuse(self.theta_key, hf.get(self.theta_key), f"{self.theta}, or rope_scaling beside it")
-        ours[self.field] = position(hf, self.theta, 1.0, self.pairing, self.unsaid, None)
+            raise hf.refuse(
+                self.theta_key, hf.get(self.theta_key), f"{self.theta}, or another together with rope_scaling"
+            )
+        ours[self.field] = position(hf, self.theta, 1.0, self.pairing, self.default_scaling, None)
 
 
 def position(
     hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
-    """The values of our `position` for one set of theirs."""
+    """Return the values of archlab's `position` for those of a file. `longest`: the file's longest sequence."""
     refuse_flags(hf, scaling)
     return {
         "kind": "rope", "theta": float(theta), "fraction": float(fraction), "pairing": pairing,
@@ -95,34 +95,34 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "default": (), "linear": ("factor",), "dynamic": ("factor",), "llama3": ("factor", *_BANDS),
     "yarn": ("factor", *_YARN), "longrope": ("factor", *_LONGROPE),
 }  # fmt: skip
-"""Each scaling's numbers, named as in theirs."""
+"""Scaling -> names of its numbers in config.json."""
 _ELSEWHERE = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned",
 }  # fmt: skip
 
 
-def kind_of(given: Mapping[str, Any]) -> str:
-    """The scaling's name, under either key."""
-    return given.get("rope_type", given.get("type", "default"))
+def kind_of(scaling: Mapping[str, Any]) -> str:
+    """Return the name of a scaling, which older files call `type`."""
+    return scaling.get("rope_type", scaling.get("type", "default"))
 
 
-def refuse_flags(hf: ConfigReader, given: Mapping[str, Any]) -> None:
-    """Raise UserError for true or false in place of a number, which Python would take for 1 or 0."""
-    for key, value in given.items():
+def refuse_flags(hf: ConfigReader, scaling: Mapping[str, Any]) -> None:
+    """Raise UserError if a number is true or false, which Python would take for 1 or 0."""
+    for key, value in scaling.items():
         if isinstance(value, bool) and key not in ("truncate", "finetuned"):
             raise hf.refuse(f"rope_scaling.{key}", value, "a number")
 
 
-def _scaling(hf: ConfigReader, given: Mapping[str, Any], longest: int | None) -> Raw:
-    kind = kind_of(given)
+def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) -> Raw:
+    kind = kind_of(scaling)
     if kind not in _KEYS:
         raise hf.refuse("rope_scaling.rope_type", kind, ", ".join(_KEYS))
-    rest = {k: v for k, v in given.items() if k not in _ELSEWHERE and v is not None}
+    rest = {k: v for k, v in scaling.items() if k not in _ELSEWHERE and v is not None}
     unknown = next((key for key in rest if key not in _KEYS[kind]), None)
     if unknown:
-        raise hf.refuse(f"rope_scaling.{unknown}", rest[unknown], f"none, for {kind} has no such number")
-    # Beside the scaling it has priority.
-    original = hf.get("original_max_position_embeddings") or given.get("original_max_position_embeddings") or longest
+        raise hf.refuse(f"rope_scaling.{unknown}", rest[unknown], f"leaving it out, because {kind} does not use it")
+    # The key outside the scaling has priority.
+    original = hf.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings") or longest
     if kind in ("yarn", "longrope") and longest and original:
         rest.setdefault("factor", max(longest / original, 1.0))
     stretches = kind in ("dynamic", "longrope") or rest.get("factor") != 1 or rest.get("attention_factor", 1) != 1
@@ -130,23 +130,23 @@ def _scaling(hf: ConfigReader, given: Mapping[str, Any], longest: int | None) ->
         return {"kind": "none"}
     if kind == "linear":
         return {"kind": kind, **rest}
-    if kind == "dynamic":  # published code reads no other length here
+    if kind == "dynamic":  # the published code reads no other length for this scaling
         return {"kind": kind, "original_max_seq_len": longest, **rest}
     mscale, everywhere = rest.pop("mscale", None), rest.pop("mscale_all_dim", None)
     if mscale and everywhere:
         rest.setdefault("attention_factor", amplitude(rest["factor"], mscale) / amplitude(rest["factor"], everywhere))
     if kind == "longrope" and rest.get("attention_factor") is not None:
-        rest["factor"] = 1.0  # which decides nothing else
+        rest["factor"] = 1.0  # the factor is used for the attention factor only
     return {"kind": kind, "original_max_seq_len": original, **rest}
 
 
 def amplitude(factor: float, mscale: float) -> float:
-    """YaRN's factor on cos and sin, with DeepSeek's multiplier (1 without)."""
+    """Return YaRN's factor for cos and sin. `mscale`: DeepSeek's multiplier; 1 without it."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def parameters(rope: Rope, longest: int) -> Raw:
-    """Their values for our position."""
+    """Return the config.json values of a RoPE. `longest`: the model's longest sequence."""
     scaling = rope.scaling.model_dump(mode="json", exclude_none=True)
     kind = scaling.pop("kind")
     out: Raw = {"rope_type": "default" if kind == "none" else kind, "rope_theta": rope.theta, **scaling}

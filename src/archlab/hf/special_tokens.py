@@ -30,7 +30,7 @@ SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Numbers of a model's special tokens."""
+    """Ids of a model's special tokens."""
 
     before: tuple[int, ...] = ()
     """Tokens that the tokenizer's post-processor puts before a text."""
@@ -40,21 +40,26 @@ class SpecialTokens:
     model_bos: int | None = None
     """`bos_token_id` of generation_config.json or config.json."""
     pad: int | None = None
-    """The tokenizer's `pad_token`, or else the model's."""
+    """The tokenizer's `pad_token`, otherwise the model's."""
     ends: tuple[int, ...] = ()
-    """Tokens at which `generate` stops. If the model's files name none, the tokenizer's `eos_token`."""
+    """Tokens at which `generate` stops. If the model's files name none, it is the tokenizer's `eos_token`."""
 
     @property
     def document(self) -> tuple[int, ...]:
-        """Tokens that precede a document: those that the tokenizer puts there, or else the token that begins a text, or
-        else the one that ends it. Empty if no file names any."""
+        """Tokens that precede a document.
+
+        They are those that the tokenizer puts before a text. Without any, it is the beginning-of-text token, otherwise
+        the end-of-text token. Empty if no file names such a token.
+        """
         single = (self.bos, self.model_bos, self.eos, *self.ends)
         return self.before or tuple(i for i in single if i is not None)[:1]
 
     @property
     def first(self) -> int | None:
-        """Token before a text without context, as lm_eval's `hf` model has it: it asks the tokenizer alone. If that
-        names none, the first token that precedes a document."""
+        """Token before a text without context, as in lm_eval's `hf` model, which asks only the tokenizer.
+
+        If the tokenizer has none, it is the first token that precedes a document.
+        """
         return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)
 
     @property
@@ -64,23 +69,23 @@ class SpecialTokens:
 
 
 def model_ids(folder: Path) -> dict[str, Any]:
-    """`bos_token_id` and the like of the folder's config.json; of an imported run, those it was imported with."""
-    if begun := imported(folder):
-        return checked_ids(begun.special_ids, str(folder / IMPORTED))
+    """Return `bos_token_id` and the like from the folder's config.json, or from the imported.json of a run folder."""
+    if origin := imported(folder):
+        return checked_ids(origin.special_ids, str(folder / IMPORTED))
     return checked_ids(read_json(folder / CONFIG), str(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
 
 
 def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The entries of SPECIAL_IDS; UserError if one is neither a token's number, nor several, nor null."""
+    """Return the entries of SPECIAL_IDS. Raise UserError if one is neither a token id, nor a list of ids, nor null."""
     ids = {key: values[key] for key in SPECIAL_IDS if key in values}
     for key, value in ids.items():
         if any(type(i) is not int for i in several(value)):
-            raise UserError(f"{where}: {key} is {value!r}; allowed: a token's number, several, or null")
+            raise UserError(f"{where}: {key} is {value!r}; allowed: a token id, a list of ids, or null")
     return ids
 
 
 def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
-    """Call `complete` with the files of a folder; the tokenizer's own file may have any name."""
+    """Call `complete` with the files of a folder. The tokenizer's own file may have any name."""
     names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
     return complete(tokenizer, companions(folder, names), model_ids(folder), folder)
 
@@ -88,11 +93,11 @@ def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
 def complete(
     tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any], folder: Path = Path()
 ) -> SpecialTokens:
-    """Add the tokens to the tokenizer that only other files name, and return the special tokens.
+    """Add the tokens that only other files name to the tokenizer, and return the special tokens.
 
-    `files`: name -> content. `ids`: `bos_token_id` and the like of config.json. `folder`: where the files are, which
-    messages name. UserError for a damaged file, and for a token whose number in the file is not the one that
-    transformers would give it.
+    `files`: name -> content. `ids`: `bos_token_id` and the like of config.json. `folder`: the folder to name in
+    messages. Raise UserError for a damaged file, and for a token whose id in the file is not the one that transformers
+    would give it.
     """
 
     def parsed(name: str) -> Raw:
@@ -102,10 +107,10 @@ def complete(
     _add(tokenizer, described, parsed(ADDED), folder)
     if described.get("split_special_tokens") is True:
         tokenizer.encode_special_tokens = True
-    said = described.get("add_prefix_space")
-    if isinstance(said, bool) and (done := _adds_prefix_space(tokenizer)) not in (None, said):
-        found = f"add_prefix_space is {said}, and {done} in {TOKENIZER}".lower()
-        note_once(f"{folder / TOKENIZER_CONFIG}: {found}, which is followed")
+    in_config = described.get("add_prefix_space")
+    if isinstance(in_config, bool) and (in_tokenizer := _adds_prefix_space(tokenizer)) not in (None, in_config):
+        difference = f"add_prefix_space is {in_config}, and {in_tokenizer} in {TOKENIZER}".lower()
+        note_once(f"{folder / TOKENIZER_CONFIG}: {difference}; archlab follows {TOKENIZER}")
 
     def named(role: str) -> int | None:
         name = _name(described.get(f"{role}_token"))
@@ -129,21 +134,21 @@ def complete(
 
 
 def _adds_prefix_space(tokenizer: Tokenizer) -> bool | None:
-    """Whether the byte-level pre-tokenizer adds a space before a text; None if there is no such pre-tokenizer."""
-    whole = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
-    parts = (whole, *whole.get("pretokenizers", ()))
+    """Whether the byte-level pre-tokenizer adds a space before a text. None without such a pre-tokenizer."""
+    pre_tokenizer = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
+    parts = (pre_tokenizer, *pre_tokenizer.get("pretokenizers", ()))
     return next((part["add_prefix_space"] for part in parts if part["type"] == "ByteLevel"), None)
 
 
 def before_text(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens that the post-processor puts before a text."""
+    """Return the tokens that the post-processor puts before a text."""
     encoded = tokenizer.encode("a")
     n_before = next((n for n, special in enumerate(encoded.special_tokens_mask) if not special), 0)
     return tuple(encoded.ids[:n_before])
 
 
 def put_before_text(tokenizer: Tokenizer, token: int) -> None:
-    """Replace the post-processor by one that puts this token before every text."""
+    """Replace the post-processor with one that puts this token before every text."""
     name = tokenizer.id_to_token(token)
     special: Raw = {"SpecialToken": {"id": name, "type_id": 0}}
     text, second = ({"Sequence": {"id": which, "type_id": n}} for n, which in enumerate("AB"))
@@ -153,20 +158,20 @@ def put_before_text(tokenizer: Tokenizer, token: int) -> None:
         "pair": [special, text, {"SpecialToken": {"id": name, "type_id": 1}}, second],
         "special_tokens": {name: {"id": name, "ids": [token], "tokens": [name]}},
     }
-    # Its constructor splits a name at a colon and at blanks.
+    # The constructor would split a name at a colon and at spaces.
     processor = processors.TemplateProcessing()
     processor.__setstate__(json.dumps(state).encode())
     tokenizer.post_processor = processor
 
 
 def _described(parsed: Callable[[str], Raw]) -> Raw:
-    """Return tokenizer_config.json, with special_tokens_map.json over it if transformers would read that."""
+    """Return tokenizer_config.json, overridden by special_tokens_map.json if transformers would read that."""
     config = parsed(TOKENIZER_CONFIG)
     return config if "added_tokens_decoder" in config else config | parsed(SPECIAL_MAP)
 
 
 def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> None:
-    """Add tokens in the order of transformers' `TokenizersBackend`, because the order decides their numbers."""
+    """Add tokens in the order of transformers' `TokenizersBackend`, because the order determines their ids."""
     special = dict(_special(described, folder))
     is_legacy = "added_tokens_decoder" not in described
     file = folder / (ADDED if is_legacy else TOKENIZER_CONFIG)
@@ -177,7 +182,7 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> Non
     else:
         listed = described["added_tokens_decoder"]
         if not isinstance(listed, dict):
-            raise UserError(f"{file}: added_tokens_decoder is {listed!r}; allowed: an object of numbers and tokens")
+            raise UserError(f"{file}: added_tokens_decoder is {listed!r}; allowed: an object of token ids and tokens")
         numbered = {_number(i, file): _token(value, file) for i, value in listed.items()}
     present = tokenizer.get_added_tokens_decoder().values()
     known = {repr(token) for token in present}
@@ -189,16 +194,16 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> Non
     new = {i: token.content for i, token in numbered.items() if tokenizer.token_to_id(token.content) is None}
     tokenizer.add_tokens(tokens)
     for i, name in new.items():
-        if (given := tokenizer.token_to_id(name)) != i:
-            raise UserError(f"{file}: {name!r} is token {i}, but {given} is the next number that {TOKENIZER} has free")
+        if (actual := tokenizer.token_to_id(name)) != i:
+            raise UserError(f"{file}: {name!r} has id {i}, but the next free id of {TOKENIZER} is {actual}")
 
 
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""The order in which transformers adds the tokens of these roles. Tokens of other roles follow in the file's order."""
+"""Roles in the order in which transformers adds their tokens. Tokens of other roles follow in the file's order."""
 
 
 def _special(described: Raw, folder: Path) -> Iterator[tuple[str, AddedToken]]:
-    """Name and token of everything described as special: `bos_token` and the like, and the lists of further ones."""
+    """Yield (name, token) for all special tokens: `bos_token` and the like, and the lists of further tokens."""
     file = folder / TOKENIZER_CONFIG
     further = described.get("extra_special_tokens") or described.get("additional_special_tokens") or []
     named = [described.get(f"{role}_token") for role in _ROLES]
@@ -218,7 +223,7 @@ def _number(value: Any, file: Path) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise UserError(f"{file}: {value!r} is not a token's number") from None
+        raise UserError(f"{file}: {value!r} is not a token id; allowed: an integer") from None
 
 
 def _token(value: Any, file: Path) -> AddedToken:
@@ -230,10 +235,10 @@ def _token(value: Any, file: Path) -> AddedToken:
 
 
 def _possible(value: Any) -> list[int]:
-    """The numbers that a token can have; some configs say -1 for none."""
+    """Return the ids that a token can have. Some configs use -1 for "none"."""
     return [i for i in several(value) if 0 <= i < 1 << 31]
 
 
 def several(value: Any) -> list[Any]:
-    """Return a number or a list as a list without nulls."""
+    """Return a single value or a list as a list without nulls."""
     return [i for i in (value if isinstance(value, list) else [value]) if i is not None]

@@ -1,6 +1,6 @@
-"""Tensors of Hugging Face folders: safetensors or files of torch.save, whole or in shards, also quantized.
+"""Tensors of Hugging Face folders: safetensors or torch.save files, single or in shards, quantized or not.
 
-No file runs code.
+Reading a file never runs code from it.
 """
 
 import pickle
@@ -22,25 +22,25 @@ from archlab.hf.folder import INDEX, PICKLED, PICKLED_INDEX, WEIGHTS, own_file, 
 from archlab.hf.quantization import MXFP4, BlockFP8, Method
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-"""Of weights that archlab reads."""
+"""Dtypes of weights that archlab reads."""
 
 _HEADER_FORMATS = {
     "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu, "BOOL": torch.bool,
     "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
 }  # fmt: skip
-"""As safetensors spells them."""
+"""Name of a dtype in safetensors headers -> dtype."""
 
 
 def format_name(dtype: torch.dtype) -> str:
-    """As config files spell it: bfloat16."""
+    """Return the name of a dtype as in config files, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 class _Safetensors:
-    """A safetensors file. Each tensor is read from the memory-mapped file when it is asked for.
+    """A safetensors file. Each tensor is read from the memory-mapped file when it is requested.
 
-    The file is opened once: a header of megabytes would take a second for every tensor that it names.
+    The file is opened once, because parsing a header of several megabytes takes a second.
     """
 
     def __init__(self, file: Path) -> None:
@@ -63,9 +63,9 @@ class _Safetensors:
 
 
 class _Pickled:
-    """A file of torch.save, read as tensors only: torch refuses a pickle that would call anything else.
+    """A torch.save file, read with `weights_only`: torch refuses a pickle that would call anything else.
 
-    It is memory-mapped, but for the format from before torch 1.6, which is read as a whole.
+    The file is memory-mapped. The format of torch before 1.6 is read as a whole.
     """
 
     def __init__(self, file: Path) -> None:
@@ -87,19 +87,22 @@ def _unpickled(file: Path) -> dict[str, Tensor]:
         with file.open("rb") as opened:
             is_zip = opened.read(4) == b"PK\x03\x04"
         try:
-            held = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
         except pickle.UnpicklingError as error:
-            found = re.search(r"GLOBAL ([\w.]+)", str(error))
-            more = f"names {found[1]}" if found else "holds more than tensors"
+            refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+            reason = f"names {refused[1]}" if refused else "contains more than tensors"
             raise UserError(
-                f"{file}: not read: its pickle {more}, which could run code; allowed: tensors by name, as "
-                "model.state_dict() gives them"
+                f"{file}: not read, because its pickle {reason}, which could run code; allowed: a dictionary of "
+                "tensors, as returned by model.state_dict()"
             ) from None
-        except Exception as error:  # whatever a damaged pickle makes of torch's reader
+        except Exception as error:  # a damaged pickle can raise any error in torch's reader
             raise ValueError(f"{type(error).__name__}: {error}") from None
-    tensors = held if isinstance(held, Mapping) else {}
+    tensors = content if isinstance(content, Mapping) else {}
     if not tensors or not all(isinstance(name, str) and _is_plain(value) for name, value in tensors.items()):
-        raise UserError(f"{file}: holds something else; allowed: tensors by name, as model.state_dict() gives them")
+        raise UserError(
+            f"{file}: contains something other than tensors; allowed: a dictionary of tensors, as returned by "
+            "model.state_dict()"
+        )
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
@@ -108,7 +111,10 @@ def _is_plain(value: object) -> bool:
 
 
 _FORMS = ((WEIGHTS, INDEX, _Safetensors), (PICKLED, PICKLED_INDEX, _Pickled))
-"""One file, the index of several, and what reads them. The first one in a folder is read, as transformers does."""
+"""Layouts of a folder: (name of a single file, name of an index of several files, reader).
+
+The first layout found in a folder is read, as in transformers.
+"""
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -144,55 +150,54 @@ def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]
     if here == index_name:
         index = read_json(folder / here, LARGE_TEXT_LIMIT).get("weight_map") or {}
         if not isinstance(index, dict) or not index:
-            raise UserError(f"{folder / here}: has no weight_map")
+            raise UserError(f"{folder / here}: the key weight_map is missing")
     seen: dict[str, str] = {}
     for name in sorted({str(name) for name in index.values()} or {here}):
         file = own_file(folder, name)
         if not file.is_file():
             raise UserError(f"{file}: missing, but {here} names it")
-        held = read(file)
-        if twice := [f"{tensor} is in {seen[tensor]} as well" for tensor in held.names if tensor in seen]:
+        opened = read(file)
+        if twice := [f"{tensor} is in {seen[tensor]} as well" for tensor in opened.names if tensor in seen]:
             raise UserError(f"{file}: {twice[0]}")
-        seen |= dict.fromkeys(held.names, name)
-        yield from ((tensor, held) for tensor in held.names)
+        seen |= dict.fromkeys(opened.names, name)
+        yield from ((tensor, opened) for tensor in opened.names)
     if lost := [f"{tensor} in {name}" for tensor, name in index.items() if seen.get(tensor) != name]:
-        raise UserError(f"{folder / here}: names what the files do not hold: {', '.join(lost[:8])}")
+        raise UserError(f"{folder / here}: lists tensors that the files do not contain: {', '.join(lost[:8])}")
 
 
 @contextmanager
 def damage_named(file: Path) -> Iterator[None]:
-    """A truncated or lying file as a UserError that names it."""
+    """Turn errors from a damaged file into a UserError that names the file."""
     try:
         yield
     except (SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"{file}: damaged: {error}") from None
-    except OSError as error:  # safetensors' own name no file
+    except OSError as error:  # those of safetensors do not name the file
         raise UserError(f"{file}: {error.strerror or error}") from None
 
 
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.bfloat16)
 _FOUR_BITS = torch.cat((_E2M1, -_E2M1))
 _BYTES = torch.stack((_FOUR_BITS.repeat(16), _FOUR_BITS.repeat_interleave(16)), dim=1)
-"""[256, 2]: the two numbers of a byte, the lower four bits first."""
+"""[256, 2]: the two numbers of each byte, the lower four bits first."""
 
 
-class Dequantised(Mapping[str, Tensor]):
-    """The tensors of a folder, where each pair of bits and scales is the one tensor that it stands for.
+class Dequantized(Mapping[str, Tensor]):
+    """The tensors of a folder by name, with each pair of bits and scales converted to one ordinary tensor.
 
-    A family's table sees ordinary tensors under ordinary names. Each number is that of the file times the scale of its
-    block, rounded to the requested format. A tensor is read when it is asked for and converted in small parts, so that
-    little more than the result is held.
+    Each number is the stored number times the scale of its block, rounded to `dtype`. A tensor is read when it is
+    requested and converted in small parts, so the peak memory is little more than the result.
     """
 
     def __init__(self, stored: Tensors, how: Method, dtype: torch.dtype) -> None:
         self._stored, self._how, self._dtype = stored, how, dtype
         bits, scales = how.suffixes
-        wholes = [name.removesuffix(scales) for name in stored if name.endswith(scales)]
-        pairs = {name: (name + bits, name + scales) for name in wholes}
+        scaled = [name.removesuffix(scales) for name in stored if name.endswith(scales)]
+        pairs = {name: (name + bits, name + scales) for name in scaled}
         names = set(stored)
         self._pairs = {name: pair for name, pair in pairs.items() if names.issuperset(pair)}
-        held = {part for pair in self._pairs.values() for part in pair}
-        self._names = [*(name for name in stored if name not in held), *self._pairs]
+        paired = {part for pair in self._pairs.values() for part in pair}
+        self._names = [*(name for name in stored if name not in paired), *self._pairs]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -201,14 +206,13 @@ class Dequantised(Mapping[str, Tensor]):
         return len(self._names)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Without content where that of the folder has none."""
-        return self._whole(name, self._stored.__getitem__)
+        return self._converted(name, self._stored.__getitem__)
 
     def content(self, name: str) -> Tensor:
-        """The tensor as the file means it."""
-        return self._whole(name, self._stored.content)
+        """Return the dequantized tensor with its content."""
+        return self._converted(name, self._stored.content)
 
-    def _whole(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
+    def _converted(self, name: str, read: Callable[[str], Tensor]) -> Tensor:
         if name not in self._pairs:
             return read(name)
         bits, scales = map(read, self._pairs[name])
@@ -216,16 +220,18 @@ class Dequantised(Mapping[str, Tensor]):
         if shape is None:
             found = " and ".join(f"{format_name(t.dtype)} {list(t.shape)}" for t in (bits, scales))
             raise UserError(f"{' and '.join(self._pairs[name])}: {found}, which is not {self._how.quant_method}")
-        whole = torch.empty(shape, dtype=self._dtype, device=bits.device)
-        if not whole.is_meta:
-            _undo(self._how, bits, scales, whole)
-        return whole
+        tensor = torch.empty(shape, dtype=self._dtype, device=bits.device)
+        if not tensor.is_meta:
+            _dequantize(self._how, bits, scales, tensor)
+        return tensor
 
 
 def _shape(how: Method, bits: Tensor, scales: Tensor) -> tuple[int, ...] | None:
-    """Of what both stand for; None where they do not fit each other. MXFP4: [experts, out, in / 32, 16] of two numbers
-    each, and [experts, out, in / 32] -> [experts, in, out]. FP8: [..., rows, columns], and a scale per block -> the
-    same [..., rows, columns]."""
+    """Return the shape of the dequantized tensor, or None if bits and scales do not fit each other.
+
+    MXFP4: bits [experts, out, in / 32, 16] with two numbers per byte, scales [experts, out, in / 32] ->
+    [experts, in, out]. FP8: bits [..., rows, columns], one scale per block -> [..., rows, columns].
+    """
     match how:
         case MXFP4():
             if bits.dim() != 4 or bits.shape != (*scales.shape, 16) or {bits.dtype, scales.dtype} != {torch.uint8}:
@@ -239,24 +245,24 @@ def _shape(how: Method, bits: Tensor, scales: Tensor) -> tuple[int, ...] | None:
             return tuple(bits.shape) if scales.shape == (*bits.shape[:-2], *grid) else None
 
 
-def _undo(how: Method, bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Write the numbers, a small part at a time."""
+def _dequantize(how: Method, bits: Tensor, scales: Tensor, out: Tensor) -> None:
+    """Write the dequantized numbers to `out`, a small part at a time."""
     match how:
         case MXFP4():
-            _undo_mxfp4(bits, scales, out)
+            _dequantize_mxfp4(bits, scales, out)
         case BlockFP8():
-            _undo_fp8(how, bits, scales, out)
+            _dequantize_fp8(how, bits, scales, out)
 
 
-def _undo_mxfp4(bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """One expert after the other; bfloat16 holds both factors and their product exactly."""
+def _dequantize_mxfp4(bits: Tensor, scales: Tensor, out: Tensor) -> None:
+    """Convert expert by expert. bfloat16 can represent both factors and their product exactly."""
     for expert in range(len(out)):
         values = F.embedding(bits[expert].int(), _BYTES).flatten(-2)
         out[expert] = (values * _scale(scales[expert]).bfloat16()[..., None]).flatten(-2).T
 
 
-def _undo_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """One row of blocks after the other."""
+def _dequantize_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) -> None:
+    """Convert one row of blocks after the other."""
     height, width = how.weight_block_size
     wide = torch.promote_types(out.dtype, torch.float32)
     for i, scale in enumerate(_scale(scales).unbind(-2)):
@@ -266,5 +272,5 @@ def _undo_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) -> None:
 
 
 def _scale(stored: Tensor) -> Tensor:
-    """In float32; a byte is the exponent of two, 127 more than it means."""
+    """Return scales in float32. A byte is an exponent of two with a bias of 127."""
     return (stored.view(torch.float8_e8m0fnu) if stored.dtype == torch.uint8 else stored).float()

@@ -1,7 +1,8 @@
-"""Weight maps: tables of rows between their tensor names and ours, each with a reversible conversion.
+"""Weight maps: tables of rows that map published tensors to archlab's parameters with a reversible conversion.
 
-`{i}` stands for the layer's number. Ours are `Decoder` parameter names. torch is imported when weights are converted: a
-config is read without it.
+Here, `theirs` are tensors in published files or their names, and `ours` are parameters of `Decoder` or their names. In
+a name, `{i}` stands for the layer's number. A config can be read without torch, which is imported only when weights are
+converted.
 """
 
 import re
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Theirs to ours, and back; both get the layer, for its shapes (None outside the layers)."""
+    """Conversion of a published tensor to parameters and back. Both functions get the layer (None outside layers)."""
 
     split: "Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]"
     join: "Callable[[Sequence[Tensor], LayerConfig | None], Tensor]"
@@ -27,18 +28,18 @@ class Conversion:
 
 COPY = Conversion(lambda theirs, _: [theirs], lambda ours, _: ours[0])
 TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
-"""GPT-2's Conv1D stores [in, out]."""
+"""Used for GPT-2's Conv1D, which stores [in, out]."""
 
 
 def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Several of ours one below the other, with these numbers of rows."""
+    """Return the conversion for several parameters stacked along the rows. `sizes` returns their numbers of rows."""
     return Conversion(
-        lambda theirs, layer: theirs.split(list(sizes(_some(layer)))),
+        lambda theirs, layer: theirs.split(list(sizes(_required(layer)))),
         lambda ours, _: concatenate(ours),
     )
 
 
-def _some(layer: LayerConfig | None) -> LayerConfig:
+def _required(layer: LayerConfig | None) -> LayerConfig:
     assert layer is not None, "this conversion needs a layer's shapes"
     return layer
 
@@ -49,27 +50,30 @@ def _qkv_rows(layer: LayerConfig) -> Sequence[int]:
 
 
 QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
-"""Ours of a projection that is fused in theirs."""
+"""Parameters of a published projection that fuses queries, keys and values."""
 
 QKV_BLOCKS = stacked(_qkv_rows)
 """All query rows, then all key rows, then all value rows."""
 
 HALVES = Conversion(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatenate(ours))
-"""Gate above up, or the like."""
+"""Two parameters of equal size stacked along the rows, such as gate and up."""
 
 
 def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Group by group of heads: in each so many rows of the first of ours, then of the second, and so on."""
+    """Return the conversion for parameters that are interleaved by groups of heads.
+
+    `groups` returns the number of groups. `sizes` returns the number of rows of each parameter in one group.
+    """
 
     def grouped(rows: "Tensor", layer: LayerConfig) -> "Tensor":
         return rows.unflatten(0, (groups(layer), -1))
 
     def split(theirs: "Tensor", layer: LayerConfig | None) -> "Sequence[Tensor]":
-        layer = _some(layer)
+        layer = _required(layer)
         return [part.flatten(0, 1) for part in grouped(theirs, layer).split(list(sizes(layer)), dim=1)]
 
     def join(ours: "Sequence[Tensor]", layer: LayerConfig | None) -> "Tensor":
-        return concatenate((grouped(part, _some(layer)) for part in ours), dim=1).flatten(0, 1)
+        return concatenate((grouped(part, _required(layer)) for part in ours), dim=1).flatten(0, 1)
 
     return Conversion(split, join)
 
@@ -80,11 +84,11 @@ def _rows_per_kv_head(layer: LayerConfig) -> Sequence[int]:
 
 
 QKV_PER_HEAD = per_group(lambda layer: layer.multi_head.n_kv_heads, _rows_per_kv_head)
-"""Key/value head by key/value head: the rows of its queries, its key rows, its value rows (NeoX, BLOOM, Falcon)."""
+"""For each key/value head, the rows of its queries, then of its key, then of its value (NeoX, BLOOM, Falcon)."""
 
 
 def then(first: Conversion, second: Conversion) -> Conversion:
-    """`first` on their tensor, `second` on what comes out (one tensor)."""
+    """Return the conversion that applies `first` to the published tensor and `second` to its single result."""
     return Conversion(
         lambda theirs, layer: second.split(first.split(theirs, layer)[0], layer),
         lambda ours, layer: first.join([second.join(ours, layer)], layer),
@@ -93,41 +97,41 @@ def then(first: Conversion, second: Conversion) -> Conversion:
 
 @dataclass(frozen=True)
 class Row:
-    """One of their tensors, and the one or several of ours that it holds."""
+    """A published tensor and the parameters that it holds."""
 
     theirs: str
     ours: str | tuple[str, ...]
     conversion: Conversion = COPY
     when: Callable[[LayerConfig], bool] | None = None
-    """Which layers have it; None: all that have ours."""
-    each: Callable[[LayerConfig], int] | None = None
-    """How many of theirs, numbered {h}, stacked are ours; None: it is one tensor."""
+    """Whether a layer has the tensor. None: all layers that have the parameters."""
+    n_stacked: Callable[[LayerConfig], int] | None = None
+    """Number of published tensors, numbered {h}, whose stack is the parameter. None: it is a single tensor."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Ours, always a tuple."""
+        """The parameters' names, always as a tuple."""
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A row in one layer, or outside the layers."""
+    """A row for a certain layer, or for a tensor outside the layers."""
 
     theirs: str
     ours: tuple[str, ...]
     conversion: Conversion
     layer: LayerConfig | None
     stack: tuple[str, ...] = ()
-    """Their tensors whose stack it is; empty: it is one tensor, `theirs`."""
+    """The published tensors to stack. Empty: it is the single tensor `theirs`."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Their tensors, always a tuple."""
+        """Names of the published tensors, always as a tuple."""
         return self.stack or (self.theirs,)
 
 
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
-    """Every row of a model's table, written out layer by layer."""
+    """Yield every row of a model's table for each layer that has it."""
     for row in rows:
         if "{i}" not in row.theirs:
             yield Placed(row.theirs, row.names, row.conversion, None)
@@ -135,43 +139,47 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
         for i, layer in enumerate(layer_configs(model)):
             if row.when is None or row.when(layer):
                 theirs = row.theirs.replace("{i}", str(i))
-                stack = tuple(theirs.replace("{h}", str(h)) for h in range(row.each(layer))) if row.each else ()
+                n_stacked = row.n_stacked(layer) if row.n_stacked else 0
+                stack = tuple(theirs.replace("{h}", str(h)) for h in range(n_stacked))
                 yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.conversion, layer, stack)
 
 
-def written(
+def published_tensors(
     rows: Sequence[Row], model: ModelConfig, ours: "Mapping[str, Tensor]", what: str
 ) -> "Iterator[tuple[str, Tensor]]":
-    """Their tensors by name, made of ours; UserError where `what` they are has no place for one of ours."""
+    """Yield published tensors by name, made from the parameters `ours`.
+
+    Raise UserError if the table has no row for a parameter. `what` names the published class in the message.
+    """
     left = set(ours)
     for row in placed(rows, model):
         present = [name for name in row.ours if name in ours]
         if present:
             left -= set(present)
-            whole = row.conversion.join([ours[name] for name in row.ours], row.layer)
-            yield from zip(row.parts, whole.unbind() if row.stack else (whole,), strict=True)
+            tensor = row.conversion.join([ours[name] for name in row.ours], row.layer)
+            yield from zip(row.parts, tensor.unbind() if row.stack else (tensor,), strict=True)
     if left:
-        raise UserError(f"{what} has no place for {', '.join(sorted(left)[:8])}")
+        raise UserError(f"{what} has no tensor for {', '.join(sorted(left)[:8])}")
 
 
-def of_further_tokens(name: str, n_layers: int) -> bool:
-    """Whether their tensor belongs to what predicts tokens after the next (DeepSeek-V3's layer 61, say)."""
+def is_mtp_tensor(name: str, n_layers: int) -> bool:
+    """Whether a published tensor belongs to multi-token prediction, such as layer 61 of DeepSeek-V3."""
     numbered = re.match(r"(?:model\.)?layers\.(\d+)\.", name)
     return re.match(r"(model\.)?mtp[._]", name) is not None or (numbered is not None and int(numbered[1]) >= n_layers)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number per layer that their files store and our model fixes."""
+    """A number per layer that published files store and that is fixed in archlab's model."""
 
     theirs: str
     value: float
     when: Callable[[LayerConfig], bool]
-    """Which layers have it."""
+    """Whether a layer has the number."""
 
 
-def fixed(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
-    """Every constant of a model by its tensor's name."""
+def constant_values(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
+    """Return tensor name -> number for all constants of a model."""
     layers = list(enumerate(layer_configs(model)))
     return {row.theirs.format(i=i): row.value for row in constants for i, layer in layers if row.when(layer)}
 
@@ -184,7 +192,7 @@ def linear(
     bias: bool = True,
     when: Callable[[LayerConfig], bool] | None = None,
 ) -> list[Row]:
-    """The rows of a linear map or a norm: its weight and, where there is one, its bias."""
+    """Return the rows of a linear map or a norm: its weight and, unless `bias` is False, its bias."""
     names = (ours,) if isinstance(ours, str) else ours
     suffixes = ("weight", "bias") if bias else ("weight",)
     return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), conversion, when) for s in suffixes]

@@ -1,4 +1,4 @@
-"""A clock for every operation that torch computes, by kind."""
+"""Times every operation that torch computes, by kind."""
 
 import os
 import time
@@ -20,22 +20,25 @@ class Clocked(NamedTuple):
     """Operations of one kind in one step."""
 
     seconds: float
-    """With what the clock itself takes at every call."""
+    """Includes the overhead of the clock for every call."""
     calls: int
 
 
 def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[OperationKind, Clocked]:
-    """An uncompiled step, forward and backward, the fastest of `steps`. Python's own time is of no kind."""
+    """Return the times of an uncompiled step, forward and backward: those of the fastest of `steps`.
+
+    Python's own time does not belong to any kind.
+    """
     wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
-    found = list[dict[OperationKind, Clocked]]()
+    results = list[dict[OperationKind, Clocked]]()
     clock = _Clock(model, wait)
     for _ in range(steps):
         clock.seconds, clock.calls = Counter[OperationKind](), Counter[OperationKind]()
         with clock:
             step()
-        found.append({kind: Clocked(seconds, clock.calls[kind]) for kind, seconds in clock.seconds.items()})
+        results.append({kind: Clocked(seconds, clock.calls[kind]) for kind, seconds in clock.seconds.items()})
     clock.remove()
-    return min(found, key=lambda one: sum(clocked.seconds for clocked in one.values()))
+    return min(results, key=lambda result: sum(clocked.seconds for clocked in result.values()))
 
 
 _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
@@ -51,23 +54,23 @@ class _Clock(DispatchMode):
         self._hooks = [hook for module in model.modules() for hook in self._watch(module)]
 
     def _watch(self, module: nn.Module) -> Iterator[Any]:
-        """A module whose operations are of one kind says so by its attribute `timed_as`."""
+        """Watch a module whose attribute `timed_as` gives the kind of all its operations."""
         if kind := getattr(module, "timed_as", None):
             if kind not in _PLACES:
                 raise UserError(f"{type(module).__name__}.timed_as is {kind!r}; allowed: {', '.join(_PLACES)}")
             yield module.register_forward_pre_hook(lambda *_: self._inside.append(kind))
-            yield module.register_forward_hook(lambda _, given, result: self._leave(given, result))
+            yield module.register_forward_hook(lambda _, inputs, result: self._leave(inputs, result))
 
-    def _leave(self, given: tuple[Any, ...], result: Any) -> None:
-        """The backward pass of what was computed inside is of the same kind."""
+    def _leave(self, inputs: tuple[Any, ...], result: Any) -> None:
+        """Mark the backward pass of a module with the module's kind."""
         kind = self._inside.pop()
-        seen = {x.grad_fn for x in given if isinstance(x, Tensor)}
+        seen = {x.grad_fn for x in inputs if isinstance(x, Tensor)}
         waiting: list[Any] = [result.grad_fn]
         while waiting:
             node = waiting.pop()
             if node is not None and node not in seen:
                 seen.add(node)
-                node.metadata.setdefault("kind", kind)  # a module inside this one has named its own
+                node.metadata.setdefault("kind", kind)  # an inner module has set its own kind
                 waiting += [before for before, _ in node.next_functions]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,7 +91,7 @@ class _Clock(DispatchMode):
         return place or "element-wise"
 
     def _place(self) -> OperationKind | None:
-        """The kind of the module whose forward or backward pass this is."""
+        """Return the kind of the module whose forward or backward pass is running."""
         if self._inside:
             return self._inside[-1]
         node: Any = backward_node()
@@ -101,7 +104,7 @@ class _Clock(DispatchMode):
 
 
 NamedKind = OperationKind | Literal["compiled"]
-"""compiled: what a compiler has made of several operations, mostly element-wise ones."""
+"""`compiled` is a kernel that a compiler made from several operations, mostly element-wise ones."""
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
     ("attention", ("scaled_dot_product", "flash", "fmha", "flex_attention", "triton_tem", "causal_products", "bmm")),
@@ -113,27 +116,29 @@ _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
     ("compiled", ("cpp_fused", "triton_", "compiledfxgraph")),
     ("embedding", ("embedding",)),
 )
-"""What an operation's name contains, in small letters; the first that fits."""
+"""Kind -> parts of names of its operations, in lower case. The first match counts."""
 
 
 def kind_of(name: str) -> NamedKind | None:
-    """None for one that may be anything: a sum, a copy, a product of single numbers."""
+    """Return the kind of an operation, or None if its name does not tell: a sum, a copy, an element-wise product."""
     lower = name.lower()
     return next((kind for kind, parts in _BY_NAME if any(part in lower for part in parts)), None)
 
 
 def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, float]:
-    """Share of one call's time that each kind of operation takes, most first. What only its module would tell, norms
-    and activations, is element-wise here."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or its library writes lines to stderr
+    """Return the share of a call's time for each kind of operation, in descending order.
+
+    Norms and activations, which only their module could tell, count as element-wise.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the library writes lines to stderr
     on_cuda = device_type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA] if on_cuda else [ProfilerActivity.CPU]) as seen:
         compute()
         if on_cuda:
             torch.cuda.synchronize()
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for event in seen.key_averages():
         kind = kind_of(event.key) or "element-wise"
-        found[kind] = found.get(kind, 0.0) + (event.self_device_time_total if on_cuda else event.self_cpu_time_total)
-    total = sum(found.values())
-    return {kind: found[kind] / total for kind in sorted(found, key=lambda kind: -found[kind])}
+        times[kind] = times.get(kind, 0.0) + (event.self_device_time_total if on_cuda else event.self_cpu_time_total)
+    total = sum(times.values())
+    return {kind: times[kind] / total for kind in sorted(times, key=lambda kind: -times[kind])}

@@ -1,4 +1,4 @@
-"""The coordinate check: how far a few updates move activations, over the width of the model (Yang 2022, appendix D)."""
+"""The coordinate check: how much a few updates change activations at different widths (Yang 2022, appendix D)."""
 
 import math
 from collections.abc import Sequence
@@ -26,49 +26,53 @@ from archlab.training.probes import PROBED_TOKENS, rms
 from archlab.training.step import update
 
 SEEDS = 3
-"""Of weights and text, from train.seed on; sizes are means over them."""
+"""Number of seeds for weights and text, starting at train.seed. Sizes are means over the seeds."""
 
 LOGITS = "logits"
 
 Sizes = dict[str, tuple[float, float]]
-"""By place: the RMS after the updates, and of the difference to what was there before them."""
+"""Place -> RMS after the updates, RMS of the change."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere in the model: what the embedding or a layer gives, or the logits."""
+    """A place in the model: the output of the embedding or of a layer, or the logits."""
 
     name: str
     size: Sequence[float]
-    """RMS after the updates, a number per width."""
+    """RMS after the updates, for each width."""
     change: Sequence[float]
-    """RMS of the difference to what stood there before them, of the same text; of the logits, by how much that of the
-    next token rose above the mean of all on average, which is what updates do together and not by chance."""
+    """RMS of the change through the updates for the same text, for each width.
+
+    For logits, it is the mean increase of the next token's logit relative to the mean logit. This is the systematic
+    effect of the updates, without random changes.
+    """
     slope: float | None
-    """Power of the width with which the change grows; None: it is nowhere, or not finite."""
+    """Exponent of the width with which the change grows. None: a change is 0 or not finite."""
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Of one config."""
+    """Result of the coordinate check for a config."""
 
     widths: Sequence[int]
     steps: int
     context: int
-    """Tokens of each window."""
+    """Tokens per window."""
     seeds: Sequence[int]
     places: Sequence[Place]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it in one object."""
+        """Return the result as a JSON object."""
         return asdict(self)
 
 
 def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, context: int) -> Coordinates:
-    """After so many updates at the peak rate, all by one batch of 512 random tokens, in float32 and without dropout.
+    """Run the coordinate check: `steps` updates at the peak learning rate for each width.
 
-    UserError, which begins with the config's name, for a width that it cannot have or that this machine cannot hold;
-    nothing is built before all are checked.
+    All updates use the same batch of 512 random tokens, in float32 and without dropout. Raise UserError, which starts
+    with the config's name, for a width that the config cannot have or that does not fit into memory. All widths are
+    checked before a model is built.
     """
     if len(set(widths)) < 2:
         raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, as in 64,128,256")
@@ -76,15 +80,15 @@ def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, co
     widths = sorted(set(widths))
     configs = [_without_dropout(at_width(config, name, width)) for width in widths]
     names = [f"{name} at width {width:,}" for width in widths]
-    devices = [_device_for(one, called, windows) for one, called in zip(configs, names, strict=True)]
+    devices = [_device_for(resized, label, windows) for resized, label in zip(configs, names, strict=True)]
     seeds = [config.train.seed + i for i in range(SEEDS)]
-    found = [
-        _mean([_moved(one, device, windows, steps, seed) for seed in seeds])
-        for one, device in zip(configs, devices, strict=True)
+    by_width = [
+        _mean([_sizes(resized, device, windows, steps, seed) for seed in seeds])
+        for resized, device in zip(configs, devices, strict=True)
     ]
     places = list[Place]()
-    for place in found[0]:
-        sizes, changes = ([one[place][i] for one in found] for i in (0, 1))
+    for place in by_width[0]:
+        sizes, changes = ([at_places[place][i] for at_places in by_width] for i in (0, 1))
         places.append(Place(place, sizes, changes, _slope(widths, changes)))
     return Coordinates(widths, steps, context, seeds, places)
 
@@ -105,12 +109,12 @@ def _device_for(config: Config, name: str, windows: Pass) -> Device:
     return device
 
 
-def _moved(config: Config, device: Device, windows: Pass, steps: int, seed: int) -> Sizes:
+def _sizes(config: Config, device: Device, windows: Pass, steps: int, seed: int) -> Sizes:
     rows, context = windows.texts, windows.tokens
     batch = rows * context
-    same = {"schedule": "constant", "warmup": 0, "seed": seed, "seq_len": context, "document_mask": False}
+    settings = {"schedule": "constant", "warmup": 0, "seed": seed, "seq_len": context, "document_mask": False}
     train = resolve_train(config).model_copy(
-        update={**same, "tokens": batch * steps, "batch_tokens": batch, "micro_batch_tokens": batch}
+        update={**settings, "tokens": batch * steps, "batch_tokens": batch, "micro_batch_tokens": batch}
     )
     tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (rows, context + 1))
     model = Decoder(config.model, seed=seed).to(device.type).train()
@@ -120,39 +124,40 @@ def _moved(config: Config, device: Device, windows: Pass, steps: int, seed: int)
     for step in range(steps):
         update(model, optimizer, Windows(tokens), train, step, device)
     after = _activations(model, read)
-    found = {name: (rms(after[name]).item(), rms(after[name] - before[name]).item()) for name in after}
-    gained_BTV = after[LOGITS] - before[LOGITS]
-    of_next_BT = gained_BTV.gather(-1, next_BT[..., None])[..., 0] - gained_BTV.mean(-1)
-    return {**found, LOGITS: (found[LOGITS][0], of_next_BT.mean().item())}
+    sizes = {name: (rms(after[name]).item(), rms(after[name] - before[name]).item()) for name in after}
+    change_BTV = after[LOGITS] - before[LOGITS]
+    next_change_BT = change_BTV.gather(-1, next_BT[..., None])[..., 0] - change_BTV.mean(-1)
+    return {**sizes, LOGITS: (sizes[LOGITS][0], next_change_BT.mean().item())}
 
 
 @torch.no_grad()
 def _activations(model: Decoder, tokens_BT: Tensor) -> dict[str, Tensor]:
-    """What the embedding gives, every layer, and the head."""
-    found = dict[str, Tensor]()
+    """Return the outputs of the embedding, of every layer and of the head."""
+    outputs = dict[str, Tensor]()
     modules: dict[str, nn.Module] = {"embedding": model.embedding}
     modules |= {f"layer {i}": layer for i, layer in enumerate(model.layers, 1)}
 
-    def note(name: str, _module: nn.Module, _given: object, x: Tensor) -> None:
-        found[name] = x
+    def note(name: str, _module: nn.Module, _inputs: object, x: Tensor) -> None:
+        outputs[name] = x
 
     with ExitStack() as stack:
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(partial(note, name)).remove)
-        found[LOGITS] = model(tokens_BT)
-    return {name: found[name] for name in (*modules, LOGITS)}
+        outputs[LOGITS] = model(tokens_BT)
+    return {name: outputs[name] for name in (*modules, LOGITS)}
 
 
-def _mean(found: Sequence[Sizes]) -> Sizes:
-    """Over the seeds."""
+def _mean(by_seed: Sequence[Sizes]) -> Sizes:
+    """Return the mean over the seeds."""
+    n = len(by_seed)
     return {
-        name: (sum(one[name][0] for one in found) / len(found), sum(one[name][1] for one in found) / len(found))
-        for name in found[0]
+        name: (sum(sizes[name][0] for sizes in by_seed) / n, sum(sizes[name][1] for sizes in by_seed) / n)
+        for name in by_seed[0]
     }
 
 
 def _slope(widths: Sequence[int], values: Sequence[float]) -> float | None:
-    """Of the line through the logarithms, by least squares."""
+    """Return the slope of the least-squares line through the logarithms."""
     if not all(math.isfinite(x) and x > 0 for x in values):
         return None
     return linear_regression([math.log(w) for w in widths], [math.log(x) for x in values]).slope

@@ -1,4 +1,4 @@
-"""lm_eval's interface to our models: importing this registers the model `archlab` (EleutherAI, Gao 2021)."""
+"""lm_eval's interface to archlab's models (EleutherAI, Gao 2021). Importing it registers the model `archlab`."""
 
 import hashlib
 import json
@@ -28,12 +28,12 @@ from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type
 
 _VERSION = 2
-"""It is raised whenever an answer changes, because users keep answers under the fingerprint."""
+"""Version of the answers. Raise it whenever an answer changes, because answers are cached by the fingerprint."""
 
 
 @register_model("archlab")
 class ArchlabLM(TemplateLM):
-    """A run folder, a Hugging Face folder or a hub id; or a config, with weights that nobody trained."""
+    """A model for lm_eval: a run folder, a Hugging Face folder or a hub id, or a config with random weights."""
 
     def __init__(
         self,
@@ -47,12 +47,15 @@ class ArchlabLM(TemplateLM):
         max_gen_toks: int = 256,
         add_bos_token: bool | None = None,
     ) -> None:
-        """Names and meanings are those of lm_eval's own `hf` where it has them.
+        """Load a model. Arguments mean the same as in lm_eval's `hf` model.
 
-        `tokenizer`: a folder with a tokenizer.json; needed for a preset or a YAML file, whose weights are random.
-        `batch_size`: texts of `max_length` that one pass reads; "auto": 8192 tokens. `max_batch_size` is not read.
-        `max_length`: tokens that the model sees at once (default: model.max_seq_len). `add_bos_token`: whether the
-        token that begins a text stands before each (default: as the tokenizer does it, as in `hf`).
+        - `tokenizer`: folder with a tokenizer.json. It is needed for a preset or a YAML file, whose weights are random.
+        - `batch_size`: number of texts of `max_length` tokens per forward pass. "auto": 8192 tokens.
+        - `max_batch_size`: not used.
+        - `max_length`: maximum number of tokens per text (default: model.max_seq_len).
+        - `add_bos_token`: whether to put the beginning-of-text token before each text (default: as the tokenizer does).
+
+        Raise UserError if no file names the tokens that begin and end a text.
         """
         super().__init__()
         device = None if device in (None, "auto") else device
@@ -71,22 +74,22 @@ class ArchlabLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """At which a text is over."""
+        """Token that ends a text."""
         return self.answers.ends[0]
 
     @property
     def prefix_token_id(self) -> int:
-        """Which stands before a text without a context."""
+        """Token before a text without a context."""
         return self._first
 
     @property
     def tokenizer_name(self) -> str:
-        """For lm_eval's cache of requests."""
+        """Name for lm_eval's cache of requests."""
         return self._path.replace("/", "__")
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits of what decides its answers: weights, architecture, tokenizer, and how texts begin and end."""
+        """Hash, 16 hex digits, of everything that affects answers: weights, config, tokenizer, special tokens."""
         digest, model = hashlib.sha256(), self.answers.model
         own = (_VERSION, self.max_length, self.max_gen_toks, self.add_bos_token, self._first, self.answers.ends)
         digest.update(json.dumps([to_yaml(model.config.model_dump(mode="json")), *own]).encode())
@@ -97,55 +100,55 @@ class ArchlabLM(TemplateLM):
         return digest.hexdigest()[:16]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text. What begins a text stands before it as `add_bos_token` says, but not twice."""
-        wanted = self.add_bos_token if add_special_tokens is None else add_special_tokens
+        """Return the tokens of a text, with a beginning-of-text token as in `add_bos_token`, but never two of them."""
+        is_special = self.add_bos_token if add_special_tokens is None else add_special_tokens
         if add_special_tokens is None and string.startswith(self.answers.tokenizer.id_to_token(self._first) or "\0"):
-            wanted = False
-        ids = self.answers.tokenizer.encode(string, add_special_tokens=wanted is not False).ids
-        begins = add_special_tokens is None and self.add_bos_token and ids[:1] != [self._first]
-        return [self._first, *ids] if begins else ids
+            is_special = False
+        ids = self.answers.tokenizer.encode(string, add_special_tokens=is_special is not False).ids
+        lacks_first = add_special_tokens is None and self.add_bos_token and ids[:1] != [self._first]
+        return [self._first, *ids] if lacks_first else ids
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation, and whether each of its tokens is the likeliest one.
+        """Return the log-likelihood of each continuation, and whether each of its tokens is the most likely one.
 
-        UserError for a continuation without tokens.
+        Raise UserError for a continuation without tokens.
         """
-        for asked in (request.args for request in requests):
-            if not asked[0]:
-                # With an empty context lm_eval reads continuation[0] without checking that there is one.
-                pair(asked, (), self.tok_encode(asked[1], add_special_tokens=False), self.max_length)
+        for arguments in (request.args for request in requests):
+            if not arguments[0]:
+                # With an empty context, lm_eval reads continuation[0] without checking that it exists.
+                pair(arguments, (), self.tok_encode(arguments[1], add_special_tokens=False), self.max_length)
         return super().loglikelihood(requests, disable_tqdm)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Encode both together and cut where the context ends, as lm_eval does.
+        """Encode both together and split at the end of the context, as lm_eval does.
 
-        If a token spans the cut, so that nothing is left of the continuation, it is encoded alone, as in lm_eval's pull
-        request 4055. If the context is blank, the token that begins a text is the context.
+        If a token spans the boundary and nothing is left of the continuation, the continuation is encoded alone, as in
+        lm_eval's pull request 4055. If the context is blank, the beginning-of-text token is the context.
         """
         first, second = super()._encode_pair(context, continuation)
         if not second:
             blanks = context[len(context.rstrip()) :]
-            second = self._goes_on.encode(blanks + continuation, add_special_tokens=False).ids
+            second = self._without_space.encode(blanks + continuation, add_special_tokens=False).ids
         return first or [self._first], second
 
     @cached_property
-    def _goes_on(self) -> Tokenizer:
-        """The tokenizer of a text that goes on, which puts no space before it."""
+    def _without_space(self) -> Tokenizer:
+        """The tokenizer for the continuation of a text, which does not add a space before it."""
         return without_prefix(self.answers.tokenizer)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         pairs = [pair(*request, self.max_length) for request in requests]
-        found: dict[int, tuple[float, bool]] = {}
-        for place, answer in self.answers.likelihoods(pairs):
-            found[place] = answer
-            if (asked := requests[place][0]) is not None:
-                self.cache_hook.add_partial("loglikelihood", asked, answer)
-        return [found[i] for i in range(len(requests))]
+        answers: dict[int, tuple[float, bool]] = {}
+        for i, answer in self.answers.likelihoods(pairs):
+            answers[i] = answer
+            if (strings := requests[i][0]) is not None:
+                self.cache_hook.add_partial("loglikelihood", strings, answer)
+        return [answers[i] for i in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Of each whole text, in windows that overlap by one token."""
+        """Return the log-likelihood of each whole text, read in windows that overlap by one token."""
         sums = list[float]()
         for (text,) in (request.args for request in requests):
             if not (tokens := self.tok_encode(text)):
@@ -153,40 +156,40 @@ class ArchlabLM(TemplateLM):
             windows = get_rolling_token_windows(
                 token_list=tokens, prefix_token=self._first, max_seq_len=self.max_length, context_len=1
             )
-            found = self._loglikelihood_tokens([(None, *make_disjoint_window(window)) for window in windows])
-            sums.append(sum(likely for likely, _ in found))
+            answers = self._loglikelihood_tokens([(None, *make_disjoint_window(window)) for window in windows])
+            sums.append(sum(log_likelihood for log_likelihood, _ in answers))
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), sums[-1])
         return sums
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """What follows each text; those that are asked for in the same way are written side by side."""
-        alike: dict[str, list[int]] = {}
+        """Return the continuation of each text. Requests with equal settings are generated in one batch."""
+        by_settings: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
-            alike.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
-        found: dict[int, str] = {}
-        for places in alike.values():
-            how = normalize_gen_kwargs(requests[places[0]].args[1], self.max_gen_toks)
-            most, stop, chosen = how.pop("max_gen_toks"), how.pop("until", []), sampling(how)
+            by_settings.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
+        texts: dict[int, str] = {}
+        for indices in by_settings.values():
+            settings = normalize_gen_kwargs(requests[indices[0]].args[1], self.max_gen_toks)
+            most, stop, chosen = settings.pop("max_gen_toks"), settings.pop("until", []), sampling(settings)
             room = self.max_length - most
             if room < 1:
                 raise UserError(f"max_gen_toks: {most}; allowed: less than max_length = {self.max_length}")
-            prompts = [(self.tok_encode(requests[i].args[0]) or [self._first])[-room:] for i in places]
-            for at, text in self.answers.written(prompts, most, chosen, [one for one in stop if one]):
-                found[places[at]] = text
-                if not how.get("do_sample"):
-                    self.cache_hook.add_partial("generate_until", requests[places[at]].args, text)
-        return [found[i] for i in range(len(requests))]
+            prompts = [(self.tok_encode(requests[i].args[0]) or [self._first])[-room:] for i in indices]
+            for i, text in self.answers.generated(prompts, most, chosen, [string for string in stop if string]):
+                texts[indices[i]] = text
+                if not settings.get("do_sample"):
+                    self.cache_hook.add_partial("generate_until", requests[indices[i]].args, text)
+        return [texts[i] for i in range(len(requests))]
 
 
 def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:
-    """The model and its codec."""
+    """Return the model and its codec."""
     if kind_of(path) in ("run folder", "Hugging Face folder", "hub id"):
         folder = find_folder(path)
         return from_pretrained(folder, dtype, device), load_codec(Path(tokenizer) if tokenizer else folder)
     config = load_config(path)
     if tokenizer is None:
         raise UserError(
-            f"{path}: is a config, whose weights nobody has trained; to ask random weights all the same, name a folder "
+            f"{path}: this is a config, so its weights would be random; to evaluate them nevertheless, name a folder "
             "with a tokenizer.json: tokenizer=FOLDER"
         )
     model = Decoder(config.model, seed=config.train.seed).eval().to(device)

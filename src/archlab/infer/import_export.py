@@ -1,4 +1,4 @@
-"""Published models to run folders, and run folders to published formats."""
+"""Import of published models as run folders, and export of run folders to published formats."""
 
 from pathlib import Path
 
@@ -24,29 +24,30 @@ from archlab.training.saving import save_checkpoint
 
 
 def import_model(source: str, out: Path) -> str:
-    """Make a run folder, before its first step, of a Hugging Face folder or hub id; returns the family's name.
+    """Make a run folder at step 0 from a Hugging Face folder or hub id. Return the family's name.
 
-    Training, evaluation and generation take it like any other; its checkpoint is in float32, as training needs it.
+    Training, evaluation and generation use it like any other run folder. Its checkpoint is in float32, which training
+    needs.
     """
     folder = find_folder(source)
     if is_run_folder(folder):
-        raise UserError(f"{folder}: is a run folder already")
+        raise UserError(f"{folder}: is already a run folder; import needs a Hugging Face folder or a hub id")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists; name a new or an empty folder")
+        raise UserError(f"{out}: already exists; name a new or an empty folder")
     model = load_hf(folder)
-    formats = {format_name(parameter.dtype) for parameter in model.parameters()}
+    dtypes = {format_name(parameter.dtype) for parameter in model.parameters()}
     origin = model.origin
     assert origin.family is not None
-    begun = Imported(
+    record = Imported(
         family=origin.family,
         special_ids=dict(origin.special_ids),
-        dtype=formats.pop() if len(formats) == 1 else None,
+        dtype=dtypes.pop() if len(dtypes) == 1 else None,
         source=origin_of(folder, source),
     )
     with folder_atomic(out) as temporary:
         config = build_config(read_raw_config(folder), (), str(folder))
         (temporary / "config.yaml").write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8")
-        (temporary / IMPORTED).write_text(begun.model_dump_json(indent=2), encoding="utf-8")
+        (temporary / IMPORTED).write_text(record.model_dump_json(indent=2), encoding="utf-8")
         for name, content in origin.files.items():
             (temporary / name).write_bytes(content)
         (temporary / "checkpoints").mkdir()
@@ -56,9 +57,9 @@ def import_model(source: str, out: Path) -> str:
 
 
 def export_model(run: Path, out: Path, family: str | None = None, dtype: Format | None = None) -> str:
-    """Write a run's last checkpoint, with its tokenizer, as a Hugging Face folder; returns the family's name.
+    """Write a run's last checkpoint and its tokenizer as a Hugging Face folder. Return the family's name.
 
-    `dtype`: of its weights; None: as they are.
+    `dtype`: dtype of the weights. None: as in the run.
     """
     if not is_run_folder(run):
         raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
@@ -69,15 +70,15 @@ def export_model(run: Path, out: Path, family: str | None = None, dtype: Format 
 def export_gguf(
     folder: Path, out: Path, family: str | None = None, dtype: Format | None = None
 ) -> tuple[str, list[str]]:
-    """Write a run's last checkpoint, or a published model, as a file for llama.cpp; see `save_gguf`."""
+    """Write a run's last checkpoint, or a published model, as a file for llama.cpp. See `save_gguf`."""
     return save_gguf(_complete(find_folder(folder)), out, family, dtype)
 
 
 def _complete(folder: Path) -> Decoder:
-    """The model. UserError if its tokenizer is damaged, or missing though it was trained with it here."""
+    """Load a model. Raise UserError if its tokenizer is damaged, or missing in a run that was trained from scratch."""
     model = load_model(folder)
     if TOKENIZER in model.origin.files:
         bpe.read(folder / TOKENIZER)
     if is_run_folder(folder) and TOKENIZER not in model.origin.files and not imported(folder):
-        raise UserError(f"{folder / TOKENIZER}: missing")
+        raise UserError(f"{folder / TOKENIZER}: missing; restore this file of the run")
     return model

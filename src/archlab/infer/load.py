@@ -1,4 +1,4 @@
-"""Trained models from their folders: run folders and Hugging Face folders."""
+"""Loading trained models from run folders and Hugging Face folders."""
 
 import json
 from contextlib import suppress
@@ -34,24 +34,30 @@ from archlab.training.run_folder import RunFolder
 def from_pretrained(
     folder_or_hub_id: str | Path, dtype: torch.dtype | str | None = None, device: torch.device | str | None = None
 ) -> Decoder:
-    """A trained model, ready for inference: from a run folder (its last checkpoint), a Hugging Face folder, or a hub id
-    (`organisation/name` or `organisation/name@revision`; needs network and the extra `hub`).
+    """Load a trained model for inference.
 
-    It has the number format in which it is stored, unless `dtype` is given (`torch.bfloat16` or its name; "auto" is as
-    stored, too). It is on the CPU, unless `device` is given (`cuda:1`).
+    - `folder_or_hub_id`: a run folder (its last checkpoint is loaded), a Hugging Face folder, or a hub id
+      (`organization/name` or `organization/name@revision`). A hub id needs a network connection and the extra `hub`.
+    - `dtype`: `torch.bfloat16` or its name. None or "auto": the dtype in which the model is stored.
+    - `device`: such as "cuda:1". None: the CPU.
+
+    Raise UserError if the model cannot be loaded.
     """
     dtype = None if dtype == "auto" else dtype
-    wanted = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype is not None and not (isinstance(wanted, torch.dtype) and wanted.is_floating_point):
+    torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(torch_dtype, torch.dtype) and torch_dtype.is_floating_point):
         raise UserError(f"dtype: {dtype!r}; allowed: auto, float32, bfloat16, float16, float64")
     target = torch_device(device or "cpu")
     folder = find_folder(folder_or_hub_id)
-    model = load_model(folder) if is_run_folder(folder) else load_hf(folder, wanted)
-    return model.to(device=target, dtype=wanted)
+    model = load_model(folder) if is_run_folder(folder) else load_hf(folder, torch_dtype)
+    return model.to(device=target, dtype=torch_dtype)
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """Return the run folder or Hugging Face folder, downloaded if it is a hub id. UserError if it is neither."""
+    """Return the path of a run folder or Hugging Face folder. Download it if the argument is a hub id.
+
+    Raise UserError if it is none of these.
+    """
     match kind_of(folder_or_hub_id):
         case "run folder" | "Hugging Face folder":
             return Path(folder_or_hub_id)
@@ -66,19 +72,19 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether it is a run folder; see `kind_of`."""
+    """Whether a folder is a run folder. See `kind_of`."""
     return kind_of(folder) == "run folder"
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
-    """The model of a folder. `config` is another architecture that takes the same weights."""
+    """Load the model of a folder. `config`: a different model config that has the same weights."""
     if not is_run_folder(folder):
         return load_hf(folder, config=config)
     return load_run(folder, config)[1]
 
 
 def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Decoder]:
-    """(steps trained, model) of a run's newest checkpoint that is not damaged, also while its training goes on."""
+    """Return (steps trained, model) from a run's newest undamaged checkpoint. The run may still be training."""
     RunFolder(folder).verify()
     step, checkpoint = _newest(folder)
     model = Decoder(config or load_config(folder).model)
@@ -87,11 +93,11 @@ def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Deco
     except (UserError, FileNotFoundError):
         if checkpoint.exists():
             raise
-        return load_run(folder, config)  # the training has replaced it by now
-    begun = imported(folder)
-    if begun and begun.dtype and step == 0:  # as published
-        model.to(getattr(torch, begun.dtype))
-    model.origin = _origin(folder, begun)
+        return load_run(folder, config)  # the training process has replaced the checkpoint in the meantime
+    record = imported(folder)
+    if record and record.dtype and step == 0:  # not trained yet: use the published dtype
+        model.to(getattr(torch, record.dtype))
+    model.origin = _origin(folder, record)
     return step, model.eval()
 
 
@@ -99,23 +105,26 @@ def _newest(run: Path) -> tuple[int, Path]:
     newest, damaged = newest_checkpoint(run / "checkpoints", weights_only=True)
     if newest is None:
         if damaged:
-            raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: delete {run} and make it anew")
+            raise UserError(f"{'; '.join(damaged)}; no other checkpoint exists: delete {run} and train it again")
         ended = RunFolder(run).summary()
-        why = "its training diverged, and left no checkpoint" if ended else "no checkpoint yet; train it first"
+        why = "its training diverged and left no checkpoint" if ended else "no checkpoint yet; train it first"
         raise UserError(f"{run}: {why}")
     for damage in damaged:
-        note(f"{damage}; the one before, of step {newest[0]}, is used")
+        note(f"{damage}; using the checkpoint before it, from step {newest[0]}")
     return newest
 
 
-def _origin(run: Path, begun: Imported | None) -> Origin:
-    """What goes along when the run is exported, so that the exported folder begins and ends texts as the run does."""
+def _origin(run: Path, record: Imported | None) -> Origin:
+    """Return what is exported with a run, so that the exported model begins and ends texts as the run does.
+
+    `record`: the content of imported.json, if the run started from published weights.
+    """
     folder = RunFolder(run)
     files = companions(run)
-    if begun:
-        origin = Origin(begun.family, begun.special_ids, files)
-        trained_with = folder.environment().get("document_token")
-        return origin if trained_with is None else _ending_also_at(origin, trained_with, run)
+    if record:
+        origin = Origin(record.family, record.special_ids, files)
+        document_token = folder.environment().get("document_token")
+        return origin if document_token is None else _ending_also_at(origin, document_token, run)
     if TOKENIZER not in files:
         return Origin()
     tokenizer = load_tokenizer(run)
@@ -132,7 +141,7 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
 
 
 def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
-    """Let texts end at this token too: after training, the one that precedes a document also follows the one before."""
+    """Let texts also end at this token. In training, the token that precedes a document follows the previous one."""
     generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
     named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
     ends = list(dict.fromkeys([*several(named), token]))
@@ -141,9 +150,12 @@ def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Return the tokenizer of a run or a Hugging Face folder; it puts before a text what preceded each document."""
+    """Return the tokenizer of a run or Hugging Face folder. It puts the token before a text that precedes documents.
+
+    Raise UserError if the run was trained on a task, whose tokens do not stand for text.
+    """
     if isinstance(task := load_config(str(folder)).data.task, Task):
-        raise UserError(f"{folder}: was trained on a task ({task.describe()}); its tokens stand for no text")
+        raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not stand for text")
     folder = Path(folder)
     tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
     if not before_text(tokenizer):
@@ -152,30 +164,30 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def load_codec(folder: Path) -> Codec:
-    """How a folder's model reads and writes text."""
+    """Return the codec with which a folder's model reads and writes text."""
     RunFolder(folder).verify()
-    begun = imported(folder)
-    if is_run_folder(folder) and not begun:
+    record = imported(folder)
+    if is_run_folder(folder) and not record:
         return RunCodec(load_tokenizer(folder))
-    origin = _origin(folder, begun) if begun else read_origin(folder)
+    origin = _origin(folder, record) if record else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
     return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))
 
 
 def inspect_run(folder: Path) -> Inspection:
-    """Read all that generating text would read, weights included."""
-    found = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
+    """Inspect a run folder. Everything that text generation would read is read, including weights."""
+    result = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
     try:
         config = load_config(folder)
-        found = found.model_copy(update={"choices": choices(config.model), "unusual": tricks(config)})
-        if begun := imported(folder):
-            family = FAMILIES.get(begun.family)
+        result = result.model_copy(update={"choices": choices(config.model), "unusual": tricks(config)})
+        if record := imported(folder):
+            family = FAMILIES.get(record.family)
             architecture = family.architecture if family else None
-            found = found.model_copy(update={"model_type": begun.family, "architecture": architecture})
+            result = result.model_copy(update={"model_type": record.family, "architecture": architecture})
         steps, _ = load_run(folder)
-        return found.model_copy(update={"trained": _trained(folder, steps)})
+        return result.model_copy(update={"trained": _trained(folder, steps)})
     except UserError as error:
-        return found.model_copy(update={"trained": _trained(folder, None), "problems": [str(error)]})
+        return result.model_copy(update={"trained": _trained(folder, None), "problems": [str(error)]})
 
 
 def _trained(folder: Path, steps: int | None) -> str:
@@ -188,6 +200,6 @@ def _trained(folder: Path, steps: int | None) -> str:
         return f"diverged after {ended.steps:,} steps"
     if steps is None:
         return "unknown"
-    begun = imported(folder)
-    origin = f"; as published in {begun.source}" if begun and begun.source else "; as published"
+    record = imported(folder)
+    origin = f"; as published in {record.source}" if record and record.source else "; as published"
     return f"{steps:,} steps, not finished" if steps else f"not yet{origin}"

@@ -1,4 +1,4 @@
-"""This machine as a device that costs are computed for."""
+"""Measurement of this machine's speed, as a hardware file for cost estimates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ from archlab.training.device import Device, resolve_device_type
 _FORMATS: tuple[Format, ...] = ("float32", "bfloat16")
 _SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
 _SECONDS = 0.5
-"""For each figure."""
+"""Duration of each measurement in seconds."""
 
 _LONGEST = 2.0
-"""Seconds that the products of one side may take; where more are to be expected, larger sides are left out."""
+"""Maximum duration in seconds of the products of one size. Larger sizes are left out if they would take longer."""
 
 ROUNDS = 3
-"""All models take turns, so that other work on the machine does not slow one of them throughout."""
+"""Number of rounds. All models take turns, so that other work on the machine does not always slow the same one."""
 
 STEPS = {"training": 2, "decoding": 10}
-"""Of a turn, with the clock and without it. The fastest of all turns is taken."""
+"""Number of steps per round, once with the clock and once without. The fastest round counts."""
 
 TRAINED: tuple[tuple[str, ...], ...] = (
     ("model.d_model=64", "model.n_layers=2", "train.seq_len=64", "train.batch_tokens=256"),
@@ -57,7 +57,7 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
      "train.batch_tokens=1024"),
 )  # fmt: skip
-"""Changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and mixed."""
+"""Models to train, as changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and mixed."""
 
 DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
     (("model.d_model=64", "model.n_layers=2"), 1, 128),
@@ -72,22 +72,22 @@ DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
     (("model.d_model=256", "model.n_layers=4", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 512}"), 1, 128),
     (("model.d_model=128", "model.n_layers=4", "model.attention={n_heads: 4, softcap: 30}"), 1, 256),
 )
-"""Changes to tiny-llama, texts side by side, tokens of context."""
+"""Models to decode with: changes to tiny-llama, batch size, context length in tokens."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A pass that ran."""
+    """A forward or training step that was timed."""
 
     work: Mapping[OperationKind, Work]
     clocked: Mapping[OperationKind, Clocked]
-    whole: float
-    """Seconds without the clock."""
+    seconds: float
+    """Duration of the whole step without the clock."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A pass that can be repeated."""
+    """A step that can be repeated."""
 
     work: Sequence[Work]
     model: Decoder
@@ -95,7 +95,10 @@ class _Run:
 
 
 def measure() -> Hardware:
-    """Its speeds, of the GPU where there is one, in about four minutes; with the threads in use."""
+    """Measure the speed of this machine's GPU if it has one, otherwise of its CPU with the threads in use.
+
+    This takes about four minutes.
+    """
     device = Device(resolve_device_type("auto", "device"), torch.float32)
     products: dict[NumberFormat, dict[str, float]] = {
         name: _products(device.type, getattr(torch, name)) for name in _FORMATS
@@ -109,7 +112,7 @@ def measure() -> Hardware:
         name=device.name,
         maker="this machine",
         year=today.year,
-        peak={name: max(found.values()) for name, found in products.items()},
+        peak={name: max(by_side.values()) for name, by_side in products.items()},
         memory=device.memory,
         bandwidth=max(copied, read),
         measured=Measurements(
@@ -130,28 +133,28 @@ def measure() -> Hardware:
 
 
 def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
-    """FLOPs per second by side, from small to large."""
-    found = dict[str, float]()
+    """Return side of a square matrix -> FLOPs per second of a product, from small to large."""
+    flops = dict[str, float]()
     for side in _SIDES[device_type]:
-        if found and rates.REPEATS * 2 * side**3 / found[str(side // 2)] > _LONGEST:
+        if flops and rates.REPEATS * 2 * side**3 / flops[str(side // 2)] > _LONGEST:
             break
-        found[str(side)] = rates.product_flops(device_type, dtype, side, _SECONDS)
-    return found
+        flops[str(side)] = rates.product_flops(device_type, dtype, side, _SECONDS)
+    return flops
 
 
 def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
-    """For training steps or decoding steps, uncompiled."""
+    """Measure the rates of training steps or decoding steps without compilation."""
     device = Device(device_type, getattr(torch, number_format))
-    with torch.random.fork_rng(devices=[]):  # steps seed it
+    with torch.random.fork_rng(devices=[]):  # steps set the global seed
         runs = list(_training(device) if name == "training" else _decoding(device))
         rounds = [[_timed(run, STEPS[name], device_type) for run in runs] for _ in range(ROUNDS)]
-    return fit([min(several, key=lambda one: one.whole) for several in zip(*rounds, strict=True)])
+    return fit([min(timings, key=lambda timed: timed.seconds) for timings in zip(*rounds, strict=True)])
 
 
 def _training(device: Device) -> Iterator[_Run]:
     for changes in TRAINED:
-        where = (f"train.dtype={device.format}", f"train.device={device.type}", "train.compile=false")
-        config = load_config("tiny-llama", *changes, *where)
+        settings = (f"train.dtype={device.format}", f"train.device={device.type}", "train.compile=false")
+        config = load_config("tiny-llama", *changes, *settings)
         run = rehearse(config)
         yield _Run(cost(config, dtype=device.format).computed_work["training"], run.model, run.step)
 
@@ -165,40 +168,42 @@ def _decoding(device: Device) -> Iterator[_Run]:
 
 
 def _timed(run: _Run, steps: int, device_type: str) -> Timed:
-    whole = min(seconds_of(run.step, steps))
+    seconds = min(seconds_of(run.step, steps))
     by_kind = clocked(run.model, run.step, steps, device_type)
-    return Timed({one.kind: one for one in run.work}, by_kind, whole)
+    return Timed({work.kind: work for work in run.work}, by_kind, seconds)
 
 
-def fit(timed: Sequence[Timed]) -> Rates:
-    """Prices, none below 0, whose sums miss the measured seconds by the smallest squared share of a whole pass."""
-    at_a_call = _of_the_clock(timed)
+def fit(steps: Sequence[Timed]) -> Rates:
+    """Return non-negative rates that minimize the squared error of each kind, relative to the time of a whole step."""
+    per_call = _clock_overhead(steps)
     by_kind: dict[OperationKind, Rate] = {}
-    kinds: list[OperationKind] = [kind for kind in KINDS if any(kind in one.work for one in timed)]
+    kinds: list[OperationKind] = [kind for kind in KINDS if any(kind in step.work for step in steps)]
     for kind in kinds:
-        amounts = np.array([features(one.work.get(kind) or Work.none(kind)) for one in timed])
-        seconds = np.array([_net(one.clocked.get(kind), at_a_call) for one in timed])
-        by_kind[kind] = Rate(**dict(zip(Rate.model_fields, _prices(amounts, seconds, timed), strict=True)))
+        amounts = np.array([features(step.work.get(kind) or Work.none(kind)) for step in steps])
+        seconds = np.array([_net(step.clocked.get(kind), per_call) for step in steps])
+        by_kind[kind] = Rate(**dict(zip(Rate.model_fields, _prices(amounts, seconds, steps), strict=True)))
     return Rates(by_kind=by_kind)
 
 
-def _of_the_clock(timed: Sequence[Timed]) -> float:
-    """Seconds that the clock takes at every call, less those that Python takes between two: what passes without it
-    are faster by."""
-    calls = np.array([sum(found.calls for found in one.clocked.values()) / one.whole for one in timed])
-    more = np.array([sum(found.seconds for found in one.clocked.values()) / one.whole - 1 for one in timed])
-    return float(calls @ more / (calls @ calls))
+def _clock_overhead(steps: Sequence[Timed]) -> float:
+    """Return the seconds that the clock adds per call, minus Python's time between two calls.
+
+    It is estimated from the differences between steps with and without the clock.
+    """
+    calls = np.array([sum(kind.calls for kind in step.clocked.values()) / step.seconds for step in steps])
+    excess = np.array([sum(kind.seconds for kind in step.clocked.values()) / step.seconds - 1 for step in steps])
+    return float(calls @ excess / (calls @ calls))
 
 
-def _net(found: Clocked | None, at_a_call: float) -> float:
-    return found.seconds - found.calls * at_a_call if found else 0.0
+def _net(kind: Clocked | None, per_call: float) -> float:
+    return kind.seconds - kind.calls * per_call if kind else 0.0
 
 
-def _prices(amounts: Any, seconds: Any, timed: Sequence[Timed]) -> Any:
-    """By non-negative least squares (Lawson and Hanson 1974), in units in which all columns are of one size."""
-    wholes = np.array([one.whole for one in timed])
-    rows = amounts / wholes[:, None]
+def _prices(amounts: Any, seconds: Any, steps: Sequence[Timed]) -> Any:
+    """Solve by non-negative least squares (Lawson and Hanson 1974), with all columns scaled to the same maximum."""
+    totals = np.array([step.seconds for step in steps])
+    rows = amounts / totals[:, None]
     unit = rows.max(0)
     unit[unit == 0] = 1
-    prices, _ = scipy.optimize.nnls(rows / unit, seconds / wholes)
+    prices, _ = scipy.optimize.nnls(rows / unit, seconds / totals)
     return prices / unit

@@ -1,8 +1,8 @@
-"""Choosing the next token from logits, [B, V] for B texts and a vocabulary of V.
+"""Sampling of the next token from logits, [B, V] for B texts and a vocabulary of V.
 
-The order: repetition penalty, temperature, top-k, top-p, min-p, each applied to what the one before left; then a draw.
-A logit of `-inf` marks a token that cannot be drawn. Every text has random numbers of its own, so none influences
-another.
+The steps are repetition penalty, temperature, top-k, top-p and min-p, each applied to the result of the previous one,
+and then a random draw. A logit of `-inf` marks a token that cannot be drawn. Every text has its own random numbers, so
+texts of a batch do not influence each other.
 """
 
 import math
@@ -20,27 +20,27 @@ from archlab.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. UserError for a value out of range."""
+    """Settings for the choice of the next token. A value out of range raises UserError."""
 
     temperature: float = 0.0
-    """Divides the logits before the draw; 0 takes the likeliest token, and only the penalty still matters."""
+    """Divisor of the logits. 0 chooses the most likely token; then only the repetition penalty has an effect."""
     top_k: int | None = None
-    """Only the k likeliest tokens, and those as likely as the last of them (Fan 2018). None: all."""
+    """Draw only from the k most likely tokens, and those as likely as the last of them (Fan 2018). None: from all."""
     top_p: float | None = None
-    """Only the fewest likeliest tokens that reach probability p together (Holtzman 2019). None: all."""
+    """Draw only from the fewest most likely tokens with total probability p (Holtzman 2019). None: from all."""
     min_p: float | None = None
-    """Only tokens at least p times as likely as the likeliest (Nguyen 2024). None: all."""
+    """Draw only from tokens at least p times as likely as the most likely one (Nguyen 2024). None: from all."""
     repetition_penalty: float = 1.0
-    """For tokens in the prompt or the text so far: positive logits / it, negative ones * it (Keskar 2019)."""
+    """Divides positive logits and multiplies negative ones of tokens in the prompt and text so far (Keskar 2019)."""
     seed: int | None = None
-    """The same seed draws the same text. None: another one each time, from torch's global generator."""
+    """Seed of the random numbers. The same seed gives the same text. None: a new seed from torch's global generator."""
 
     def __post_init__(self) -> None:
-        for field, (number_type, holds, allowed) in _ALLOWED.items():
-            found = getattr(self, field)
-            is_number = isinstance(found, number_type) and not isinstance(found, bool)
-            if not (holds(found) if is_number else found is None and allowed.endswith("none")):
-                raise UserError(f"{field}: {found!r}; allowed: {allowed}")
+        for field, (number_type, is_allowed, allowed) in _ALLOWED.items():
+            value = getattr(self, field)
+            is_number = isinstance(value, number_type) and not isinstance(value, bool)
+            if not (is_allowed(value) if is_number else value is None and allowed.endswith("none")):
+                raise UserError(f"{field}: {value!r}; allowed: {allowed}")
 
 
 _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
@@ -48,16 +48,16 @@ _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "top_k": (Integral, lambda k: k >= 1, "a whole number from 1, or none"),
     "top_p": (Real, lambda p: 0 < p <= 1, "above 0, up to 1, or none"),
     "min_p": (Real, lambda p: 0 <= p <= 1, "0 to 1, or none"),
-    "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0; 1 is no penalty"),
+    "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0 (1: without a penalty)"),
     "seed": (Integral, lambda s: s >= 0, "a whole number from 0, or none"),
 }
-"""Field -> its type, whether a number of that type is in range, and how the range is written in a message."""
+"""Field -> its type, a test for the range, and the range as text for messages."""
 
 
 def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: Tensor, seed: int) -> Tensor:
-    """The next token of each text, [B]; `tokens_BT` are the texts so far, padded on the left."""
+    """Return the next token of each text, [B]. `tokens_BT`: the texts so far, padded on the left."""
     if sampling.temperature == 0 and sampling.repetition_penalty == 1:
-        return logits_BV.max(-1).indices  # as argmax, the first of several; in a third of its time
+        return logits_BV.max(-1).indices  # the same as argmax (the first of equal logits) in a third of the time
     wide_BV = logits_BV.double()
     if sampling.repetition_penalty != 1:
         occurring_BV = occurring(tokens_BT, padding_B, wide_BV.shape[1])
@@ -76,7 +76,7 @@ def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: 
 
 
 def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
-    """Boolean [B, V]: which tokens occur in each text; its padding does not count."""
+    """Return which tokens occur in each text, boolean [B, V]. Padding does not count."""
     index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     is_text_BT = index_T >= padding_B[:, None]
     counts_BV = torch.zeros(len(tokens_BT), vocab_size, dtype=torch.int64, device=tokens_BT.device)
@@ -84,24 +84,24 @@ def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
 
 
 def apply_repetition_penalty(logits_BV: Tensor, occurring_BV: Tensor, penalty: float) -> Tensor:
-    """Where a token occurs, its logit divided by the penalty if positive, multiplied if negative."""
-    penalised_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
-    return torch.where(occurring_BV, penalised_BV, logits_BV)
+    """Divide positive logits of occurring tokens by the penalty, and multiply negative ones with it."""
+    penalized_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
+    return torch.where(occurring_BV, penalized_BV, logits_BV)
 
 
 def apply_temperature(logits_BV: Tensor, temperature: float) -> Tensor:
-    """Logits divided by the temperature, shifted so that the largest is 0 and nothing overflows."""
+    """Divide logits by the temperature, after a shift that makes the largest one 0 and prevents overflow."""
     return (logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature
 
 
 def keep_top_k(logits_BV: Tensor, k: int) -> Tensor:
-    """`-inf` below the k-th largest logit."""
+    """Set logits below the k-th largest one to `-inf`."""
     least_B1 = logits_BV.topk(min(k, logits_BV.shape[-1])).values[:, -1:]
     return logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
 
 def keep_top_p(logits_BV: Tensor, p: float) -> Tensor:
-    """`-inf` for every token where those likelier than it already reach probability p."""
+    """Set the logit of a token to `-inf` if the more likely tokens already have a total probability of p."""
     sorted_BV, token_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
     probability_BV = sorted_BV.softmax(-1)
     likelier_BV = probability_BV.cumsum(-1) - probability_BV
@@ -110,22 +110,23 @@ def keep_top_p(logits_BV: Tensor, p: float) -> Tensor:
 
 
 def keep_min_p(logits_BV: Tensor, p: float) -> Tensor:
-    """`-inf` for tokens less than p times as likely as the likeliest."""
+    """Set logits of tokens less than p times as likely as the most likely one to `-inf`."""
     least_B1 = logits_BV.amax(-1, keepdim=True) + (math.log(p) if p else -math.inf)
     return logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The token at which the probabilities, added up in the vocabulary's order, pass a number of [0, 1)."""
-    cumulated_BV = logits_BV.softmax(-1).cumsum(-1)
-    passed_B1 = torch.searchsorted(cumulated_BV, uniform_B[:, None] * cumulated_BV[:, -1:], right=True)
-    return passed_B1[:, 0].clamp(max=logits_BV.shape[-1] - 1)
+    """Return the first token at which the cumulative probability, in the vocabulary's order, exceeds a number."""
+    cumulative_BV = logits_BV.softmax(-1).cumsum(-1)
+    index_B1 = torch.searchsorted(cumulative_BV, uniform_B[:, None] * cumulative_BV[:, -1:], right=True)
+    return index_B1[:, 0].clamp(max=logits_BV.shape[-1] - 1)
 
 
 def uniform(seed: int, lengths: Sequence[int]) -> Tensor:
-    """A number of [0, 1) per text, float64 [B]: a pure function of seed, row in the batch and length.
+    """Return a random number in [0, 1) for each text, float64 [B].
 
-    So a text is the same whether it is written in one call or in two, on any device, whatever else is in the batch.
+    It depends only on the seed, the row in the batch and the length. Therefore a text is the same in one call or two,
+    on any device, and with any other texts in the batch.
     """
     drawn = [np.random.default_rng([seed, row, length]).random() for row, length in enumerate(lengths)]
     return torch.tensor(drawn, dtype=torch.float64)

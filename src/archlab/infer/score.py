@@ -1,4 +1,4 @@
-"""How well a model predicts held-out text."""
+"""Evaluation of a model on held-out text."""
 
 from pathlib import Path
 
@@ -23,36 +23,37 @@ from archlab.training.run_folder import RunFolder
 
 
 class HeldOutScore(Base):
-    """Bits per byte, and what they were measured on."""
+    """Result of an evaluation on held-out text or on a task."""
 
     bits_per_byte: float | None
-    """null for a task."""
+    """Bits per byte of text; null for a task."""
     accuracy: float | None
-    """Share of a task's answers that are right; null for text."""
+    """Share of correct answers of a task; null for text."""
     loss: float
     """Cross-entropy in nats per token."""
     tokens: int
-    """Held-out tokens scored."""
+    """Number of scored held-out tokens."""
     context: int
-    """Tokens per window; the first of each is only context."""
+    """Tokens per window. The first token of each window is only context."""
     trained_steps: int
-    """0: the initial values of the config, or published weights."""
+    """Steps that the run was trained for. 0: initial values of a config, or published weights."""
     trained: bool
-    """Whether the weights are a run's or published ones."""
+    """Whether the weights are those of a run or published weights, and not initial values."""
     corpus: str
 
     @property
     def result(self) -> str:
-        """In words."""
+        """The result as text."""
         if self.bits_per_byte is None:
-            return f"{self.accuracy:.2%} of the task's answers right"
+            return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte"
 
 
 def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
-    """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all).
+    """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
-    `int8`: with the matrices of layers and head as 8-bit numbers.
+    `tokens`: number of held-out tokens; None: all. `int8`: use 8-bit weights in layers and head. Raise UserError if the
+    data was made with another tokenizer, if the run was trained on the fold, or if the output is NaN or infinite.
     """
     config = load_config(source, *overrides)
     check_next_token(config.model)
@@ -73,13 +74,13 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     model = to_int8(model) if int8 else model
     train = resolve_train(config)
     held_out = data.held_out(train.eval_seq_len, tokens, masked=train.document_mask)
-    found = evaluate(model.to(device.type), held_out, device)
-    if not found.is_finite:
-        raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")
+    result = evaluate(model.to(device.type), held_out, device)
+    if not result.is_finite:
+        raise UserError(f"{source}: the model's output is NaN or infinite, because its training diverged")
     return HeldOutScore(
-        bits_per_byte=found.bits_per_byte,
-        accuracy=found.accuracy,
-        loss=found.loss,
+        bits_per_byte=result.bits_per_byte,
+        accuracy=result.accuracy,
+        loss=result.loss,
         tokens=len(held_out.tokens) * held_out.seq_len,
         context=held_out.seq_len,
         trained_steps=steps,
@@ -88,13 +89,18 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     )
 
 
-def _check_held_out(corpus: str | None, trained: Config, asked: Config, data: TrainingData) -> None:
-    """UserError for a fold of the run's own text that it was trained on; a note where nobody knows."""
-    own = trained.data.fold
-    if corpus == data.fingerprint and asked.data.fold != own:
-        raise UserError(f"data.fold: {asked.data.fold}, which the run was trained on; allowed: {own}, which it was not")
-    if corpus != data.fingerprint and not isinstance(asked.data.task, Task):
-        note("this is another text than the run's own, or cut otherwise: it may have been trained on some of it")
+def _check_held_out(corpus: str | None, run_config: Config, config: Config, data: TrainingData) -> None:
+    """Raise UserError for a fold of the run's data that it was trained on. For other data, print a note.
+
+    `corpus`: fingerprint of the run's data.
+    """
+    own = run_config.data.fold
+    if corpus == data.fingerprint and config.data.fold != own:
+        raise UserError(
+            f"data.fold: {config.data.fold}; the run was trained on this fold; allowed: {own}, its held-out fold"
+        )
+    if corpus != data.fingerprint and not isinstance(config.data.task, Task):
+        note("this text is not the run's own, or is split differently; the run may have been trained on parts of it")
 
 
 def _is_trained(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""How fast a config trains and decodes on this machine, measured with random text and initial values."""
+"""Measurement of how fast a config trains and decodes on this machine, with random text and initial values."""
 
 import statistics
 import time
@@ -33,19 +33,21 @@ from archlab.training.rates import copy_bandwidth
 from archlab.training.step import update
 
 WARM_UP = 2
-"""Steps that do not count: memory is taken, and layers are compiled."""
+"""Number of first steps that do not count, because memory is allocated and layers are compiled."""
 
 
 class Speed(Base):
-    """What was measured; a second is one of this machine."""
+    """Measured speed on this machine."""
 
     tokens_per_second: float
     """Median over the steps."""
     used: float
-    """Of the limit: FLOPs of the largest matrix product's per second (training), or bytes per second of those that a
-    large copy reads and writes (decoding)."""
+    """Used share of the limit."""
     limit: float
-    """That limit, measured here."""
+    """Limit measured on this machine.
+
+    In training: FLOPs per second of a large matrix product. In decoding: bytes per second of a large copy.
+    """
     time_by_kind: dict[str, float]
     """Share of a step's time by kind of operation."""
     compiled: bool
@@ -55,7 +57,7 @@ class Speed(Base):
 
 
 def training_speed(config: Config, steps: int) -> Speed:
-    """Of whole updates: forward, backward, clipping, optimiser."""
+    """Measure whole training steps: forward, backward, clipping and optimizer."""
     run = rehearse(config)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     limit = run.device.peak_flops(seconds=0.3)
@@ -64,10 +66,10 @@ def training_speed(config: Config, steps: int) -> Speed:
 
 
 def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: Format, *, compiled: bool) -> Speed:
-    """Of greedy steps after `context` tokens."""
+    """Measure greedy decoding steps after `context` tokens."""
     counted = cost(config, batch, context, dtype)
     if "decoding" not in counted.computed_work:
-        raise UserError("model.attention.visibility: two_sided; such a model decodes nothing")
+        raise UserError("model.attention.visibility: two_sided; such a model cannot decode")
     device = Device(choose_device(config.train).type, getattr(torch, dtype))
     _, step = rehearse_decoding(config, device, batch, context, steps, compiled=compiled)
     speed = batch / statistics.median(seconds_of(step, steps))
@@ -90,7 +92,7 @@ def _speed(speed: float, used: float, limit: float, step: Callable[[], None], de
 
 
 def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
-    """Of a call, after those that do not count."""
+    """Return the duration of each call, after WARM_UP calls that do not count."""
     seconds = list[float]()
     for _ in range(WARM_UP + steps):
         start = time.perf_counter()
@@ -101,20 +103,20 @@ def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Forward, loss, backward, clipping and the optimiser, as in a run."""
+    """A training step as in a run (forward, loss, backward, clipping, optimizer) that can be repeated."""
 
     model: Decoder
     train: TrainConfig
     device: Device
     compiled: bool
     step: Callable[[], None]
-    """One update; it waits for the device."""
+    """Does one update and waits for the device."""
 
 
 def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
-    """Compiled where a run would be. UserError where the device cannot hold the model.
+    """Prepare training steps, compiled if a run would be. Raise UserError if the model does not fit into memory.
 
-    `windows` [rows, seq_len + 1]: the text, in place of random tokens or of a task; token 0 begins a document.
+    `windows` [rows, seq_len + 1]: text to use instead of random tokens or a task. Token 0 begins a document.
     """
     keep_freed_memory()
     check_next_token(config.model)
@@ -123,13 +125,13 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     model = Decoder(config.model).to(device.type).train()
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
-    read = _random(config, train) if windows is None else Windows(windows)
+    batch = _random(config, train) if windows is None else Windows(windows)
     separator = 0 if train.document_mask else None
     if compiled := is_compiled(config, train, device):
         compile_layers(model)
 
     def step() -> None:
-        update(model, optimizer, read, train, 0, device, separator)
+        update(model, optimizer, batch, train, 0, device, separator)
         if device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -137,7 +139,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 
 
 def _random(config: Config, train: TrainConfig) -> Windows:
-    """Random tokens, or what the task asks: only its answers have a loss, which is less work."""
+    """Return random tokens, or the questions of a task. Only the answers of a task have a loss, which is less work."""
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, Task):
         return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
@@ -145,17 +147,19 @@ def _random(config: Config, train: TrainConfig) -> Windows:
 
 
 def uncompiled(config: Config) -> Config:
-    """The same, whatever it says of compiling."""
+    """Return the config with `train.compile` off."""
     return config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
 
 
 def rehearse_decoding(
     config: Config, device: Device, batch: int, context: int, steps: int, *, compiled: bool = False
 ) -> tuple[Decoder, Callable[[], None]]:
-    """A model with initial values, and greedy steps after `context` tokens: `steps` of them with those that do not
-    count, and one more."""
+    """Return a model with initial values, and a function for a greedy decoding step after `context` tokens.
+
+    The function can be called `steps` + WARM_UP + 1 times.
+    """
     keep_freed_memory()
-    device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "to begin with (float32 weights)")
+    device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "for the float32 weights at the start")
     model = Decoder(config.model).to(device.type, device.dtype).eval()
     prompt = torch.zeros(batch, context, dtype=torch.int64)
     session = Session(model, prompt, context + steps + WARM_UP + 2, compile=compiled)
@@ -170,24 +174,24 @@ def rehearse_decoding(
 
 
 class Share(Base):
-    """One kind of operation."""
+    """Share of one kind of operation in a training step."""
 
     kind: OperationKind
     flops: float
-    """Share of a step's FLOPs, counted."""
+    """Counted share of the step's FLOPs."""
     n_bytes: float
-    """Share of a step's bytes, counted."""
+    """Counted share of the step's bytes."""
     time: float
-    """Share of a step's time, measured; a softmax that a kernel does itself is within attention."""
+    """Measured share of the step's time. A softmax inside an attention kernel counts as attention."""
 
 
 class Profile(Base):
-    """A training step on this machine, not compiled."""
+    """Profile of an uncompiled training step on this machine."""
 
     seconds: float
-    """Of all operations; Python's time between them is not in it."""
+    """Total time of all operations, without Python's time between them."""
     whole_seconds: float
-    """Of a step without the clock, from its beginning to its end."""
+    """Time of a whole step, measured without the clock."""
     shares: list[Share]
     device: str
     dtype: str
@@ -195,13 +199,13 @@ class Profile(Base):
 
 
 def profile(config: Config, steps: int) -> Profile:
-    """The fastest of so many steps with random text."""
+    """Profile the fastest of `steps` training steps with random text."""
     run = rehearse(uncompiled(config))
-    whole = min(seconds_of(run.step, steps))
-    found = clocked(run.model, run.step, steps, run.device.type)
-    seconds = {kind: one.seconds for kind, one in found.items()}
-    this = training_pass(config, run.device.format)
-    work = {work.kind: work for work in by_kind(training_step(config.model, this))}
+    whole_seconds = min(seconds_of(run.step, steps))
+    by_clock = clocked(run.model, run.step, steps, run.device.type)
+    seconds = {kind: times.seconds for kind, times in by_clock.items()}
+    counted = training_pass(config, run.device.format)
+    work = {work.kind: work for work in by_kind(training_step(config.model, counted))}
     flops, n_bytes = (sum(getattr(w, name) for w in work.values()) for name in ("flops", "n_bytes"))
     total = sum(seconds.values())
     shown: list[OperationKind] = [kind for kind in KINDS if kind in work or kind in seconds]
@@ -216,7 +220,7 @@ def profile(config: Config, steps: int) -> Profile:
     ]
     return Profile(
         seconds=total,
-        whole_seconds=whole,
+        whole_seconds=whole_seconds,
         shares=shares,
         device=run.device.name,
         dtype=run.device.format,

@@ -1,4 +1,4 @@
-"""Text in, text out, piece by piece: never part of a character, never part of a stop string."""
+"""Text generation in pieces, which never contain a part of a character or of a stop string."""
 
 import codecs
 import json
@@ -19,17 +19,17 @@ from archlab.model.decoder import Decoder
 
 
 class Codec(Protocol):
-    """What `stream_text` needs of a tokenizer."""
+    """The interface to a tokenizer that `stream_text` uses."""
 
     special: SpecialTokens
-    """Its `ends` are the tokens at which a text is over."""
+    """Special tokens. Their `ends` end a text."""
 
     def encode(self, prompt: str) -> list[int]:
-        """The tokens of a prompt, with the tokens that stand before every text."""
+        """Return the tokens of a prompt, including those that precede every text."""
         ...
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """A function to be called with each new token; it returns the text that is complete now, perhaps none yet."""
+        """Return a function that takes each new token and returns the text that is now complete, which may be empty."""
         ...
 
 
@@ -43,13 +43,14 @@ def stream_text(
     *,
     compile: bool = False,
 ) -> Iterator[str]:
-    """The continuation of a prompt in pieces, each as soon as it is certain; greedy where `sampling` is None.
+    """Yield the continuation of a prompt in pieces, each as soon as it is certain. Without `sampling`, it is greedy.
 
-    With our own tokenizers an end-of-text token stands before the text, so the prompt may be empty; a `Codec` decides
-    itself what stands there. The text ends after max_new_tokens, at the next end-of-text token, where learned positions
-    end, or before the first stop string in the new text. `compile`: see `Session`.
-    A last character is dropped if its bytes are not complete; bytes that can be no character become U+FFFD.
-    A UserError comes before anything is computed.
+    With a tokenizer made by archlab, an end-of-text token precedes the text, so the prompt may be empty. A `Codec`
+    decides itself which tokens precede a text. The text ends after `max_new_tokens`, at the next end-of-text token, at
+    the end of learned positions, or before the first stop string in the new text. `compile`: see `Session`.
+
+    A last character with missing bytes is dropped. Bytes that cannot be a character become U+FFFD. Raise UserError for
+    invalid arguments, before anything is computed.
     """
     try:
         prompt.encode()
@@ -58,23 +59,25 @@ def stream_text(
     codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     ids = codec.encode(prompt)
     if max(ids) >= model.config.vocab_size:
-        raise UserError(f"prompt: has token {max(ids)}; the model's vocabulary ends at {model.config.vocab_size - 1}")
+        raise UserError(
+            f"prompt: token {max(ids)} is not in the model's vocabulary; allowed: up to {model.config.vocab_size - 1}"
+        )
     prompt_1T = torch.tensor([ids])
     until = StopStrings(stop)
     session = Session(model, prompt_1T, capacity=prompt_1T.shape[1] + max(max_new_tokens, 0), compile=compile)
     if session.room == 0:
         allowed = model.config.max_seq_len - 1
         raise UserError(
-            f"prompt: {prompt_1T.shape[1] - 1} tokens; allowed: up to {allowed}, for an end-of-text token is "
-            f"before them and learned positions end at max_seq_len = {allowed + 1}"
+            f"prompt: {prompt_1T.shape[1] - 1} tokens; allowed: up to {allowed}, because an end-of-text token precedes "
+            f"them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    ends = [token for token in codec.special.ends if token < model.config.vocab_size]  # it can write no others
+    ends = [token for token in codec.special.ends if token < model.config.vocab_size]  # it cannot write any others
     return filter(None, _pieces(session.write(room, sampling, ends), codec.decoder(ids), until))
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
-    """The end-of-text token adds nothing, as no special token does."""
+    """Yield the text of tokens up to the first stop string. Special tokens, such as end-of-text, add no text."""
     for token_1 in tokens:
         yield until.certain(decode(int(token_1)))
         if until.found:
@@ -83,62 +86,63 @@ def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "Stop
 
 
 class StopStrings:
-    """Passes text on up to the first stop string, and holds back what may still become one.
+    """Passes text on up to the first stop string, and holds back characters that may be the beginning of one.
 
-    The first stop string is the one that is complete first; of several that are complete at the same character, it is
-    the longest. How the text was cut into pieces does not matter.
+    The first stop string is the one that is complete first. If several are complete at the same character, it is the
+    longest. The result does not depend on how the text is split into pieces.
     """
 
     def __init__(self, stop: str | Sequence[str]) -> None:
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in self.stop:
-            raise UserError("stop: ''; allowed: strings of one character or more")
+            raise UserError("stop: ''; allowed: strings of at least one character")
         self.found = False
-        self._held = ""
+        """Whether a stop string was found."""
+        self._pending = ""
 
     def certain(self, piece: str) -> str:
-        """The text that is certain with this piece and was not before. Sets `found` at a stop string."""
+        """Return the text that became certain with this piece. Set `found` at a stop string."""
         certain = ""
         for character in piece:
-            self._held += character
-            ends = [len(stop) for stop in self.stop if self._held.endswith(stop)]
+            self._pending += character
+            ends = [len(stop) for stop in self.stop if self._pending.endswith(stop)]
             if ends:
                 self.found = True
-                return certain + self._held[: -max(ends)]
-            sure = len(self._held) - self._may_be_stop()
-            certain, self._held = certain + self._held[:sure], self._held[sure:]
+                return certain + self._pending[: -max(ends)]
+            n_certain = len(self._pending) - self._n_possible()
+            certain, self._pending = certain + self._pending[:n_certain], self._pending[n_certain:]
         return certain
 
     def rest(self) -> str:
-        """What was held back, now that nothing follows."""
-        return self._held
+        """Return the text that was held back, at the end of the text."""
+        return self._pending
 
-    def _may_be_stop(self) -> int:
-        """Characters at the end of what is held with which a stop string begins."""
-        ends = (self._held[start:] for start in range(len(self._held)))
+    def _n_possible(self) -> int:
+        """Return the number of last characters that may be the beginning of a stop string."""
+        ends = (self._pending[start:] for start in range(len(self._pending)))
         return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)
 
 
 class _Utf8Decoder:
-    """Bytes to characters, each as soon as it is complete; bytes that can be no character become U+FFFD."""
+    """Converts bytes to characters, each as soon as it is complete. Bytes that cannot be a character become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, raw: bytes) -> str:
-        """The characters that are complete with these bytes."""
+        """Return the characters that are complete with these bytes."""
         text = self._decoder.decode(raw)
-        held = self._decoder.getstate()[0]
-        # Python waits for the end of a surrogate, which is no character.
-        return text + self.end() if held[:1] == b"\xed" and held[1:] >= b"\xa0" else text
+        pending = self._decoder.getstate()[0]
+        # Python would wait for the rest of a surrogate, which is not a character.
+        return text + self.end() if pending[:1] == b"\xed" and pending[1:] >= b"\xa0" else text
 
     def end(self) -> str:
-        """The bytes that still waited for more, now that something else follows."""
+        """Return the text of incomplete bytes, when no more bytes of their character can follow."""
         return self._decoder.decode(b"", final=True)
 
 
 class RunCodec:
-    """Codec of a run made here: the token that preceded each document in training begins a text and ends it.
+    """Codec of a run trained by archlab. The token that preceded each document in training begins and ends a text.
 
     Each token has a known number of bytes.
     """
@@ -150,39 +154,41 @@ class RunCodec:
         self._spelling = spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokens that precede a document, then those of the text."""
+        """Return the tokens that precede a document, followed by those of the text."""
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Bytes that can be no character become U+FFFD; special tokens stand for no bytes."""
-        characters, spelled = _Utf8Decoder(), self._spelling.tokens
-        prefix = b"" if any(spelled.get(token) for token in prompt) else self._spelling.prefix.encode()
+        """Return the decoder. Bytes that cannot be a character become U+FFFD. Special tokens have no bytes."""
+        characters, bytes_by_token = _Utf8Decoder(), self._spelling.tokens
+        prefix = b"" if any(bytes_by_token.get(token) for token in prompt) else self._spelling.prefix.encode()
 
         def add(token: int) -> str:
             nonlocal prefix
-            raw = spelled.get(token, b"")
-            without, prefix = raw.removeprefix(prefix), b"" if raw else prefix
-            return characters.add(without)
+            raw = bytes_by_token.get(token, b"")
+            without_prefix, prefix = raw.removeprefix(prefix), b"" if raw else prefix
+            return characters.add(without_prefix)
 
         return add
 
 
 class PublishedCodec:
-    """Codec of a published model: its tokenizer decides what precedes a text, and reads special tokens by name."""
+    """Codec of a published model. The tokenizer decides what precedes a text and recognizes special tokens by name."""
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
         self.tokenizer, self.special = tokenizer, special
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokenizer's tokens; for an empty text, those that precede a document."""
+        """Return the tokenizer's tokens. For an empty text, return those that precede a document."""
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = self.tokenizer.encode(prompt).ids
         if ids := ids or [*self.special.document]:
             return ids
-        raise UserError("prompt: empty, and no file of the model names a token to begin with (bos_token, eos_token)")
+        raise UserError(
+            "prompt: empty, and no file of the model names a token that begins a text (bos_token, eos_token)"
+        )
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Bytes that can be no character become U+FFFD; special tokens are left out."""
+        """Return the decoder. Bytes that cannot be a character become U+FFFD. Special tokens are left out."""
         stream = _StreamDecoder(self.tokenizer)
         for token in prompt:
             stream.add(token)
@@ -190,24 +196,24 @@ class PublishedCodec:
 
 
 class _StreamDecoder:
-    """Text token by token, whatever the tokenizer's decoder is; a new token never changes the text before it.
+    """Decodes token by token with any decoder of a tokenizer. A new token never changes the text before it.
 
-    Tokens that stand for bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes are
-    whole characters. Any other token is decoded together with the one before it, because some decoders drop the space
-    in front of the first word.
+    Tokens that stand for bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes form
+    complete characters. Any other token is decoded together with the one before it, because some decoders drop the
+    space before the first word.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.added = tokenizer.get_added_tokens_decoder()
-        how = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
-        steps = {part.get("type") for part in (how, *how.get("decoders", ()))}
+        state = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
+        steps = {part.get("type") for part in (state, *state.get("decoders", ()))}
         self.is_byte_level, self.has_byte_tokens = "ByteLevel" in steps, "ByteFallback" in steps
         self.characters = _Utf8Decoder()
         self.before: list[int] = []
 
     def add(self, token: int) -> str:
-        """The text that is complete with this token, perhaps none yet."""
+        """Return the text that is complete with this token, which may be empty."""
         name = self.tokenizer.id_to_token(token)
         if name is None or (token in self.added and self.added[token].special):
             return ""

@@ -1,4 +1,4 @@
-"""The model. Importing one of its modules registers what every kind is built into."""
+"""The model. Importing any of its modules registers the implementation of every kind."""
 
 from archlab.config.core.registry import import_all
 

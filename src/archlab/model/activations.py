@@ -1,4 +1,4 @@
-"""What activations compute. Most are functions; one has parameters of its own."""
+"""Implementations of activations. Most are functions; xIELU is a module with parameters."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,10 @@ from archlab.model.roles import check_parameters
 
 @implements(schema.XIELU)
 class XIELU(nn.Module):
-    """x > 0: a x^2 + x/2; else (expm1(min(x, -1e-6)) - x) b + x/2, with a, b learned and b > 1/2 (Huang 2024)."""
+    """xIELU (Huang 2024): a x^2 + x/2 for x > 0, otherwise (expm1(min(x, -1e-6)) - x) b + x/2.
+
+    a > 0 and b > 1/2 are learned.
+    """
 
     timed_as = "activations"
     BETA, EPS = 0.5, -1e-6
@@ -26,11 +29,11 @@ class XIELU(nn.Module):
         super().__init__()
         self.alpha_p = nn.Parameter(torch.empty(1))
         self.alpha_n = nn.Parameter(torch.empty(1))
-        # softplus of the first is 0.8, of the second 0.3, so that a and b both start at 0.8.
+        # softplus(alpha_p) is 0.8 and softplus(alpha_n) is 0.3, so a and b = 0.5 + 0.3 both start at 0.8.
         self.constants = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.3))}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
+        """Apply the activation element by element."""
         wide = at_least_float32(x)
         a = F.softplus(self.alpha_p.to(wide.dtype))
         b = self.BETA + F.softplus(self.alpha_n.to(wide.dtype))
@@ -45,15 +48,15 @@ class Function(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.name = name  # not the function, which may be one that cannot be pickled
+        self.name = name  # instead of the function, which may not be picklable
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
+        """Apply the activation element by element."""
         return function_named(self.name)(x)
 
 
 def make_activation(name: str) -> nn.Module:
-    """The activation of that name."""
+    """Return the activation with this name as a module."""
     kind = activation_named(name)
     implementation = implementation_of(kind)
     activation = implementation() if isinstance(implementation, type) else Function(name)
@@ -66,7 +69,7 @@ def make_activation(name: str) -> nn.Module:
 
 
 def function_named(name: str) -> Callable[[Tensor], Tensor]:
-    """The function of an activation without parameters."""
+    """Return the function of an activation without parameters."""
     return implementation_of(activation_named(name))
 
 
@@ -84,7 +87,7 @@ def gelu(x: Tensor) -> Tensor:
 
 @implements(schema.GELUTanh)
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU with tanh."""
+    """GELU with the tanh approximation."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -102,7 +105,7 @@ def silu(x: Tensor) -> Tensor:
 
 @implements(schema.ELU)
 def elu(x: Tensor) -> Tensor:
-    """x, or exp(x) - 1 below 0."""
+    """x if x > 0, otherwise exp(x) - 1."""
     return F.elu(x)
 
 
@@ -127,7 +130,7 @@ def sigmoid(x: Tensor) -> Tensor:
 @implements(schema.Softplus)
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x))."""
-    return F.softplus(x, threshold=40)  # beyond, x is it in float64 too; torch's own 20 is for float32
+    return F.softplus(x, threshold=40)  # above 40 it equals x even in float64; torch's 20 is for float32
 
 
 @implements(schema.Identity)

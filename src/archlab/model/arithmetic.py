@@ -1,4 +1,4 @@
-"""Arithmetic that the parts share: formats wide enough for sums and angles, and factors that are often 1."""
+"""Arithmetic that components share: dtypes wide enough for sums and angles, and factors that are often 1."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,21 +7,21 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
 WHOLE = (torch.int64, torch.int32)
-"""Formats of tokens, and of numbers of them."""
+"""Dtypes of tokens and of numbers of tokens."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """float32, or what is wider."""
+    """Return float32, or the dtype itself if it is wider."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """bfloat16 and float16 widened; float32 and float64 as they are."""
+    """Convert bfloat16 and float16 to float32; return float32 and float64 unchanged."""
     return x.to(wide(x.dtype))
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Products in the formats that they are given in, on the device of that tensor."""
+    """Return a context without autocast on the device of `like`: products keep the dtype of their inputs."""
     device = like.device.type
     return torch.autocast(device, enabled=False) if _is_autocast(device) else nullcontext()
 
@@ -31,9 +31,10 @@ def _is_autocast(device: str) -> bool:
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """In the format of autocast where it is on, as torch's own products do by themselves; else as they are.
+    """Convert tensors to the dtype of autocast if it is on; otherwise return them unchanged.
 
-    What several products read is converted once by it: torch would convert it for each, and each one's gradient back.
+    torch converts the inputs of each product by itself. For an input of several products this function converts once;
+    torch would convert it, and its gradient, once per product.
     """
     device = tensors[0].device.type
     if not _is_autocast(device):
@@ -42,24 +43,23 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_training_eagerly() -> bool:
-    """Whether autograd records what is computed, op by op: a compiler fuses what is written out, autograd does not."""
+    """Return whether autograd records each operation. A compiler would fuse operations; autograd does not."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def has_format_of(parameter: Tensor | None, x: Tensor) -> bool:
-    """Whether there is no parameter, or one of the format of the activations; under autocast it may have another."""
+    """Return whether the parameter is None or has the dtype of `x`. Under autocast the two may differ."""
     return parameter is None or parameter.dtype is x.dtype
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """factor * x; by 1, nothing is copied."""
+    """Return factor * x. If the factor is 1, return x without a copy."""
     return x if factor == 1 else x * factor
 
 
 class Same(nn.Identity):
-    """What it is given, without torch's machinery around a module: layers have a dozen empty places. Hooks on it are
-    not called."""
+    """Identity module without the overhead of `nn.Module.__call__`: a layer has a dozen of them. Hooks do not run."""
 
     def __call__(self, input: Tensor) -> Tensor:
-        """The same."""
+        """Return the input."""
         return input

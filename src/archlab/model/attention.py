@@ -1,5 +1,7 @@
-"""Multi-head attention, MHA to MQA. Shapes: B batch, T tokens, S keys, D d_model, H query heads, K key/value heads,
-C head_dim, V v_dim."""
+"""Multi-head attention, from MHA to MQA.
+
+Shapes: B batch, T tokens, S keys, D d_model, H query heads, K key/value heads, C head_dim, V v_dim.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ from archlab.model.state import State
 
 @implements(MultiHead)
 class MultiHeadAttention(nn.Module):
-    """softmax(scale q k^T) v per head, then mixed by `out`."""
+    """Multi-head attention: softmax(scale q k^T) v per head, then the projection `out`."""
 
     def __init__(self, config: MultiHead, site: Site) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class MultiHeadAttention(nn.Module):
         self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]. The new keys and values are added to the state, or to those of a part."""
+        """[B, T, D] -> [B, T, D]. A cache keeps the new keys and values; a shard gathers those of all processes."""
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
         k_BKTC = self._split(self.k(x_BTD), self.config.head_dim)
@@ -72,27 +74,26 @@ class MultiHeadAttention(nn.Module):
         return self.out(self._gated(mixed_BTE, x_BTD))
 
     def _split(self, x: Tensor, width: int) -> Tensor:
-        """[B, T, heads * width] -> [B, heads, T, width], clipped."""
+        """[B, T, heads * width] -> [B, heads, T, width], clipped if the config says so."""
         clip = self.config.clip_qkv
         x = x if clip is None else x.clamp(-clip, clip)
         return x.unflatten(-1, (-1, width)).transpose(1, 2)
 
     def _gated(self, mixed_BTE: Tensor, x_BTD: Tensor) -> Tensor:
-        """[B, T, H * V] times what the gate makes of the layer's input, per element or per head."""
+        """[B, T, H * V] times the gate of the layer's input, per element or per head."""
         if self.gate is None:
             return mixed_BTE
         gate_BTHG = self.gate_activation(self.gate(x_BTD)).unflatten(-1, (self.config.n_heads, -1))
         return (mixed_BTE.unflatten(-1, (self.config.n_heads, -1)) * gate_BTHG).flatten(-2)
 
     def _normed_and_rotated(self, x: Tensor, norm: HeadNorm, context: Context) -> Tensor:
-        """In the config's order."""
         x = norm(x) if self.norm_first else x
         x = context.rotation.rotate(x) if context.rotation else x
         return x if self.norm_first else norm(x)
 
 
 def check_attend(kind: type[Registered], module: MultiHeadAttention) -> None:
-    """Check what a user's kind has put in the place of `attend`, whenever it is called."""
+    """Check the function by which a user's kind replaces `attend`: its arguments now, its result at every call."""
     if not isinstance(attend := module.attend, nn.Module):
         others = {"sinks_H": None, "training": None, "is_cached": None}
         check_arguments(kind, attend, "q, k, v, mask, bias", **others)
@@ -104,7 +105,10 @@ def _mixed(q_BHTC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, *_: object) -> Result
 
 
 def _with_temperature(q_BHTC: Tensor, temperature: Temperature, positions_BT: Tensor) -> Tensor:
-    """Queries times 1 + beta ln(1 + floor((position + offset) / length)), in at least float32; padding as it is."""
+    """Multiply queries by 1 + beta ln(1 + floor((position + offset) / length)), computed in at least float32.
+
+    Queries of padding are unchanged.
+    """
     steps_BT = (positions_BT + temperature.offset).clamp(min=0) // temperature.length
     factor_BT = 1 + temperature.beta * steps_BT.to(wide(q_BHTC.dtype)).log1p()
     return (q_BHTC * factor_BT[:, None, :, None]).to(q_BHTC.dtype)

@@ -1,9 +1,9 @@
-"""Attention in blocks of queries: each is compared with the keys in its reach, so that time and memory grow with the
-text and not with its square.
+"""Attention in blocks of queries. Each block is compared only with the keys that it can see, so that time and memory
+grow linearly with the length of the text.
 
-Equal blocks lie side by side on the batch axis and share one mask, their keys are overlapping views; packed documents
-are cut apart. Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V of
-values, N blocks, Q queries of a block, S its keys.
+Equal blocks are stacked on the batch axis and share one mask; their keys are overlapping views. Packed documents are
+computed one by one. Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys,
+V width of values, N blocks, Q queries of a block, S keys of a block.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from archlab.model.masks import Given, Stretch
 from archlab.model.softmax import Softmax
 
 Inner = Callable[[Tensor, Tensor, Tensor, Given | None, None, Softmax], Tensor]
-"""The kernel that computes the blocks."""
+"""Kernel that computes the blocks."""
 
 
 def in_stretches(
     q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], softmax: Softmax, inner: Inner
 ) -> Tensor:
-    """-> [B, H, T, V]. Of rows that are one text each."""
+    """Return [B, H, T, V]; every row is one text."""
     B = len(q_BHTC)
     if softmax.sinks_H is not None:
         softmax = replace(softmax, sinks_H=softmax.sinks_H.repeat(B))
@@ -45,7 +45,7 @@ def in_documents(
     softmax: Softmax,
     inner: Inner,
 ) -> Tensor:
-    """-> [B, H, T, V]. Of rows of which pieces do not see each other."""
+    """Return [B, H, T, V]; rows consist of pieces that do not see each other."""
     lengths = [length for length, _ in documents]
     pieces = (x.transpose(0, 1).flatten(1, 2)[None].split(lengths, 2) for x in (q_BHTC, k_BKTC, v_BKTV))
     mixed = [
@@ -66,9 +66,9 @@ def _apart(mixed: Tensor, n_rows: int) -> Tensor:
 
 
 def _keys(x_BKTC: Tensor, stretches: Sequence[Stretch]) -> list[Tensor]:
-    """[N, B * K, S, C] of each: those that its blocks share, and then their own."""
+    """Return the keys of each stretch, [N, B * K, S, C]: first those that its blocks share, then their own."""
     if len(x_BKTC) > 1:
-        x_BKTC = x_BKTC.contiguous()  # so that rows and heads are one axis in its views, too
+        x_BKTC = x_BKTC.contiguous()  # so that rows and heads are a single axis in views, too
     own = zip(_Own.apply(x_BKTC, [s.blocks for s in stretches]), stretches, strict=True)
     return [keys if s.shared is None else _with_shared(x_BKTC, s.shared, keys) for keys, s in own]
 
@@ -79,7 +79,7 @@ def _with_shared(x_BKTC: Tensor, shared: Tensor, own_NXSC: Tensor) -> Tensor:
 
 
 class _Own(torch.autograd.Function):
-    """The blocks' own keys as views. By itself autograd would make a tensor of all tokens for each of them."""
+    """The blocks' own keys as views. Plain autograd would allocate a gradient of all tokens for each view."""
 
     @staticmethod
     def forward(x_BKTC: Tensor, stretches: list[QueryBlocks]) -> tuple[Tensor, ...]:
@@ -95,7 +95,7 @@ class _Own(torch.autograd.Function):
         total_BKTC = gradients[0].new_zeros(ctx.shape)
         for gradient, blocks in zip(gradients, ctx.stretches, strict=True):
             gradient_NBKSC = gradient.unflatten(1, ctx.shape[:2])
-            # Within as many keys as a block has queries, the blocks do not overlap.
+            # Parts of at most `size` keys (the number of queries of a block) do not overlap between blocks.
             for first in range(0, blocks.n_keys, blocks.size):
                 n = min(blocks.size, blocks.n_keys - first)
                 _view(total_BKTC, blocks, first, n).add_(gradient_NBKSC.narrow(3, first, n))
@@ -103,7 +103,7 @@ class _Own(torch.autograd.Function):
 
 
 def _view(x_BKTC: Tensor, blocks: QueryBlocks, first: int, n_keys: int) -> Tensor:
-    """[N, B, K, S, C]: so many keys of each block, from its first key but so many on."""
+    """Return [N, B, K, S, C]: `n_keys` keys of each block, beginning `first` keys after its first one."""
     reach = (blocks.count - 1) * blocks.size + n_keys
-    of_all = x_BKTC.narrow(2, blocks.first_key + first, reach)
-    return of_all.unfold(2, n_keys, blocks.size).permute(2, 0, 1, 4, 3)
+    reached = x_BKTC.narrow(2, blocks.first_key + first, reach)
+    return reached.unfold(2, n_keys, blocks.size).permute(2, 0, 1, 4, 3)

@@ -1,4 +1,4 @@
-"""What one forward pass knows beside the stream: where tokens stand, and what follows for masks, rotations, biases."""
+"""Everything a forward pass knows besides the hidden states: positions, masks, rotations and biases."""
 
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,10 @@ from archlab.model.state import NO_STATES, Cache, State
 
 
 class Collected(UserDict[str, list[Tensor]]):
-    """What components report beside the stream, by name, a tensor per layer: auxiliary losses, loads of experts.
+    """Tensors that components report besides their output: name -> one tensor per layer.
 
-    No dict, for `fully_shard` gives a module a copy of any dict in which it finds tensors.
+    Examples are auxiliary losses and expert loads. It is not a dict, because `fully_shard` passes modules a copy of
+    every dict that contains tensors.
     """
 
     def __missing__(self, name: str) -> list[Tensor]:
@@ -30,10 +31,10 @@ class Collected(UserDict[str, list[Tensor]]):
 
 @dataclass(frozen=True)
 class SequenceShard:
-    """Some tokens of each sequence; other processes have the others (context parallelism). T tokens here, S in all."""
+    """This process's share of each sequence in context parallelism: T of S tokens; other processes have the rest."""
 
     runs: tuple[range, ...]
-    """Indices of the tokens in the sequence, in order."""
+    """Indices of this process's tokens in the sequence, in order."""
     gathered: Callable[[Tensor], Tensor]
     """Gather keys or values: [B, heads, T, width] -> [B, heads, S, width], in the order of the sequence."""
 
@@ -42,7 +43,7 @@ class SequenceShard:
         return torch.cat([x_BS[:, run.start : run.stop] for run in self.runs], 1)
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of all processes, as `State.extend` returns the cached rows with the new ones."""
+        """Return the rows of all processes. `State.extend` returns the cached and the new rows in the same way."""
         return tuple(self.gathered(rows) for rows in new.values())
 
 
@@ -51,29 +52,35 @@ _CAUSAL = Visibility()
 
 @dataclass(frozen=True)
 class Context:
-    """What a component needs to know of the pass; the same for all layers of one config. B is 1 where all sequences of
-    the batch are alike. What is about queries and keys is None in a layer without attention."""
+    """Information about the pass for components; layers with equal configs share it.
+
+    B is 1 if it is the same for all sequences of the batch. Fields about queries and keys are None in a layer without
+    attention.
+    """
 
     positions_BT: Tensor
-    """Of the new tokens; negative ones are padding."""
+    """Positions of the new tokens; negative for padding."""
     is_real_BT: Tensor | None
-    """False at padding; None where there is none."""
+    """False at padding; None if there is no padding."""
     starts_BT: Tensor | None
-    """Index, in this pass, of the first token of each one's document; None where a row is one text."""
+    """Index, in this pass, of the first token of each token's document; None if documents are not packed."""
     mask_BTS: Mask | None
-    """Which keys a query sees; None for plain causal."""
+    """Which keys each query sees; None for a plain causal mask."""
     distance_BTS: Tensor | None
-    """Query position minus key position (Falcon's ALiBi: 0 minus key position); None where nothing reads it."""
+    """Query position minus key position (Falcon's ALiBi: 0 minus key position); None if no bias needs it."""
     rotation: Rotation | None
-    """How queries and new keys rotate; None without RoPE."""
+    """Rotation of queries and new keys; None without RoPE."""
     bias_BHTS: Tensor | None
-    """On the scores, from the table that all layers share; None where they share none."""
+    """Bias on the scores from the table that all layers share; None if they share none."""
     collected: Collected | None
-    """Where components put auxiliary losses and loads; None where nobody asks for them."""
+    """Components add auxiliary losses and expert loads here; None if nobody reads them."""
 
     def causal(self, state: State | None) -> Tensor:
-        """[B or 1, T, S], true where a new token sees one of those that `state.extend` gives (without a state: of the
-        new ones): itself, or an earlier one of its text or document. For an attention that a plug-in brings."""
+        """Return a causal mask, [B or 1, T, S], for the attention of a plug-in.
+
+        A token sees itself and the earlier tokens of its text or document. The S keys are those that `state.extend`
+        returns, or without a state the new tokens.
+        """
         query_BT, key_BS = self.positions_BT, self.positions_BT
         if state is not None:
             last = state.length.tensor + query_BT.shape[1] - 1
@@ -84,33 +91,34 @@ class Context:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """The new tokens of one forward pass: their positions, [B or 1, T]; negative ones are padding."""
+    """New tokens of one forward pass."""
 
     positions_BT: Tensor
+    """[B or 1, T]; negative for padding."""
     lengths_BT: Tensor
-    """Tokens, so far, of the text or document that each belongs to, [B or 1, T or 1]."""
+    """Number of tokens so far in the text or document of each token, [B or 1, T or 1]."""
     starts_BT: Tensor | None
-    """Index of the first token of each one's document; None where a row is one text."""
+    """Index of the first token of each token's document; None if documents are not packed."""
     is_plain: bool
-    """Whether every row is one text from its first token: nothing cached, padded or packed."""
+    """Whether every row is one text from its first token on: nothing is cached, padded or packed."""
     prefix_B11: Tensor | None
-    """First tokens of each text that see each other both ways, in layers that say so; None: none."""
+    """Length of each text's prefix, whose tokens see each other in prefix layers; None: no prefix."""
     cache: Cache | None
     dtype: torch.dtype
-    of_all: "ForwardPass | None" = None
-    """Where these are some tokens of each row, the pass of all of them; None: these are all."""
+    whole: "ForwardPass | None" = None
+    """Pass of all tokens, if this process has only some tokens of each row; otherwise None."""
     runs: tuple[range, ...] | None = None
-    """Which these are, then."""
+    """Indices of this process's tokens; None if it has all of them."""
 
     def of(self, part: SequenceShard) -> "ForwardPass":
-        """Some of the tokens, whose queries see the keys of all."""
+        """Return the pass of one process's tokens; their queries see the keys of all tokens."""
         return replace(
             self,
             positions_BT=part.own(self.positions_BT),
             lengths_BT=self.lengths_BT if self.starts_BT is None else part.own(self.lengths_BT),
             starts_BT=None if self.starts_BT is None else part.own(self.starts_BT),
             is_plain=False,
-            of_all=self,
+            whole=self,
             runs=part.runs,
         )
 
@@ -121,7 +129,10 @@ class ForwardPass:
         shared_bias: nn.Module | None,
         collected: Collected | None,
     ) -> list[Context]:
-        """Every layer's. `first_alike`: for each, which layer is the first of the same config; they share a context."""
+        """Return the context of every layer.
+
+        `first_alike`: for each layer, the index of the first layer with an equal config; they share a context.
+        """
         states = self.cache.layers if self.cache else [NO_STATES] * len(layers)
         made = {i: self.context(layers[i], states[i], shared_bias, collected) for i in set(first_alike)}
         return [made[i] for i in first_alike]
@@ -133,13 +144,13 @@ class ForwardPass:
         shared_bias: nn.Module | None = None,
         collected: Collected | None = None,
     ) -> Context:
-        """As one layer sees it."""
+        """Return the context of one layer."""
         query_BT, T = self.positions_BT, self.positions_BT.shape[1]
         is_real_BT = query_BT >= 0 if self.cache and self.cache.is_padded else None
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
             return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
-        key_BS = self.of_all.positions_BT if self.of_all else query_BT
+        key_BS = self.whole.positions_BT if self.whole else query_BT
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
         is_plain = self.is_plain and is_plain_causal(attention, T)
@@ -157,8 +168,8 @@ class ForwardPass:
         )
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
-        is_whole = self.of_all is None and (self.is_plain or self.starts_BT is not None)
-        key_starts_BS = self.of_all.starts_BT if self.of_all else None
+        is_whole = self.whole is None and (self.is_plain or self.starts_BT is not None)
+        key_starts_BS = self.whole.starts_BT if self.whole else None
         mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS, self.runs)
         mask.prepare(is_biased=is_biased)
         return mask
@@ -179,7 +190,7 @@ def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | 
 def start_pass(
     tokens_BT: Tensor, documents_BT: Tensor | None, prefix_B: Tensor | None, cache: Cache | None, dtype: torch.dtype
 ) -> ForwardPass:
-    """Positions count from the start of the cache, of the text behind the padding, or of each document."""
+    """Return the pass. Positions count from the start of the cache, of the text after padding, or of each document."""
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]
     if documents_BT is not None:
@@ -188,13 +199,13 @@ def start_pass(
     if cache is None:
         return ForwardPass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, prefix_B11, None, dtype)
     first_B1 = cache.length_tensor - cache.padding_B1
-    # A decoding step never asks for the number, at which a compiled one would be compiled anew.
+    # A decoding step never reads cache.length: a compiled step would be recompiled for each new value.
     is_plain = T > 1 and cache.length == 0 and not cache.is_padded
     return ForwardPass(first_B1 + index_1T, first_B1 + T, None, is_plain, prefix_B11, cache, dtype)
 
 
 def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> ForwardPass:
-    """A document is a run of equal numbers."""
+    """Return the pass of packed documents; a document is a run of equal numbers."""
     T = documents_BT.shape[1]
     differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)

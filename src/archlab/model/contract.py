@@ -1,4 +1,4 @@
-"""What archlab expects of a user's module, checked whenever the module computes something."""
+"""Checks of a user's modules and functions: their arguments when they are made, their output at every call."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,56 +13,56 @@ from archlab.config.core.registry import Registered, breach
 
 
 class Result(NamedTuple):
-    """The tensor that a module should return."""
+    """Shape and dtype of the tensor that a module must return."""
 
     shape: Sequence[int]
     dtype: torch.dtype | None
-    """None: any floating-point format."""
+    """Required dtype; None means any floating-point dtype."""
     broadcasts: bool = False
-    """Whether an axis may be 1 instead."""
+    """Whether any axis may have size 1 instead."""
 
 
 def like_input(x: Tensor, *_: Any) -> Result:
-    """Return what a module returns that changes neither shape nor dtype."""
+    """Return the result of a module that changes neither shape nor dtype."""
     return Result(x.shape, x.dtype)
 
 
 def check_forward(
     kind: type[Registered], module: nn.Module, arguments: str, expected: Callable[..., Result | None]
 ) -> None:
-    """Raise UserError if `forward` does not take the arguments; from now on, also if it returns the wrong tensor."""
+    """Raise UserError if `forward` does not accept the arguments, and at every later call if its output is wrong."""
     check_arguments(kind, module.forward, arguments)
     module.register_forward_hook(partial(_check_output, kind, expected))
 
 
 def check_arguments(kind: type[Registered], function: Callable[..., Any], arguments: str, **named: Any) -> None:
-    """Raise UserError if a function does not take the arguments."""
+    """Raise UserError if a function does not accept the arguments."""
     try:
-        taken = signature(function)
-    except ValueError:  # a function that is not written in Python may not say
+        accepted = signature(function)
+    except ValueError:  # a function that is not written in Python may have no signature
         return
     try:
-        taken.bind(*filter(None, arguments.split(", ")), **named)
+        accepted.bind(*filter(None, arguments.split(", ")), **named)
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__name__)
         allowed = ", ".join(filter(None, [arguments, *named]))
-        raise breach(kind, f"{name}{taken}: {error}; allowed: ({allowed})") from None
+        raise breach(kind, f"{name}{accepted}: {error}; allowed: ({allowed})") from None
 
 
 def checked_function(
     kind: type[Registered], name: str, function: Callable[..., Any], expected: Callable[..., Result | None]
 ) -> Callable[..., Any]:
-    """Return a function with a check of the tensor that it returns."""
+    """Return the function with a check of the tensor that it returns."""
     return partial(_call, kind, name, function, expected)
 
 
-def check_tensor(kind: type[Registered], what: str, found: Any, wanted: Result) -> None:
-    """Raise UserError if what a user's code returned is not the wanted tensor."""
-    if not isinstance(found, Tensor):
-        raise breach(kind, f"{what} returned {short(found)}; allowed: {_in_words(wanted)}")
-    if not (_has_shape(found.shape, wanted) and _has_dtype(found, wanted.dtype)):
-        returned = _in_words(Result(found.shape, found.dtype))
-        raise breach(kind, f"{what} returned {returned}; allowed: {_in_words(wanted)}")
+def check_tensor(kind: type[Registered], function: str, value: Any, required: Result) -> None:
+    """Raise UserError if the value that a user's code returned is not the required tensor."""
+    if not isinstance(value, Tensor):
+        raise breach(kind, f"{function} returned {short(value)}; allowed: {_in_words(required)}")
+    if not (_has_shape(value.shape, required) and _has_dtype(value, required.dtype)):
+        returned = _in_words(Result(value.shape, value.dtype))
+        raise breach(kind, f"{function} returned {returned}; allowed: {_in_words(required)}")
 
 
 def _check_output(
@@ -72,8 +72,8 @@ def _check_output(
     arguments: tuple[Any, ...],
     output: Any,
 ) -> None:
-    if wanted := expected(*arguments):
-        check_tensor(kind, f"{type(module).__name__}.forward", output, wanted)
+    if required := expected(*arguments):
+        check_tensor(kind, f"{type(module).__name__}.forward", output, required)
 
 
 def _call(
@@ -85,27 +85,27 @@ def _call(
     **named: Any,
 ) -> Any:
     output = function(*arguments, **named)
-    if wanted := expected(*arguments):
-        check_tensor(kind, name, output, wanted)
+    if required := expected(*arguments):
+        check_tensor(kind, name, output, required)
     return output
 
 
-def _has_shape(found: Sequence[int], wanted: Result) -> bool:
-    if not wanted.broadcasts:
-        return tuple(found) == tuple(wanted.shape)
-    return len(found) == len(wanted.shape) and all(n in (1, m) for n, m in zip(found, wanted.shape, strict=True))
+def _has_shape(shape: Sequence[int], required: Result) -> bool:
+    if not required.broadcasts:
+        return tuple(shape) == tuple(required.shape)
+    return len(shape) == len(required.shape) and all(n in (1, m) for n, m in zip(shape, required.shape, strict=True))
 
 
-def _has_dtype(found: Tensor, wanted: torch.dtype | None) -> bool:
-    """Whether a tensor has the dtype. Under autocast, torch itself chooses the format of some operations."""
-    if found.dtype == wanted:
+def _has_dtype(value: Tensor, required: torch.dtype | None) -> bool:
+    """Whether a tensor has the dtype. Under autocast torch chooses the dtype of some operations."""
+    if value.dtype == required:
         return True
-    is_any = wanted is None or torch.is_autocast_enabled(found.device.type)
-    return is_any and found.dtype in (torch.float32, torch.bfloat16, torch.float16, wanted or torch.float64)
+    is_any = required is None or torch.is_autocast_enabled(value.device.type)
+    return is_any and value.dtype in (torch.float32, torch.bfloat16, torch.float16, required or torch.float64)
 
 
 def _in_words(result: Result) -> str:
     dtype = "floating-point" if result.dtype is None else str(result.dtype).removeprefix("torch.")
     article = "an" if dtype[0] in "aeiou" else "a"
     shape = f"[{', '.join(map(str, result.shape))}]" if result.shape else "without axes"
-    return f"{article} {dtype} tensor {shape}{', where an axis may be 1' if result.broadcasts else ''}"
+    return f"{article} {dtype} tensor {shape}{'; any axis may be 1' if result.broadcasts else ''}"

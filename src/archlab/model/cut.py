@@ -1,10 +1,10 @@
-"""Tensors that several processes have parts of (torch's DTensor)."""
+"""Tensors that are sharded over several processes (torch's DTensor)."""
 
 from torch import Tensor
 
 
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
-    """What this process holds of a tensor that is cut as `like` is; all of it where that is not cut."""
+    """Shard a tensor like `like` and return this process's part; return the tensor itself if `like` is not sharded."""
     if not is_cut(like):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -14,12 +14,12 @@ def part_of(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def is_cut(x: Tensor) -> bool:
-    """Without loading what makes such tensors."""
+    """Return whether a tensor is sharded, without importing DTensor."""
     return hasattr(x, "device_mesh")
 
 
 def held(x: Tensor) -> int:
-    """Numbers of a tensor that this process has."""
+    """Return how many elements of a tensor this process holds."""
     if not is_cut(x):
         return x.numel()
     from torch.distributed.tensor import DTensor
@@ -29,7 +29,7 @@ def held(x: Tensor) -> int:
 
 
 def whole(x: Tensor) -> Tensor:
-    """All of a tensor, gathered from the processes that have parts of it; each of them has to ask."""
+    """Return the whole tensor, gathered from all processes that hold a part; every one of them must call it."""
     if not is_cut(x):
         return x
     from torch.distributed.tensor import DTensor

@@ -25,7 +25,10 @@ from archlab.model.state import NO_STATES, Cache
 
 
 class TokenEmbedding(nn.Module):
-    """A row per token. Times the config's scale, widened and normalised if asked."""
+    """Embedding table with one row per token.
+
+    Rows are multiplied by the config's scale, and projected and normalized if the config says so.
+    """
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -41,13 +44,13 @@ class TokenEmbedding(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] int64 -> [B, T, D]."""
         rows_BTE = F.embedding(tokens_BT, self.weight)
-        if self.round_scale:  # a tensor has the weights' format, a Python number none
+        if self.round_scale:  # a tensor of the weights' dtype rounds the scale; a Python number does not
             return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
         return self.norm(self.widen(scaled(rows_BTE, self.scale)))
 
 
 class Head(nn.Module):
-    """Hidden states to logits, with a matrix of its own or the embedding's."""
+    """Map from hidden states to logits, with its own matrix or that of the embedding."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "head"}
 
@@ -62,27 +65,29 @@ class Head(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, V]. The product, the bias, the scale, the soft cap."""
+        """[B, T, D] -> [B, T, V]: the product plus the bias, times the scale, then the soft cap."""
         logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
     def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
-        """[B, T, E] -> [B, T, V], with the bias."""
+        """[B, T, E] -> [B, T, V]: the product plus the bias."""
         return linear(x_BTE, embedding_VE if self.weight is None else self.weight, self.bias)
 
 
 class Decoder(nn.Module):
-    """tokens -> logits.
+    """Decoder-only Transformer: tokens -> logits.
 
-    `seed` decides the initial values (None: leave the memory as it is); `kernel` is how attention is computed (see
-    kernels.py). ConfigError for a config that breaks a rule.
+    `seed` sets the initial values; None leaves the parameters' memory uninitialized. `kernel` is the way to compute
+    attention (see kernels.py). Raise ConfigError if the config breaks a rule.
     """
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
         super().__init__()
         if not isinstance(config, ModelConfig):
-            raise UserError(f"Decoder: a {type(config).__name__}; allowed: a ModelConfig, as load_config(...).model is")
+            raise UserError(
+                f"Decoder: config is a {type(config).__name__}; allowed: a ModelConfig, such as load_config(...).model"
+            )
         check_model(config)
         self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
@@ -109,11 +114,12 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """[B, T] int64 -> [B, T, V] logits.
 
-        `documents` [B, T]: runs of equal numbers do not see each other, and each starts at position 0.
-        `prefix` [B]: so many first tokens of each text (padding not counted) see each other both ways, in layers whose
-        `attention.visibility` is prefix.
-        `cache`: goes on after the tokens in it, and adds these; a prefix is read in one pass.
-        `collected`: components put auxiliary losses and loads here, by name.
+        `documents` [B, T]: document numbers. Each run of equal numbers is one document: its tokens see only each
+        other, and its positions start at 0.
+        `prefix` [B]: length of each sequence's prefix, without padding. Its tokens see each other in both directions,
+        in layers whose `attention.visibility` is prefix.
+        `cache`: the tokens follow those in the cache and are added to it. A prefix must be read in one pass.
+        `collected`: components add auxiliary losses and expert loads here, by name.
         """
         hidden_BTD = self.hidden(tokens_BT, documents=documents, prefix=prefix, cache=cache, collected=collected)
         return self.head(hidden_BTD, self.embedding.weight)
@@ -128,7 +134,7 @@ class Decoder(nn.Module):
         collected: Collected | None = None,
         part: SequenceShard | None = None,
     ) -> Tensor:
-        """[B, T] int64 -> [B, T, D], after the final norm; of the tokens of the part, where one is given."""
+        """[B, T] int64 -> [B, T, D], after the final norm. With `part`, only for the tokens of this process."""
         check_inputs(self.config, tokens_BT, documents, prefix, cache)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
@@ -146,7 +152,7 @@ class Decoder(nn.Module):
         collected: Collected | None,
         part: SequenceShard | None = None,
     ) -> Tensor:
-        """The pass itself, without the checks before it and the count of tokens after it: what is worth compiling."""
+        """Run the pass without checking inputs or counting cached tokens: the part that is worth compiling."""
         x_BTD = self.embedding(tokens_BT if part is None else part.own(tokens_BT))
         this_pass = start_pass(tokens_BT, documents, prefix, cache, x_BTD.dtype)
         if part is not None:

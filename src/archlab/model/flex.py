@@ -1,6 +1,6 @@
-"""Attention by torch's flex_attention: compiled for what the scores and the mask are, it skips tiles that are hidden.
+"""Attention by torch's flex_attention. It is compiled for the given scores and mask, and skips hidden tiles.
 
-Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V of values.
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from archlab.model.masks import Mask, causal_tiles
 from archlab.model.softmax import Softmax
 
 
-@outside_graphs  # a mask that is made within a compiled graph does not compile on CPU
+@outside_graphs  # on a CPU, a mask that is made inside a compiled graph does not compile
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Compiled flex_attention, anew for each shape; after 64 of them torch goes on with its unfused form."""
+    """flex_attention, compiled for each shape. After 64 shapes torch continues with its unfused form."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -32,9 +32,9 @@ def flex(
     inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax.scale, grouped)
     if softmax.sinks_H is None:
         return _compiled_flex()(*inputs)
-    # A sink takes its share of each softmax: what is left is sum(exp s) / (sum(exp s) + exp(sink)).
-    mixed_BHQV, more = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
-    share_BHQ = torch.sigmoid(more.lse - softmax.sinks_H[:, None])
+    # A sink takes part of each softmax; the keys keep the fraction sum(exp s) / (sum(exp s) + exp(sink)).
+    mixed_BHQV, aux = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
+    share_BHQ = torch.sigmoid(aux.lse - softmax.sinks_H[:, None])
     return mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype)
 
 

@@ -1,7 +1,7 @@
-"""The gated delta rule: a memory from keys to values that corrects what it holds (Yang 2024).
+"""Gated delta rule (Yang 2024): a memory that maps keys to values and corrects its entries.
 
-Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Letters of the axes as in
-recurrent.py, and g key head, r value head of it, k of key_dim, v of value_dim.
+Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lower-case axes as in
+recurrent.py; in addition g key head, r value head of a key head, k key_dim, v value_dim.
 """
 
 import math
@@ -24,7 +24,10 @@ from archlab.model.state import State, is_step
 
 @implements(GatedDeltaConfig)
 class GatedDelta(nn.Module):
-    """S <- a S; S <- S + k (beta (v - S^T k))^T; o = S^T q. Queries, keys and values come from a convolution."""
+    """Gated delta rule: S <- a S; S <- S + k (beta (v - S^T k))^T; o = S^T q.
+
+    Queries, keys and values pass through a short convolution first.
+    """
 
     timed_as = "scans"
 
@@ -58,22 +61,22 @@ class GatedDelta(nn.Module):
             if state is not None and is_step(u_BTD.shape[1]):
                 o_BTHV, S_BHKV = step(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, state["scan"])
             else:
-                held = None if state is None else state["scan"].clone()  # written below, after autograd kept it
-                o_BTHV, S_BHKV = scan(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, held, context.starts_BT)
+                initial = None if state is None else state["scan"].clone()  # autograd saves it; it is overwritten below
+                o_BTHV, S_BHKV = scan(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, initial, context.starts_BT)
         if state is not None:
             state["scan"].copy_(S_BHKV.detach())
         return self.out(self.norm(o_BTHV.flatten(-2), self.gate(u_BTD)).to(u_BTD.dtype))
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Over its length; what is 0 stays 0."""
+    """Divide vectors by their length; zero stays zero."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
 def step(
     q_BTXK: Tensor, k_BTXK: Tensor, v_BTHV: Tensor, beta_BTH: Tensor, log_decay_BTH: Tensor, S_BHKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token, T = 1: what it reads, and the state after it."""
+    """Process one token, T = 1. Return its output and the new state."""
     groups = (q_BTXK.shape[2], -1)
     q_bg1k1, k_bg1k1 = q_BTXK[:, 0, :, None, :, None], k_BTXK[:, 0, :, None, :, None]
     v_bgrv, beta_bgr = v_BTHV[:, 0].unflatten(1, groups), beta_BTH[:, 0].unflatten(1, groups)
@@ -93,10 +96,10 @@ def scan(
     S_BHKV: Tensor | None = None,
     starts_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All tokens, chunk by chunk, from a state (None: nothing): what they read, and the state after them.
+    """Process all tokens chunk by chunk, from a state (None: zeros). Return their outputs and the new state.
 
-    A token's change of the state hangs on the changes before it in its chunk, c = beta (v - a S^T k - sum of those as k
-    finds them): a triangular system, the same for all columns. With its inverse, c = values - keys S for any state S
+    Each token changes the state by c = beta (v - a S^T k - what k reads of the earlier changes in its chunk). This is a
+    triangular system, with the same matrix for all columns. With its inverse, c = values - keys S for any state S
     before the chunk.
     """
     T, groups = q_BTXK.shape[1], (q_BTXK.shape[2], -1)
@@ -106,7 +109,7 @@ def scan(
     between_bcgrqs, since_bcgrq = (y.unflatten(2, groups) for y in decays(chunked(log_decay_BTH), starts_BT))
 
     met_bcgqs = k_bcgqk @ k_bcgqk.mT
-    system_bcgrqs = beta_bcgrq1 * met_bcgqs[:, :, :, None] * between_bcgrqs  # its diagonal counts as 1
+    system_bcgrqs = beta_bcgrq1 * met_bcgqs[:, :, :, None] * between_bcgrqs  # the solver takes its diagonal as 1
     one_qs = torch.eye(system_bcgrqs.shape[-1], dtype=q_BTXK.dtype, device=q_BTXK.device)
     inverse_bcgrqs = torch.linalg.solve_triangular(system_bcgrqs, one_qs, upper=False, unitriangular=True)
     values_bcgrqv = inverse_bcgrqs @ (beta_bcgrq1 * v_bcgrqv)

@@ -1,4 +1,4 @@
-"""Compiled graphs: making them, and what stays outside of them."""
+"""Compiled graphs: functions that stay outside of them, and limits on making them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,14 +10,20 @@ from archlab.errors import UserError
 from archlab.model.torch_private import has_compiler, kept_out_of_graphs, set_recompile_limit
 
 FORMS = 64
-"""Of a function that torch may compile before it goes on uncompiled, or fails: shapes, kinds of layers, capacities."""
+"""Number of versions (shapes, kinds of layers, capacities) of a function that torch compiles.
+
+After that it continues uncompiled, or fails.
+"""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
-    """As `torch.compiler.disable`, which loads the compiler at once: it takes a second, and an eager run needs none."""
+    """Keep a function out of compiled graphs.
+
+    `torch.compiler.disable` does the same, but loads the compiler at once, which takes a second even in an eager run.
+    """
     disabled = kept_out_of_graphs(function)
 
     @wraps(function)
@@ -27,12 +33,14 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def check_compiler(asked: str) -> None:
-    """UserError, naming what asked for it, where no compiled code can be made on this machine."""
+def check_compiler(setting: str) -> None:
+    """Raise UserError if this machine has no C++ compiler. `setting` names the setting that needs one."""
     if not has_compiler():
-        raise UserError(f"{asked}: torch compiles to C++, and there is no C++ compiler here (g++, or what $CXX names)")
+        raise UserError(
+            f"{setting}: torch compiles to C++, but no C++ compiler was found; install g++, or name a compiler in $CXX"
+        )
 
 
 def allow_forms() -> None:
-    """From here on, in this process; torch's own limit of eight is meant for the shapes of one model."""
+    """Raise torch's limit on compiled versions to FORMS in this process; its default of 8 is meant for one model."""
     set_recompile_limit(FORMS)

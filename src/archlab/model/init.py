@@ -1,7 +1,7 @@
-"""Initial values by role.
+"""Initial values of parameters, by role.
 
-Every tensor draws from a random stream of its own, named by the seed and the tensor's name: changing one choice leaves
-every other tensor's initial values bit-identical.
+Every tensor has its own random stream, derived from the seed and the tensor's name. If one choice of the config
+changes, the initial values of all other tensors stay identical to the bit.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from archlab.model.roles import roles_of
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
-    """Set every parameter to its constant, or draw it by its role."""
+    """Set every parameter to its constant, or draw it from the normal distribution of its role."""
     for name, parameter, role, constant in roles_of(model):
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])
@@ -30,5 +30,5 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
 def _normal(like: Tensor, deviation: float, stream: str) -> Tensor:
     seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.empty(like.shape, dtype=torch.float32)  # whatever the default, which would change the stream
+    drawn = torch.empty(like.shape, dtype=torch.float32)  # not the default dtype, which would change the values
     return drawn.normal_(0.0, deviation, generator=generator)

@@ -1,4 +1,4 @@
-"""What a forward pass may be given. Shapes: B batch, T tokens."""
+"""Checks of the inputs of a forward pass. Shapes: B batch, T tokens."""
 
 from torch import Tensor
 
@@ -13,19 +13,19 @@ from archlab.model.state import Cache
 def check_inputs(
     config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, prefix: Tensor | None, cache: Cache | None
 ) -> None:
-    """UserError for tokens, documents, a prefix or a cache that do not fit the model or each other."""
+    """Raise UserError if tokens, documents, prefix or cache do not fit the model or each other."""
     if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
-        found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
-        raise UserError(f"tokens: {found}; allowed: [batch, seq] of int64 or int32")
+        value = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
+        raise UserError(f"tokens: {value}; allowed: a tensor [batch, seq] of int64 or int32")
     if documents is not None and documents.shape != tokens_BT.shape:
         raise UserError(f"documents: {list(documents.shape)}; allowed: the tokens' shape, {list(tokens_BT.shape)}")
     if documents is not None and cache is not None:
-        raise UserError("documents and cache: packed documents are for training, a cache is for one text")
+        raise UserError("documents and cache were both passed; allowed: one of them (a cache holds one text per row)")
     if cache is not None and cache.batch != len(tokens_BT):
-        raise UserError(f"cache: of {cache.batch} texts; tokens are of {len(tokens_BT)}")
+        raise UserError(f"cache: made for a batch of {cache.batch}; the tokens are a batch of {len(tokens_BT)}")
     if cache is not None and cache.model is not config and cache.model != config:
-        raise UserError("cache: of a model of another config")
-    # From lengths that the host knows: to look at the positions would wait for the device, and break a compiled graph.
+        raise UserError("cache: made for a model with another config; make one with Cache(model.config, ...)")
+    # Lengths are known on the host. Reading positions would wait for the device, and break a compiled graph.
     longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
     if isinstance(config.position, Learned) and longest > config.max_seq_len:
         raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
@@ -37,12 +37,14 @@ def _check_prefix(
     config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, prefix_B: Tensor, cache: Cache | None
 ) -> None:
     if not sees_as(config, "prefix"):
-        raise UserError("prefix: no layer reads it; allowed where model.attention.visibility is prefix")
+        raise UserError("prefix: no layer reads it; it is allowed only if model.attention.visibility is prefix")
     if documents is not None:
-        raise UserError("prefix and documents: a prefix is of one text")
+        raise UserError(
+            "prefix and documents were both passed; allowed: one of them (a prefix belongs to one text per row)"
+        )
     if cache is not None and cache.length:
         raise UserError(
-            f"prefix: {cache.length} tokens are in the cache; allowed in the pass that reads a text's start"
+            f"prefix: the cache already holds {cache.length} tokens; allowed only in the first pass of a text"
         )
     B, T = tokens_BT.shape
     if prefix_B.shape != (B,) or prefix_B.dtype not in WHOLE:
@@ -50,5 +52,5 @@ def _check_prefix(
     padding_B1 = cache.padding_B1 if cache else prefix_B.new_zeros(1, 1)
     longest_B1 = (T - padding_B1).clamp(min=0)
     if ((prefix_B[:, None] < 0) | (prefix_B[:, None] > longest_B1)).any():
-        found = f"{prefix_B.tolist()} tokens of texts of {longest_B1.expand(B, 1).flatten().tolist()}"
-        raise UserError(f"prefix: {found}; allowed: 0 to the text's length in this pass")
+        value = f"{prefix_B.tolist()} tokens of texts of {longest_B1.expand(B, 1).flatten().tolist()}"
+        raise UserError(f"prefix: {value}; allowed: 0 to the text's length in this pass")

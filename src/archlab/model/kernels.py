@@ -1,7 +1,7 @@
-"""The ways to compute attention. What each cannot do, and which is taken, says `config/components/kernel_choice.py`.
+"""Kernels: the ways to compute attention. `config/components/kernel_choice.py` chooses one and lists their limits.
 
-Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V of values. All give
-the same numbers but for rounding; tests hold them to it.
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
+All kernels compute the same numbers up to rounding, which is tested.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
-"""(q [B, H, Q, C], k [B, K, S, C], v [B, K, S, V], mask [B or 1, Q, S] or None for plain causal, bias [B or 1, H, Q, S]
-or None for none, softmax) -> [B, H, Q, V]."""
+"""Function (q, k, v, mask, bias, softmax) -> [B, H, Q, V].
+
+q is [B, H, Q, C], k is [B, K, S, C] and v is [B, K, S, V]. The mask is [B or 1, Q, S], or None for plain causal. The
+bias is [B or 1, H, Q, S], or None for no bias.
+"""
 
 
 def reference(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Attention written out, the scores in at least float32.
-
-    It is dropout(softmax(mask(cap(scale q k^T + bias)))) v.
-    """
+    """Attention written out: dropout(softmax(mask(cap(scale q k^T + bias)))) v, with scores in at least float32."""
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSV = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSV))
     with without_autocast(q_BHQC):
@@ -57,7 +57,7 @@ def reference(
 def sdpa(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """torch's fused attention."""
+    """torch's fused attention, in at least float32 where that is faster or more accurate."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
         return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
     q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
@@ -65,32 +65,37 @@ def sdpa(
 
 
 def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
-    """On CPU bfloat16 is two to three times slower than float32 over a text, but not for a decoding step, which would
-    widen the whole cache; a bias must have the format of q, and in bfloat16 far keys' biases would lose their
-    differences."""
+    """Whether to convert the tensors to float32 first.
+
+    On CPUs a fused kernel in bfloat16 takes two to three times as long as in float32. A decoding step is an exception,
+    because it would convert the whole cache. A bias must have the dtype of q, and in bfloat16 the biases of distant
+    keys would become equal.
+    """
     return (q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1) or bias_BHQS is not None
 
 
 def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
-    """On CPU, values as wide as queries; else torch multiplies the whole square and keeps it."""
+    """On CPU, torch fuses only if values are as wide as queries; otherwise it stores the whole matrix of scores."""
     return q_BHQC.device.type == "cpu"
 
 
 def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """On CPU, for several queries; for one it would read a key again for each head that shares it. On a GPU the kernel
-    that masks knows no groups, and torch would take the one that keeps the square."""
+    """Whether torch fuses attention with a mask when query heads share keys.
+
+    On CPU it does, but with a single query it would read each key once per head. On a GPU the kernel with masks does
+    not support groups, and torch would use the one that stores the whole matrix of scores.
+    """
     return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
 
 
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
-    """Whether several query heads share a key."""
     return q_BHQC.shape[1] != k_BKSC.shape[1]
 
 
 def _fused(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """By torch's fused kernel. In the format of the queries."""
+    """Call torch's fused kernel, in the dtype of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
     if bias_BHQS is not None:
         seen_BQS = dense(mask_BQS)
@@ -128,9 +133,12 @@ def _fused(
 
 
 def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """[B, K, group * Q, C] and [B or 1, K or 1, group * Q or 1, S]: to share a key, heads become further queries."""
+    """Return queries [B, K, group * Q, C] and mask [B or 1, K or 1, group * Q or 1, S].
+
+    Heads that share a key become additional queries of one head.
+    """
     grouped = q_BHQC.unflatten(1, (-1, group)).flatten(2, 3)
-    if mask.shape[1] == mask.shape[2] == 1:  # the same for all of them
+    if mask.shape[1] == mask.shape[2] == 1:  # the same for all heads and queries
         return grouped, mask
     of_groups = mask.unflatten(1, (-1, group)) if mask.shape[1] > 1 else mask[:, :, None].expand(-1, -1, group, -1, -1)
     return grouped, of_groups.flatten(2, 3)
@@ -139,10 +147,10 @@ def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[T
 def _with_sinks(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask: Tensor | None, sinks_H: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """With one more key in front, whose product with a query is the head's sink and whose value is nothing.
+    """Prepend a key whose product with each query is the head's sink and whose value is zero.
 
-    Queries and keys grow by 8 dimensions, of which the first holds it: fused kernels want multiples of 8. Where there
-    is no mask, one more query in front keeps it plain causal.
+    Queries and keys get 8 more dimensions, because fused kernels need multiples of 8; the first of them holds the sink.
+    Without a mask, a query is prepended as well, so that the mask stays plain causal.
     """
     width = q_BHQC.shape[-1]
     in_front = 0 if mask is not None else 1
@@ -157,20 +165,22 @@ def _with_sinks(
 def blocked(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """In blocks of queries, each by torch's fused attention, or written out where that lacks something; as a whole
-    where the mask has no blocks."""
+    """Attention in blocks of queries; all at once if the mask cannot be cut into blocks.
+
+    Each block uses torch's fused attention, or the reference if there is a soft cap.
+    """
     inner = sdpa if softmax.softcap is None else reference
     if not (isinstance(mask_BQS, Visible) and mask_BQS.can_be_cut):
         return inner(q_BHQC, k_BKSC, v_BKSV, mask_BQS, None, softmax)
     dtype = q_BHQC.dtype
-    if inner is reference or _is_better_wide(q_BHQC, None):  # once, and not for each block that sees a key
+    if inner is reference or _is_better_wide(q_BHQC, None):  # once instead of in every block that sees a key
         q_BHQC, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
     if mask_BQS.starts_BQ is None:
         return in_stretches(q_BHQC, k_BKSC, v_BKSV, mask_BQS.stretches, softmax, inner).to(dtype)
     return _blocked_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS, softmax, inner).to(dtype)
 
 
-@outside_graphs  # where documents begin is data: each batch would be compiled anew
+@outside_graphs  # documents begin at other places in each batch, and each would be compiled again
 def _blocked_documents(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Visible, softmax: Softmax, inner: Kernel
 ) -> Tensor:
@@ -180,7 +190,7 @@ def _blocked_documents(
 def products(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """As batched products; plain causal. In bfloat16 scores are rounded to it, as the weights are."""
+    """Plain causal attention as batched matrix products. In bfloat16, scores and weights are rounded to bfloat16."""
     return causal_products(q_BHQC, k_BKSC, v_BKSV, softmax.scale)
 
 
@@ -194,7 +204,7 @@ KERNELS: dict[KernelName, Kernel] = {
 
 
 def choose_kernel(name: str, needs: KernelNeeds) -> Kernel:
-    """The kernel of that name, or the one that `auto` takes; UserError if it cannot do what is needed."""
+    """Return the named kernel; `auto` chooses one. Raise UserError if the kernel cannot compute what is needed."""
     return KERNELS[kernel_for(name, needs)]
 
 
@@ -209,8 +219,8 @@ def in_call(
     mask: Mask | None,
     is_cached: bool,
 ) -> KernelNeeds:
-    """What a layer needs, with what the tensors at hand ask for, too."""
-    given = (x for x in (q, k, v, bias, sinks) if x is not None)
+    """Return what a call needs from its kernel: the needs of the layer, and those of the tensors of the call."""
+    tensors = (x for x in (q, k, v, bias, sinks) if x is not None)
     return KernelNeeds(
         needs.softcap,
         needs.dropout,
@@ -222,15 +232,17 @@ def in_call(
         width=max(q.shape[-1], v.shape[-1]),
         on_cuda=q.is_cuda,
         float64=q.dtype is torch.float64,
-        gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
+        gradients=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
         queries=q.shape[-2],
         products_up_to=needs.products_up_to,
     )
 
 
 def prefer_products(model: nn.Module, up_to: int) -> None:
-    """Have training take `products` for texts of so many tokens where `auto` may: faster on some machines only, which
-    the caller knows."""
+    """Let `auto` choose the kernel `products` in training, for sequences of at most `up_to` tokens.
+
+    It is faster only on some machines; the caller has to know.
+    """
     for module in model.modules():
         attend = getattr(module, "attend", None)
         if isinstance(attend, Attend):
@@ -238,13 +250,13 @@ def prefer_products(model: nn.Module, up_to: int) -> None:
 
 
 class Attend:
-    """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel that its site names."""
+    """Attention of one layer: softmax(scale q k^T + bias) v, computed by the kernel that its site names."""
 
     def __init__(self, config: AnyAttention, site: Site) -> None:
         self.scale, self.softcap, self.dropout = config.scale, config.softcap, site.dropout.attention
         self.kernel = site.kernel
         self.needs = config.kernel_needs(site)
-        choose_kernel(self.kernel, self.needs)  # refuses at once what it can
+        choose_kernel(self.kernel, self.needs)  # raises errors now if possible
 
     def __call__(
         self,
@@ -258,7 +270,7 @@ class Attend:
         training: bool,
         is_cached: bool,
     ) -> Tensor:
-        """-> [B, H, T, V]."""
+        """Return [B, H, T, V]."""
         needs = in_call(self.needs, q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
         softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
         return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

@@ -1,5 +1,8 @@
-"""Multi-head latent attention (DeepSeek-V2). Shapes: B batch, T tokens, S keys, D d_model, H heads, N and P the parts
-of a query and key that positions do not and do rotate, C = N + P, V a value, R the narrow vector, E = R + P."""
+"""Multi-head latent attention (DeepSeek-V2).
+
+Shapes: B batch, T tokens, S keys, D d_model, H heads, R width of the latent vector, V width of a value. Queries and
+keys have C = N + P dimensions, of which RoPE rotates the last P. A cache keeps E = R + P numbers per token.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +22,12 @@ from archlab.model.state import State
 
 @implements(Latent)
 class LatentAttention(nn.Module):
-    """Keys and values of all heads are made by `kv_up` from what `kv_down` gives, one narrow vector per token.
+    """Multi-head latent attention: `kv_up` makes the keys and values of all heads from one latent vector per token.
 
-    Expanded, keys and values are made for every head and every token that is seen: so in training, and for many queries
-    at once. Absorbed, they are not made at all: q . (W c) = (W^T q) . c, and sum(p W c) = W sum(p c), so that what is
-    made from a key and its value goes to the query and to what is mixed. Equal but for rounding.
+    `kv_down` makes the latent vector. The expanded form computes keys and values for every head and every visible
+    token; it is used in training and for many queries at once. The absorbed form does not compute them: since
+    q . (W c) = (W^T q) . c and sum(p W c) = W sum(p c), it applies the matrices to the query and to the mixed latent
+    vectors. Both forms are equal up to rounding.
     """
 
     def __init__(self, config: Latent, site: Site) -> None:
@@ -41,7 +45,7 @@ class LatentAttention(nn.Module):
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]. The new tokens' narrow vectors are added to the state or part."""
+        """[B, T, D] -> [B, T, D]. A cache keeps the new latent vectors; a shard gathers those of all processes."""
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
         q_BHTC = self._rotated(q_BHTC, self.config.nope_dim, context)
@@ -62,7 +66,7 @@ class LatentAttention(nn.Module):
     def expanded(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """-> [B, H, T, V], with keys and values made."""
+        """Return [B, H, T, V], with explicit keys and values."""
         config = self.config
         latent_B1SR, rope_B1SP = kept_B1SE.split((config.kv_rank, config.rope_dim), -1)
         kv_BHSX = self.kv_up(latent_B1SR[:, 0]).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -73,9 +77,10 @@ class LatentAttention(nn.Module):
     def absorbed(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """-> [B, H, T, V], the same with neither made: one key of E for all heads, whose first R numbers are the value.
+        """Return [B, H, T, V] without explicit keys and values.
 
-        The whole key is given for a value, and what is not of it left out after: equal widths need no copy.
+        All heads share one key of width E, whose first R numbers are the value. The whole key is passed as the value
+        and the rest is cut off afterwards: equal widths need no copy.
         """
         config = self.config
         kv_up_HXR = self.kv_up.weight.unflatten(0, (config.n_heads, -1))
@@ -88,7 +93,7 @@ class LatentAttention(nn.Module):
         return mixed_BHTE[..., : config.kv_rank] @ v_up_HVR.transpose(-1, -2)
 
     def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
-        """[B, heads, T, C] -> the same, the dimensions from `start` on rotated."""
+        """[B, heads, T, C] -> the same, with the dimensions from `start` on rotated."""
         if context.rotation is None:
             return x
         return torch.cat((x[..., :start], context.rotation.rotate(x[..., start:])), -1)

@@ -1,4 +1,4 @@
-"""One layer: branches around the residual stream, and the norms in their slots."""
+"""One layer: branches that read and write the residual stream, and the norms around them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,17 +18,18 @@ from archlab.model.state import NO_STATES, State
 
 
 class Layer(nn.Module):
-    """What each branch makes of the stream is added to it.
+    """Transformer layer: stages of branches, each of which adds its output to the residual stream.
 
-    One stage after the other. A stage with the branches f, g, ...; m is a branch's multiplier:
+    Stages run one after another. A stage with branches f and g, and multipliers m:
 
     x ─┬─ before ─┬─ f ─ after ─ · m ─ dropout ─ + ─ stream ─>
-       │          └─ g ─ after ─ · m ─ dropout ──┤               (g behind the same norm, or behind one of its own)
+       │          └─ g ─ after ─ · m ─ dropout ──┤
        └─────────────────────────────────────────┘
 
-    Serial is attention in one stage and the MLP in the next; in a parallel block both are branches of one stage; a
-    recurrent mixer stands beside attention or in its place. Carried: what is added to is not x, but x behind `before`.
-    The branch `f` is the module `f`, its norms are `f_norms`.
+    A serial layer has attention in one stage and the MLP in the next. In a parallel layer both are branches of one
+    stage, which read the same norm or have their own. A recurrent mixer is a branch besides attention, or replaces it.
+    If the norm is carried, outputs are added not to x but to the output of `before`. The branch `f` is the module `f`,
+    and its norms are the module `f_norms`.
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
@@ -45,7 +46,7 @@ class Layer(nn.Module):
     def forward(
         self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
     ) -> Tensor:
-        """[B, T, D] -> [B, T, D]. `states` by the names of branches."""
+        """[B, T, D] -> [B, T, D]. `states` maps names of branches to their states."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD
@@ -59,8 +60,8 @@ class Layer(nn.Module):
         for branch in stage:
             component, norms = getattr(self, branch.name), self._norms(branch)
             read_BTD = normed_BTD if branch is stage[0] or branch.shares_input else norms.before(x_BTD)
-            given_BTD = norms.after(component(read_BTD, context, states.get(branch.name)))
-            sum_BTD = sum_BTD + self.dropout(scaled(given_BTD, branch.multiplier))
+            output_BTD = norms.after(component(read_BTD, context, states.get(branch.name)))
+            sum_BTD = sum_BTD + self.dropout(scaled(output_BTD, branch.multiplier))
         return first.stream(sum_BTD)
 
     def _norms(self, branch: Branch) -> BranchNorms:
@@ -78,8 +79,8 @@ def check_component(kind: type[Component], module: nn.Module, config: Component,
     if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
         raise breach(
             kind,
-            f"its module has a parameter of the role {other[0]}; allowed: {', '.join(config.roles())}, which `roles` "
-            "of its config returns",
+            f"its module has a parameter with the role {other[0]}; allowed: {', '.join(config.roles())} (what "
+            "`roles` of its config returns)",
         )
     check_forward(kind, module, "x, context, state", like_input)
     if isinstance(module, MultiHeadAttention):

@@ -1,7 +1,7 @@
-"""Mamba 2's mixer: a state-space model with one decay per head (Dao & Gu 2024).
+"""Mixer of Mamba 2: a state-space model with one decay per head (Dao & Gu 2024).
 
-Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Letters of the axes as in recurrent.py,
-and g group, r head within its group, p of head_dim, n of d_state.
+Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Lower-case axes as in recurrent.py; in
+addition g group, r head within its group, p head_dim, n d_state.
 """
 
 import torch
@@ -23,7 +23,10 @@ from archlab.model.state import State, is_step
 
 @implements(Mamba2Config)
 class Mamba2(nn.Module):
-    """S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x in every head; x, B and C come from a convolution."""
+    """Mamba 2 mixer: S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x in every head.
+
+    x, B and C pass through a short convolution first.
+    """
 
     timed_as = "scans"
 
@@ -64,8 +67,8 @@ class Mamba2(nn.Module):
             if state is not None and is_step(u_BTD.shape[1]):
                 y_BTHP, S_BHPN = step(write_BTHP, log_decay_BTH, B_BTGN, C_BTGN, state["scan"])
             else:
-                held = None if state is None else state["scan"].clone()  # written below, after autograd kept it
-                y_BTHP, S_BHPN = scan(write_BTHP, log_decay_BTH, B_BTGN, C_BTGN, held, context.starts_BT)
+                initial = None if state is None else state["scan"].clone()  # autograd saves it; it is overwritten below
+                y_BTHP, S_BHPN = scan(write_BTHP, log_decay_BTH, B_BTGN, C_BTGN, initial, context.starts_BT)
         if state is not None:
             state["scan"].copy_(S_BHPN.detach())
         y_BTHP = y_BTHP + at_least_float32(self.D)[:, None] * x_BTHP
@@ -75,7 +78,7 @@ class Mamba2(nn.Module):
 def step(
     x_BTHP: Tensor, log_decay_BTH: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, S_BHPN: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token, T = 1: what it reads, and the state after it."""
+    """Process one token, T = 1. Return its output and the new state."""
     x_bgrp, B_bgn, C_bgn = x_BTHP[:, 0].unflatten(1, (B_BTGN.shape[2], -1)), B_BTGN[:, 0], C_BTGN[:, 0]
     decay_bgr = log_decay_BTH[:, 0].exp().unflatten(1, (B_BTGN.shape[2], -1))
     S_bgrpn = decay_bgr[..., None, None] * S_BHPN.unflatten(1, x_bgrp.shape[1:3])
@@ -92,16 +95,16 @@ def scan(
     S_BHPN: Tensor | None = None,
     starts_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All tokens, chunk by chunk, from a state (None: nothing): what they read, and the state after them."""
+    """Process all tokens chunk by chunk, from a state (None: zeros). Return their outputs and the new state."""
     T, G = x_BTHP.shape[1], B_BTGN.shape[2]
     x_bcsgrp = chunked(x_BTHP).unflatten(3, (G, -1))
     B_bcsgn, C_bcqgn = chunked(B_BTGN), chunked(C_BTGN)
     between_bchqs, since_bchq = decays(chunked(log_decay_BTH), starts_BT)
     between_bcgrqs, since_bcgrq = (y.unflatten(2, (G, -1)) for y in (between_bchqs, since_bchq))
-    # Within the chunk: as attention whose weights are C.B times the decay in between.
+    # Within a chunk it is attention whose weights are C.B times the decay between the two tokens.
     weights_bcgrqs = torch.einsum("bcqgn,bcsgn->bcgqs", C_bcqgn, B_bcsgn)[:, :, :, None] * between_bcgrqs
     y_bcqgrp = torch.einsum("bcgrqs,bcsgrp->bcqgrp", weights_bcgrqs, x_bcsgrp)
-    # What every chunk adds to the state, and so the state before every chunk.
+    # Compute what every chunk adds to the state, then the state before every chunk.
     left_bcsgr = between_bcgrqs[..., -1, :].movedim(-1, 2)
     added_bcgrpn = torch.einsum("bcsgrp,bcsgn->bcgrpn", x_bcsgrp * left_bcsgr[..., None], B_bcsgn)
     S_bgrpn = torch.zeros_like(added_bcgrpn[:, 0]) if S_BHPN is None else S_BHPN.unflatten(1, (G, -1))

@@ -1,6 +1,6 @@
-"""Which keys the queries of a pass see: a rule and positions, of which a kernel makes no more than it needs.
+"""Attention masks: which keys each query sees. A mask is a rule and positions; a kernel makes only the form it needs.
 
-Shapes: B batch (1 where all rows are alike), Q queries, S keys.
+Shapes: B batch (1 if all rows are equal), Q queries, S keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,27 +21,30 @@ if TYPE_CHECKING:
 
 
 class Mask(Protocol):
-    """What a kernel may ask."""
+    """Interface of a mask for kernels."""
 
     @property
     def dense(self) -> Tensor:
-        """[B, Q, S], true where a query sees a key."""
+        """[B, Q, S], true if the query sees the key."""
         ...
 
     @property
     def tiles(self) -> "BlockMask":
-        """For flex_attention."""
+        """The mask in the form of flex_attention."""
         ...
 
 
 def dense(mask_BQS: Mask | None) -> Tensor | None:
-    """All of it; None for plain causal."""
+    """Return the mask as a tensor; None for a plain causal mask."""
     return None if mask_BQS is None else mask_BQS.dense
 
 
 def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
-    """[B, Q, S], true where a query sees a key. Of one query 0 there and else -inf, in its format, for all layers:
-    from true and false torch's kernel makes that anew in each."""
+    """Return [B, Q, S], true if the query sees the key.
+
+    For a single query return the mask to add to scores instead: 0 or -inf in the dtype of the query, made once for all
+    layers. torch's kernel would convert true and false again in every layer.
+    """
     if q_BHQC.shape[2] > 1 or not isinstance(mask_BQS, Visible):
         return mask_BQS.dense
     return mask_BQS.added(q_BHQC.dtype)
@@ -49,14 +52,13 @@ def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Given:
-    """Made already."""
+    """Mask that is already a tensor."""
 
     dense: Tensor
-    """[B, Q, S]."""
+    """[B, Q, S], true if the query sees the key."""
 
     @property
     def tiles(self) -> "BlockMask":
-        """Of what is looked up."""
         n_rows, n_queries, n_keys = self.dense.shape
         return _tiles(
             lambda b, h, q, k: self.dense[_row(self.dense, b), q, k], n_rows, n_queries, n_keys, self.dense.device
@@ -65,81 +67,86 @@ class Given:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Blocks of queries, and what they see of the keys that they are compared with."""
+    """Blocks of queries with the mask of the keys that they are compared with."""
 
     blocks: QueryBlocks
     mask: Given | None
-    """[count or 1, size, shared keys and then its own]; None: each block is plain causal."""
+    """[count or 1, size, shared keys and then the block's own]; None: every block is plain causal."""
     shared: Tensor | None
-    """Indices of the shared keys; None without any."""
+    """Indices of the keys that all blocks share; None without shared keys."""
 
 
 @dataclass(frozen=True)
 class Visible:
-    """As a rule says it of positions."""
+    """Mask that follows from a rule about positions."""
 
     rule: Visibility
     query_BQ: Tensor
-    """Positions; negative ones are padding."""
+    """Positions of the queries; negative for padding."""
     key_BS: Tensor
     prefix_B11: Tensor | None = None
-    """First tokens of each text that see each other, under a rule that says so; None: none."""
+    """Length of each text's prefix, whose tokens see each other if the rule is prefix; None: no prefix."""
     starts_BQ: Tensor | None = None
-    """Index of the first token of each one's document, where several are packed; else None."""
+    """Index of the first token of each query's document; None if documents are not packed."""
     is_whole: bool = False
-    """Whether every row is one text from its first token, or several documents: nothing is cached or padded, and
-    queries are the keys."""
+    """Whether every row is one whole text or several whole documents.
+
+    Then nothing is cached or padded, and queries and keys are the same tokens.
+    """
     key_starts_BS: Tensor | None = None
-    """`starts_BQ` of the keys, where they are not the queries."""
+    """`starts_BQ` of the keys; None if queries and keys are the same tokens."""
     runs: tuple[range, ...] | None = None
-    """Which tokens the queries are, where they are some of a text whose keys are all there; else None."""
+    """Indices of the queries in their text if they are some of its tokens and the keys are all of them; else None."""
     _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What was asked for, to be made once for all layers."""
+    """Forms of the mask that were made already; all layers share them."""
 
     @property
     def dense(self) -> Tensor:
-        """[B, Q, S]."""
+        """[B, Q, S], true if the query sees the key."""
         return self._once("dense", self._dense)
 
     def added(self, dtype: torch.dtype) -> Tensor:
-        """[B, Q, S] to add to scores: 0 where a query sees a key, else -inf."""
+        """Return [B, Q, S] to add to scores: 0 if the query sees the key, otherwise -inf."""
         return self._once(f"added, {dtype}", lambda: torch.where(self.dense, 0.0, float("-inf")).to(dtype))
 
     @property
     def tiles(self) -> "BlockMask":
-        """For flex_attention."""
+        """The mask in the form of flex_attention."""
         return self._once("tiles", self._tiles)
 
     @property
     def stretches(self) -> list[Stretch]:
-        """In blocks of queries. Of rows that are one text each, or some of its tokens."""
+        """The mask in blocks of queries. Each row must be one text, or some tokens of one."""
         return self._once("stretches", self._stretches)
 
     @property
     def documents(self) -> list[tuple[int, list[Stretch]]]:
-        """What does not see each other, all rows in one: the length of each piece, and how it is cut by itself.
+        """The mask of packed documents: the length and the blocks of each piece, with all rows one after another.
 
-        A piece is a document, or several short ones in a row.
+        A piece is a document, or several short ones in a row. No piece sees another one.
         """
         return self._once("documents", self._documents)
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether `stretches` or `documents` can be asked for: nothing is cached, padded, or seen by a prefix."""
+        """Whether `stretches` or `documents` exist: nothing is cached or padded, and no prefix is visible."""
         is_text = self.is_whole or (self.runs is not None and self.starts_BQ is None)
         return is_text and (self.prefix_B11 is None or self.rule.visibility != "prefix")
 
     @property
     def is_worth_cutting(self) -> bool:
-        """Whether blocks compute at most half of the square; of some tokens, which no kernel takes for plain causal,
-        whether they leave anything out. Of packed documents it is believed where a row has room for several blocks: to
-        look would be to wait for the device."""
+        """Whether blocks save enough work.
+
+        For whole texts, blocks must compute at most half of the pairs of queries and keys. For some tokens of a text
+        it is enough that blocks skip any pair, because no kernel treats them as plain causal. For packed documents,
+        the answer depends on the length of a row only; reading where documents begin would wait for the device.
+        """
         return self._once("is_worth_cutting", self._is_worth_cutting)
 
     def prepare(self, *, is_biased: bool) -> None:
-        """Make now what the kernel of `auto` will ask for, so that it is not made in the compiled graph of a layer.
+        """Make the form that the kernel of `auto` will need, so that no layer makes it in its compiled graph.
 
-        What is data, and what flex asks for, is made outside of graphs anyhow.
+        Forms that depend on data, and those for flex_attention, are made outside of graphs anyway.
         """
         is_cut = self.is_worth_cutting and not is_biased
         if is_cut and self.starts_BQ is None:
@@ -158,14 +165,14 @@ class Visible:
         return query_blocks.is_worth_cutting(self.rule, length)
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        # functools.cached_property takes a lock in Python 3.11, at which torch.compile breaks the graph.
+        # functools.cached_property takes a lock in Python 3.11, and torch.compile breaks the graph at a lock.
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
     def _dense(self) -> Tensor:
-        every = slice(None)
-        return self._seen((every, every, None), (every, None, every), self.prefix_B11)
+        all_ = slice(None)
+        return self._seen((all_, all_, None), (all_, None, all_), self.prefix_B11)
 
     def _tiles(self) -> "BlockMask":
         n_rows = max(len(self.query_BQ), len(self.key_BS), 1 if self.prefix_B11 is None else len(self.prefix_B11))
@@ -177,13 +184,13 @@ class Visible:
         return _tiles(sees, n_rows, self.query_BQ.shape[1], self.key_BS.shape[1], self.query_BQ.device)
 
     def _seen(self, queries: tuple[Any, ...], keys: tuple[Any, ...], prefix: Tensor | None) -> Tensor:
-        """Of the queries and keys at those indices."""
+        """Return whether the queries see the keys, for the given indices of both."""
         query, key = self.query_BQ[queries], self.key_BS[keys]
         seen = visible(self.rule, query, key, 0 if prefix is None else prefix)
         if self.starts_BQ is not None:
             key_starts_BS = self.starts_BQ if self.key_starts_BS is None else self.key_starts_BS
             return seen & (self.starts_BQ[queries] == key_starts_BS[keys])
-        # A padding token sees itself alone: a softmax over nothing is not a number. Empty slots are before it all.
+        # A padding token sees only itself, because a softmax over no keys is NaN. Empty slots come before all tokens.
         return (seen & (key >= 0)) | (key == query)
 
     def _stretches(self) -> list[Stretch]:
@@ -192,24 +199,24 @@ class Visible:
     def _documents(self) -> list[tuple[int, list[Stretch]]]:
         assert self.starts_BQ is not None
         device, of_length = self.starts_BQ.device, dict[int, list[Stretch]]()
-        found = list[tuple[int, list[Stretch]]]()
+        pieces = list[tuple[int, list[Stretch]]]()
         first = 0
         for length, n in _pieces(self.starts_BQ):
             if n == 1:
                 if length not in of_length:
                     of_length[length] = stretches(self.rule, length, device)
-                found.append((length, of_length[length]))
+                pieces.append((length, of_length[length]))
             else:
                 row, start = divmod(first, self.starts_BQ.shape[1])
                 at = slice(start, start + length)
                 mask = self._seen((slice(row, row + 1), at, None), (slice(row, row + 1), None, at), None)
-                found.append((length, [Stretch(QueryBlocks(0, 1, length, 0, length), Given(mask), None)]))
+                pieces.append((length, [Stretch(QueryBlocks(0, 1, length, 0, length), Given(mask), None)]))
             first += length
-        return found
+        return pieces
 
 
 def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
-    """(tokens, documents) of each piece, row after row: short documents are taken together until they are a block."""
+    """Yield (tokens, documents) of each piece, row after row. Short documents are joined until they fill a block."""
     B, Q = starts_BQ.shape
     is_first_BQ = starts_BQ == torch.arange(Q, device=starts_BQ.device)
     firsts = is_first_BQ.flatten().nonzero()[:, 0].tolist()
@@ -230,10 +237,10 @@ def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
 def stretches(
     rule: Visibility, length: int, device: torch.device, runs: tuple[range, ...] | None = None
 ) -> list[Stretch]:
-    """Of one text, without a prefix; of those queries, where not of all."""
+    """Return the blocks of one text without a prefix. With `runs`, only those of the queries with these indices."""
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
-    wanted = blocks if runs is None else query_blocks.of_runs(blocks, runs)
-    return [_stretch(rule, of_one_size, device) for of_one_size in wanted]
+    selected = blocks if runs is None else query_blocks.of_runs(blocks, runs)
+    return [_stretch(rule, of_one_size, device) for of_one_size in selected]
 
 
 def _stretch(rule: Visibility, blocks: QueryBlocks, device: torch.device) -> Stretch:
@@ -254,12 +261,12 @@ def _stretch(rule: Visibility, blocks: QueryBlocks, device: torch.device) -> Str
 
 def _indices(keys: SharedKeys, device: torch.device) -> Tensor:
     starts = torch.arange(0, keys.end, keys.period, device=device)
-    of_all = starts[:, None] + torch.arange(keys.first, keys.period, device=device)
-    return of_all.flatten()[: keys.count]
+    indices = starts[:, None] + torch.arange(keys.first, keys.period, device=device)
+    return indices.flatten()[: keys.count]
 
 
 def causal_tiles(n_queries: int, n_keys: int, device: torch.device) -> "BlockMask":
-    """For flex_attention, of plain causality."""
+    """Return the plain causal mask in the form of flex_attention."""
     return _tiles(lambda b, h, q, k: k <= q, 1, n_queries, n_keys, device)
 
 
@@ -270,8 +277,11 @@ def _tiles(
     n_keys: int,
     device: torch.device,
 ) -> "BlockMask":
-    """The tiles that are seen at all. On a GPU by compiled code, for else the whole square is made first; on a CPU what
-    is compiled does not run."""
+    """Return the tiles that contain a visible key.
+
+    On a GPU the code is compiled, because otherwise the whole [Q, S] mask is made first. On a CPU the compiled code
+    does not run.
+    """
     from torch.nn.attention.flex_attention import create_block_mask
 
     create = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
@@ -285,5 +295,5 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _row(x: Tensor, row: Tensor) -> Tensor:
-    """Which row of x that one is."""
+    """Return the index of the row in x, which has one row if all rows are equal."""
     return row if len(x) > 1 else torch.zeros_like(row)

@@ -1,4 +1,4 @@
-"""The feed-forward branch. Shapes: B batch, T tokens, D d_model, F d_ff."""
+"""Feed-forward branch (MLP). Shapes: B batch, T tokens, D d_model, F d_ff."""
 
 from torch import Tensor, nn
 
@@ -16,9 +16,9 @@ from archlab.model.state import State
 
 @implements(Dense)
 class MLP(nn.Module):
-    """The feed-forward branch.
+    """Feed-forward branch: down(act(up x)), or gated down(act(gate x) * (up x + offset)) (Shazeer 2020).
 
-    plain: down(act(up x)). gated: down(act(gate x) * (up x + offset)) (Shazeer 2020), products clamped first.
+    If the config has a clamp, both products are clamped first.
     """
 
     def __init__(self, config: Dense, site: Site) -> None:
@@ -43,7 +43,7 @@ class MLP(nn.Module):
 
 
 def inner(config: Dense, activation: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
-    """What the down projection reads, of the products with the gate's matrix (None: plain) and with the other."""
+    """Return the input of the down projection. `gate` and `up` are the two products; gate is None in a plain MLP."""
     if gate is None or not isinstance(config, GatedMLP):
         return activation(up)
     if config.clamp is not None:

@@ -1,4 +1,7 @@
-"""A mixture of experts. Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, F d_ff of one expert."""
+"""Mixture of experts.
+
+Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active experts per token, F d_ff of one expert.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +21,10 @@ from archlab.model.state import State
 
 @implements(MoEConfig)
 class MoE(nn.Module):
-    """sum over the chosen experts e of weight_e * MLP_e(x). Beside it the shared expert's MLP(x), if there is one."""
+    """Mixture of experts: the sum of weight_e * MLP_e(x) over the chosen experts e.
+
+    The output of a shared expert, if there is one, is added.
+    """
 
     def __init__(self, config: MoEConfig, site: Site) -> None:
         super().__init__()
@@ -44,10 +50,10 @@ class MoE(nn.Module):
 
 
 class Experts(nn.Module):
-    """E MLPs in stacked matrices. Rows are put in order of their experts, so that each expert is one product.
+    """E MLPs in stacked matrices. Rows are sorted by expert, so that each expert is one matrix product.
 
-    What a token's experts give is gathered and summed in the order of its choice, so the other tokens do not matter,
-    and nothing is added in an order that a device chooses.
+    The outputs of a token's experts are gathered and summed in the order in which it chose them. The result therefore
+    does not depend on other tokens or on the device's order of additions.
     """
 
     def __init__(self, config: MoEConfig, d_model: int) -> None:
@@ -66,7 +72,7 @@ class Experts(nn.Module):
         self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-        """[N, D], experts and weights [N, K] -> [N, D]."""
+        """[N, D], and chosen experts and weights [N, K] -> [N, D]."""
         K = chosen_NK.shape[1]
         expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows
         y_RD = self.through(x_ND.index_select(0, order_R // K), expert_R)
@@ -74,7 +80,7 @@ class Experts(nn.Module):
         return (y_NKD * weights_NK[..., None]).sum(1).to(y_RD.dtype)
 
     def through(self, x_RD: Tensor, expert_R: Tensor) -> Tensor:
-        """[R, D] -> [R, D], rows in the order of their experts."""
+        """[R, D] -> [R, D]; rows are in the order of their experts."""
         ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_RD.device), right=True).int()
 
         def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

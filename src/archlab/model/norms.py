@@ -1,4 +1,4 @@
-"""Normalisation over the feature axis, in at least float32 whatever the activations are."""
+"""Normalization over the feature axis, computed in at least float32 for activations of any dtype."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 @implements(schema.AnyLayerNorm)
 class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(var + eps) * w + b."""
+    """LayerNorm: (x - mean) / sqrt(var + eps) * w + b."""
 
     timed_as = "norms"
 
@@ -33,12 +33,12 @@ class LayerNorm(nn.Module):
         self.constants = {"weight": 1 - self.offset, "bias": 0.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; statistics over the last axis."""
+        """[..., *shape] -> [..., *shape]; mean and variance are those of the last axis."""
         wide = at_least_float32(x)
-        # 1 + weight is rounded to the weights' format, as in the published code (Nemotron's; Gemma's RMS norm is not).
+        # 1 + weight is rounded to the weights' dtype, as in the published code of Nemotron; Gemma's RMSNorm differs.
         weight = None if self.weight is None else (self.weight + self.offset).to(wide.dtype)
         bias = None if self.bias is None else self.bias.to(wide.dtype)
-        if self.per_feature:  # fused, half the time of the steps one by one
+        if self.per_feature:  # fused: half the time of separate steps
             return F.layer_norm(wide, x.shape[-1:], weight, bias, self.eps).to(x.dtype)
         wide = F.layer_norm(wide, x.shape[-1:], eps=self.eps)
         wide = wide if weight is None else wide * weight
@@ -47,7 +47,7 @@ class LayerNorm(nn.Module):
 
 @implements(schema.AnyRMSNorm)
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * w."""
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * w."""
 
     timed_as = "norms"
 
@@ -59,11 +59,11 @@ class RMSNorm(nn.Module):
         self.constants = {"weight": 1 - self.offset}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; the mean square over the last axis."""
+        """[..., *shape] -> [..., *shape]; the mean square is that of the last axis."""
         if self.weight is not None and self.cast != "before_weight" and is_training_eagerly():
             wide = at_least_float32(x)
             return _RMSNormed.apply(wide, wide, self.weight.to(wide.dtype) + self.offset, self.eps).to(x.dtype)
-        if self.is_plain and has_format_of(self.weight, x):  # torch widens both by itself, and rounds once
+        if self.is_plain and has_format_of(self.weight, x):  # torch converts both by itself, and rounds once
             return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         normed = F.rms_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
         if self.weight is None:
@@ -74,10 +74,10 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNormed(torch.autograd.Function):
-    """F.rms_norm times the weight, with the gradients that autograd finds, to the bit, in two thirds of the time: by
-    itself it keeps three tensors as large as x, and makes seven more on the way back.
+    """F.rms_norm times the weight, with the gradients of autograd to the bit in two thirds of the time.
 
-    x is given twice: its gradient by way of the mean square comes apart, for autograd adds both to others one by one.
+    Plain autograd keeps three tensors as large as x, and makes seven more in the backward pass. The argument x is
+    passed twice. Its gradient through the mean square is then separate, and autograd adds both to others one by one.
     """
 
     @staticmethod
@@ -87,7 +87,7 @@ class _RMSNormed(torch.autograd.Function):
         return (x * inverse).mul_(weight)
 
     @staticmethod
-    @once_differentiable  # for the gradient of this one `inverse` would be a constant
+    @once_differentiable  # a second derivative would take `inverse` as a constant
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -101,7 +101,7 @@ class _RMSNormed(torch.autograd.Function):
 
 @implements(schema.PartialRMSNorm)
 class PartialRMSNorm(nn.Module):
-    """x / sqrt(mean(first^2) + eps) * w, `first` the first share of the features."""
+    """Partial RMSNorm: x / sqrt(mean(first^2) + eps) * w, where `first` is the first share of the features."""
 
     timed_as = "norms"
 
@@ -112,7 +112,7 @@ class PartialRMSNorm(nn.Module):
         self.constants = {"weight": 1.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; the mean square over the start of the last axis."""
+        """[..., *shape] -> [..., *shape]; the mean square is that of the start of the last axis."""
         wide = at_least_float32(x)
         mean_square = wide[..., : self.n_first].square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
@@ -120,7 +120,7 @@ class PartialRMSNorm(nn.Module):
 
 @implements(schema.ScaleNorm)
 class ScaleNorm(nn.Module):
-    """g x / max(||x||, eps)."""
+    """ScaleNorm: g x / max(||x||, eps)."""
 
     timed_as = "norms"
 
@@ -131,14 +131,14 @@ class ScaleNorm(nn.Module):
         self.constants = {"scale": math.sqrt(shape[-1])}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; the length over the last axis."""
+        """[..., *shape] -> [..., *shape]; ||x|| is the length along the last axis."""
         wide = at_least_float32(x)
         return (self.scale.to(wide.dtype) * F.normalize(wide, dim=-1, eps=self.eps)).to(x.dtype)
 
 
 @implements(schema.DynamicTanh)
 class DynamicTanh(nn.Module):
-    """tanh(alpha x) * w + b."""
+    """Dynamic tanh: tanh(alpha x) * w + b."""
 
     timed_as = "norms"
 
@@ -157,7 +157,7 @@ class DynamicTanh(nn.Module):
 
 
 def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
-    """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
+    """Return the norm of the config. It normalizes over the last axis of `shape`; each entry has its own weight."""
     return make(config, shape, check=_check_norm)
 
 
@@ -173,7 +173,7 @@ def _no_norm(config: schema.NoNorm, shape: Shape) -> nn.Module:
 
 
 class HeadNorm(nn.Module):
-    """The norm of queries or keys. Its scope is each head, or all heads side by side."""
+    """Norm of queries or keys. Its scope is one head, or all heads concatenated."""
 
     timed_as = "norms"
 
@@ -186,7 +186,7 @@ class HeadNorm(nn.Module):
         self.norm = make_norm(config.qk_norm, *shape[scope])
 
     def forward(self, x_BHTC: Tensor) -> Tensor:
-        """[B, heads, T, C] -> the same."""
+        """[B, heads, T, C] -> the same shape."""
         if isinstance(self.norm, nn.Identity) or self.scope == "head":
             return self.norm(x_BHTC)
         x_BTHC = x_BHTC.transpose(1, 2)
@@ -196,7 +196,7 @@ class HeadNorm(nn.Module):
 
 
 class BranchNorms(nn.Module):
-    """The norms around one branch. An empty slot passes its input through."""
+    """Norms around one branch. A slot without a norm passes its input through."""
 
     timed_as = "norms"
     before: nn.Module

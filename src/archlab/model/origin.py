@@ -1,4 +1,4 @@
-"""Where a model came from, for whoever writes it again."""
+"""Origin of a loaded model, kept for saving it again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Origin:
-    """What a model's published folder says beside architecture and weights."""
+    """Contents of a model's published folder besides architecture and weights."""
 
     family: str | None = None
-    """The family it was loaded as; None: trained here."""
+    """Name of the family of the loaded model; None: trained here."""
     special_ids: Mapping[str, Any] = field(default_factory=dict)
-    """`bos_token_id` and the like, as its config.json has them."""
+    """Special token ids of its config.json, such as `bos_token_id`."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Its tokenizer's files, which go along unread."""
+    """Files of its tokenizer; they are copied without being read."""

@@ -1,5 +1,8 @@
-"""Positions that are added: to the token embedding (sinusoidal, learned) or to the attention scores (the others; RoPE,
-which rotates, is in rotary.py). Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim.
+"""Positions that are added to the token embedding (sinusoidal, learned) or to the attention scores (all others).
+
+RoPE, which rotates instead, is in rotary.py.
+
+Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim.
 
 A module for scores maps the distances (query position - key position, [B or 1, Q, S]) and the queries to
 [B or 1, H, Q, S].
@@ -24,14 +27,14 @@ from archlab.model.roles import check_parameters
 
 @implements(schema.Sinusoidal)
 class SinusoidalPositions(nn.Module):
-    """sin and cos of t / theta^(2i/d), side by side or in halves (Vaswani 2017)."""
+    """Sinusoidal positions: sin and cos of t / theta^(2i/d), interleaved or in halves (Vaswani 2017)."""
 
     def __init__(self, config: schema.Sinusoidal, d_model: int, max_seq_len: int) -> None:
         super().__init__()
         self.config, self.d_model = config, d_model
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        """[B, T] -> [B, T, D] of that dtype; the angles in at least float32."""
+        """[B, T] -> [B, T, D] in `dtype`; angles are computed in at least float32."""
         exponent = torch.arange(0, self.d_model, 2, dtype=wide(dtype), device=positions_BT.device) / self.d_model
         shifted = (positions_BT[..., None] + self.config.offset).to(wide(dtype))
         angles = shifted * self.config.theta**-exponent
@@ -42,7 +45,7 @@ class SinusoidalPositions(nn.Module):
 
 @implements(schema.Learned)
 class LearnedPositions(nn.Module):
-    """One learned vector per position."""
+    """Learned positions: one vector per position."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -52,13 +55,13 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.offset + max_seq_len, d_model))
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        """[B, T] -> [B, T, D] of that dtype; the Decoder sees to it that none is beyond the last."""
+        """[B, T] -> [B, T, D] in `dtype`. The Decoder checks that no position is beyond the last one."""
         return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)
 
 
 @implements(schema.Alibi)
 class AlibiBias(nn.Module):
-    """-slope(head) * distance (Press 2021); Falcon's form of it is given minus the key positions for distances."""
+    """ALiBi: -slope(head) * distance (Press 2021). In Falcon's form, the distance is minus the key position."""
 
     def __init__(self, config: schema.Alibi, heads: AnyAttention) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ class AlibiBias(nn.Module):
         self.slopes = slopes(heads.n_heads, config.max_bias)
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """-> [B or 1, H, Q, S]."""
+        """Return [B or 1, H, Q, S]."""
         slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=wide(q_BHQC.dtype))
         if self.form == "falcon":
             rounded_BHQS = slopes_H.bfloat16()[:, None, None] * -distance_BQS[:, None].bfloat16()
@@ -75,8 +78,11 @@ class AlibiBias(nn.Module):
 
 
 def slopes(n_heads: int, max_bias: float) -> list[float]:
-    """2^(-max_bias i / h), i from 1; where h is no power of two, that of the next lower one, then every other of the
-    next higher one's."""
+    """Return the slope of each head: 2^(-max_bias i / h) for i = 1 ... h.
+
+    If h is not a power of two, take the slopes for the next lower power of two, then every other slope for the next
+    higher one.
+    """
     power = 2 ** math.floor(math.log2(n_heads))
     series = [2 ** (-max_bias * i / power) for i in range(1, power + 1)]
     between = [2 ** (-max_bias * i / (2 * power)) for i in range(1, 2 * power + 1, 2)]
@@ -85,7 +91,7 @@ def slopes(n_heads: int, max_bias: float) -> list[float]:
 
 @implements(schema.T5)
 class T5Bias(nn.Module):
-    """A learned number per head and bucket of distances (Raffel 2020)."""
+    """T5 bias: one learned number per head and bucket of distances (Raffel 2020)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -95,13 +101,16 @@ class T5Bias(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.buckets, heads.n_heads))
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Tensor:
-        """-> [B or 1, H, Q, S], whatever the queries."""
+        """Return [B or 1, H, Q, S]; the queries are not used."""
         buckets = bucket(distance_BQS.clamp(min=0), self.config.buckets, self.config.max_distance)
         return at_least_float32(self.weight)[buckets].movedim(-1, 1)
 
 
 def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """Half the buckets for single distances, the rest logarithmic up to max_distance; one-sided."""
+    """Return the bucket of each distance >= 0.
+
+    Half the buckets are for single distances; the others are logarithmic up to max_distance.
+    """
     exact = buckets // 2
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
     far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
@@ -110,7 +119,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 @implements(schema.Shaw)
 class ShawBias(nn.Module):
-    """scale * q.a(distance), a a learned vector per clipped distance, the same in all heads (Shaw 2018)."""
+    """Shaw bias: scale * q.a(distance), with a learned vector a per clipped distance for all heads (Shaw 2018)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -120,7 +129,7 @@ class ShawBias(nn.Module):
         self.scale = heads.scale
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """-> [B, H, Q, S]."""
+        """Return [B, H, Q, S]."""
         with without_autocast(q_BHQC):
             per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(wide(q_BHQC.dtype)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
@@ -128,7 +137,7 @@ class ShawBias(nn.Module):
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """The module whose output is added to the embedding; None if positions act elsewhere or not at all."""
+    """Return the module whose output is added to the embedding; None if positions act elsewhere or there are none."""
     if model.position.acts_on != "embedding":
         return None
     n_parameters = model.position.of_all_layers(model.d_model, model.max_seq_len, model.attention.score_heads)
@@ -136,7 +145,7 @@ def make_positions(model: ModelConfig) -> nn.Module | None:
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:
-    """The table that all layers share; None if they share none."""
+    """Return the table of biases that all layers share; None if they share none."""
     heads = model.attention
     if not model.position.is_shared or not isinstance(heads, AnyAttention):
         return None
@@ -144,7 +153,7 @@ def make_shared_bias(model: ModelConfig) -> nn.Module | None:
 
 
 def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
-    """The layer's own module that biases its scores; None if it has none, or shares the model's."""
+    """Return a layer's own bias on its scores; None if it has none or shares that of the model."""
     if position.acts_on != "scores" or position.is_shared:
         return None
     return _made(position, position.of_a_layer(heads.n_heads, heads.query_width), heads)

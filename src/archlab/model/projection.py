@@ -1,4 +1,4 @@
-"""A linear map that knows what it is for."""
+"""Linear map with a role."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from archlab.model.arithmetic import at_least_float32
 
 
 class Projection(nn.Linear):
-    """A linear map that knows its role; its values are set by `initialise`, not here."""
+    """Linear map with a role, which decides its initial values. `model/init.py` sets them, not the constructor."""
 
     constants = {"bias": 0.0}  # noqa: RUF012 - read only
 
@@ -18,7 +18,7 @@ class Projection(nn.Linear):
         self.roles: dict[str, RoleName] = {"weight": role, "bias": "output_bias" if role == "output" else "constant"}
 
     def reset_parameters(self) -> None:
-        """Leave the memory as it is."""
+        """Do nothing: `model/init.py` sets the values."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., d_in] -> [..., d_out]."""
@@ -26,7 +26,7 @@ class Projection(nn.Linear):
 
 
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    """[..., K] -> [..., N]: `F.linear`, or what a compiler makes a faster loop of."""
+    """[..., K] -> [..., N]: `F.linear`, or a form that is faster in compiled decoding on a CPU."""
     if not (is_compiled_row(x) and x.dtype is weight_NK.dtype and x.dtype.itemsize == 2):
         return F.linear(x, weight_NK, bias_N)
     y = row_product(x, weight_NK)
@@ -34,18 +34,18 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
 
 
 def is_compiled_row(x: Tensor) -> bool:
-    """Whether it is one row, in a graph that is compiled for a CPU to decode.
+    """Return whether `x` is a single row in a graph that is compiled for decoding on a CPU.
 
-    torch's own product of one row in 16 bits reads its matrix at half of the memory's speed or less; the loop that the
-    compiler makes is part of those before and after it.
+    torch's product of one 16-bit row reads its matrix at half the speed of the memory or less. The compiler instead
+    makes a loop and fuses it with the loops around it.
     """
     is_decoding = torch.compiler.is_compiling() and not torch.is_grad_enabled()
     return is_decoding and x.device.type == "cpu" and x.shape[:-1].numel() == 1
 
 
 def row_product(x: Tensor, matrix_NK: Tensor) -> Tensor:
-    """[..., K] of one row -> [..., N] in at least float32, of a matrix of any format."""
+    """Multiply one row, [..., K], by a matrix of any dtype. Return [..., N] in at least float32."""
     x_K = at_least_float32(x).flatten()
-    # Asked for its place in memory, the compiler writes it; else it computes what gives it, a norm, for each of N rows.
+    # as_strided makes the compiler store x. Otherwise it would compute x, for example a norm, again for each of N rows.
     x_K = x_K.as_strided(x_K.shape, x_K.stride())
     return (matrix_NK.to(x_K.dtype) * x_K).sum(-1).view(*x.shape[:-1], -1)

@@ -1,11 +1,11 @@
-"""What recurrent mixers have in common: a short convolution, a scan chunk by chunk, a norm with a gate.
+"""Parts that recurrent mixers share: a short convolution, a chunked scan, and a norm with a gate.
 
-A scan cuts a text into chunks. Within a chunk all tokens are mixed at once by matrix products, and a state is handed
-from chunk to chunk. Between two tokens it decays by the product of the decays of all tokens after the first, up to and
-with the second.
+A scan cuts a text into chunks. Within a chunk, matrix products mix all tokens at once; a state is passed from chunk to
+chunk. Between two tokens the state decays by the product of the decays of all tokens after the first, including the
+second.
 
-Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs that are held, S = W + T.
-Letters of a scan's axes: b batch, c chunk, q a token of a chunk, s an earlier one of the same chunk, h head.
+Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs kept as state, S = W + T.
+Axes of a scan: b batch, c chunk, q token of a chunk, s earlier token of the same chunk, h head.
 """
 
 import torch
@@ -20,10 +20,10 @@ from archlab.model.state import State, is_step
 
 
 class CausalConv(nn.Module):
-    """y_t = sum over j of w_j x_{t-K+1+j} (+ b), channel by channel. What is before the text counts as 0.
+    """Causal convolution per channel: y_t = sum over j of w_j x_{t-K+1+j} (+ b). Inputs before the text are 0.
 
-    `widths`: channels of each thing that stands beside others. The state `conv` holds the last K - 1 inputs. Padded
-    positions give nothing to others, and 0 comes out of them.
+    `widths`: numbers of channels of the inputs that are concatenated. The state `conv` holds the last K - 1 inputs.
+    Padded positions contribute nothing to others, and their outputs are 0.
     """
 
     def __init__(self, widths: tuple[int, ...], kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
@@ -36,7 +36,7 @@ class CausalConv(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTC: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, C] -> [B, T, C], activated."""
+        """[B, T, C] -> [B, T, C], including the activation."""
         x_BTC = without_padding(x_BTC, context)
         if state is None:
             window_BSC = F.pad(x_BTC, (0, 0, self.kernel_size - 1, 0))
@@ -49,11 +49,11 @@ class CausalConv(nn.Module):
             y_BTC = self._in_documents(window_BSC, context.starts_BT).to(x_BTC.dtype)
         else:
             y_BCT = F.conv1d(window_BSC.transpose(1, 2), self.weight, self.bias, groups=len(self.weight))
-            y_BTC = y_BCT.transpose(1, 2).contiguous()  # as what follows reads it
+            y_BTC = y_BCT.transpose(1, 2).contiguous()  # the order in which the following code reads it
         return without_padding(self.activation(y_BTC), context)
 
     def _in_documents(self, window_BSC: Tensor, starts_BT: Tensor) -> Tensor:
-        """Tap by tap, for none may reach back beyond its document's start."""
+        """Convolve tap by tap, because no tap may reach back beyond the start of its document."""
         T = starts_BT.shape[1]
         age_BT1 = (torch.arange(T, device=starts_BT.device) - starts_BT)[..., None]
         y_BTC = torch.zeros_like(window_BSC[:, :T])
@@ -67,12 +67,12 @@ class CausalConv(nn.Module):
 
 
 def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
-    """0 at padded positions."""
+    """Return x with 0 at padded positions."""
     return x_BTC if context.is_real_BT is None else x_BTC * context.is_real_BT[..., None]
 
 
 def chunked(x_bt: Tensor) -> Tensor:
-    """[b, t, ...] -> [b, c, q, ...]; the last chunk is filled up with 0."""
+    """[b, t, ...] -> [b, c, q, ...]; the last chunk is padded with 0."""
     T = x_bt.shape[1]
     n, size = chunking(T)
     return F.pad(x_bt, (0, 0) * (x_bt.ndim - 2) + (0, n * size - T)).unflatten(1, (n, size))
@@ -84,14 +84,15 @@ def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
 
 
 def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How much of s is left at q, [b, c, h, q, s], and how much of the state before the chunk, [b, c, h, q].
+    """Return how much of token s is left at token q, [b, c, h, q, s], and of the chunk's first state, [b, c, h, q].
 
-    Both are 0 where a document starts in between; s after q counts as 0, too. `log_decay` is <= 0, of each token.
+    Both are 0 if a document starts in between; the first is also 0 if s comes after q. `log_decay` of each token is
+    <= 0.
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
     n, size = log_decay_bcqh.shape[1:3]
     causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_decay_bcqh.device).tril()
-    # Sums over the tokens between the two, not differences of sums from the chunk's start, which would be far larger.
+    # Sums over the tokens between the two. Differences of sums from the chunk's start would be of far larger numbers.
     between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0).cumsum(-2)
     since_bchq = log_bchq.cumsum(-1)
     seen = causal_qs
@@ -101,15 +102,15 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
         starts_bc1q = (chunked(starts_bt) - first_c1)[:, :, None]
         seen = causal_qs & (starts_bc1q[..., None] <= index_s)
         since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
-    # Hidden before exp, so that what is hidden is 0 and its gradient, too.
+    # Mask before exp, so that hidden entries are 0, and their gradients, too.
     return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp()
 
 
 def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
-    """A from `least` to `most` and steps dt from 0.001 to 0.1, as A_log = ln A and as the bias before dt's softplus.
+    """Return initial values: A_log = ln A, A from `least` to `most`, and dt_bias for steps dt from 0.001 to 0.1.
 
-    Published code draws A evenly and dt evenly in its logarithm. Here they stand at even distances, dt in an order that
-    has nothing to do with A's, so that they depend on no seed.
+    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here they are evenly
+    spaced, and the order of dt is unrelated to that of A, so that they do not depend on a seed.
     """
     heads = torch.arange(n_heads, dtype=torch.float64)
     A = least + (most - least) * (heads + 0.5) / n_heads
@@ -118,17 +119,18 @@ def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
 
 
 class Gate(nn.Module):
-    """x silu(z), without a norm."""
+    """Gate without a norm: x silu(z)."""
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """[..., width] twice -> the same, in at least float32."""
+        """Two tensors [..., width] -> [..., width], in at least float32."""
         return at_least_float32(x) * F.silu(at_least_float32(z))
 
 
 class GatedNorm(nn.Module):
-    """RMS norm and gate of a mixer's output.
+    """RMSNorm and gate of a mixer's output.
 
-    Gate before: rms(x silu(z)) w. After: rms(x) w silu(z). The mean square is over each `width` features.
+    With the gate before the norm it is rms(x silu(z)) w, otherwise rms(x) w silu(z). Each group of `width` features
+    has its own mean square.
     """
 
     def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
@@ -138,7 +140,10 @@ class GatedNorm(nn.Module):
         self.constants = {"weight": 1.0}
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """[..., n * width] twice -> the same, in at least float32. A weight of one group serves all n."""
+        """Two tensors [..., n * width] -> the same shape, in at least float32.
+
+        A weight of one group applies to all n groups.
+        """
         x, gate = at_least_float32(x), F.silu(at_least_float32(z))
         x = (x * gate if self.gate_first else x).unflatten(-1, (-1, self.width))
         normed = F.rms_norm(x, (self.width,), eps=self.eps)

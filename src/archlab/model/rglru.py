@@ -1,5 +1,7 @@
-"""The real-gated linear recurrent unit of Griffin (De 2024). Shapes: B batch, T tokens, D d_model, W channels, H
-groups of P channels."""
+"""Real-gated linear recurrent unit (RG-LRU) of Griffin (De 2024).
+
+Shapes: B batch, T tokens, D d_model, W channels, H groups of P channels.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,7 @@ from archlab.model.state import State
 
 
 class BlockGate(nn.Module):
-    """sigmoid(W u + b), W of one block per group of channels."""
+    """Gate sigmoid(W u + b), with a block-diagonal W: one block per group of channels."""
 
     timed_as = "scans"
 
@@ -29,7 +31,7 @@ class BlockGate(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, u_BTW: Tensor) -> Tensor:
-        """[B, T, W] -> the same, in at least float32."""
+        """[B, T, W] -> [B, T, W], in at least float32."""
         u_BTHP = u_BTW.unflatten(-1, self.weight.shape[:2])
         gate_BTW = torch.einsum("bthp,hop->btho", u_BTHP, self.weight).flatten(-2)
         return torch.sigmoid(at_least_float32(gate_BTW) + self.bias)
@@ -37,7 +39,10 @@ class BlockGate(nn.Module):
 
 @implements(RGLRUConfig)
 class RGLRU(nn.Module):
-    """S <- a S + sqrt(1 - a^2) i u, a = exp(-8 r softplus(Lambda)); out(gelu(gate) * S). u comes from a convolution."""
+    """RG-LRU: S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)).
+
+    The output is out(gelu(gate) * S). A short convolution makes u; i and r are its input and forget gates.
+    """
 
     timed_as = "scans"
 
@@ -57,21 +62,21 @@ class RGLRU(nn.Module):
         """[B, T, D] -> [B, T, D]."""
         u_BTW = self.conv(self.x(x_BTD), context, state)
         log_decay_BTW = -8 * self.forget_gate(u_BTW) * F.softplus(at_least_float32(self.Lambda), threshold=40)
-        is_first_BT1 = (context.positions_BT == 0)[..., None]  # of a text or document: nothing is carried into it
-        tiny = torch.finfo(log_decay_BTW.dtype).tiny  # for the root's gradient at 0
+        is_first_BT1 = (context.positions_BT == 0)[..., None]  # of a text or document: no earlier state
+        tiny = torch.finfo(log_decay_BTW.dtype).tiny  # keeps the gradient of the square root finite at 0
         share_BTW = (-torch.expm1(2 * log_decay_BTW)).clamp_min(tiny).sqrt().masked_fill(is_first_BT1, 1)
         decay_BTW = log_decay_BTW.exp().masked_fill(is_first_BT1, 0)
         S_BTW, left_BTW = scan(decay_BTW, share_BTW * self.input_gate(u_BTW) * u_BTW)
         if state is not None:
-            S_BTW = S_BTW + left_BTW * state["scan"][:, None].clone()  # written below, after autograd kept it
+            S_BTW = S_BTW + left_BTW * state["scan"][:, None].clone()  # autograd saves it; it is overwritten below
             state["scan"].copy_(S_BTW[:, -1].detach())
         return self.out((self.activation(at_least_float32(self.gate(x_BTD))) * S_BTW).to(x_BTD.dtype))
 
 
 def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
-    """S_t = a_t S_{t-1} + b_t from S = 0, and how much of an earlier state is left at t.
+    """Return S_t = a_t S_{t-1} + b_t from S = 0, and how much of an earlier state is left at each t.
 
-    Runs of 1, 2, 4, ... tokens, each put together of two that are half as long (Hillis & Steele 1986).
+    Combine runs of 1, 2, 4, ... tokens, each from two runs of half the length (Hillis & Steele 1986).
     """
     run, T = 1, decay_BTW.shape[1]
     while run < T:
@@ -82,6 +87,9 @@ def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial_rates(channels: int) -> Tensor:
-    """An open gate, r = 1, keeps a = 0.9 to 0.999 of a state; the paper draws a evenly, here it stands evenly."""
+    """Return Lambda so that an open gate, r = 1, keeps a = 0.9 to 0.999 of a state.
+
+    The paper draws a uniformly; here the values are evenly spaced.
+    """
     a = 0.9 + 0.099 * (torch.arange(channels, dtype=torch.float64) + 0.5) / channels
     return (-a.log() / 8).expm1().log()

@@ -1,8 +1,8 @@
-"""What a parameter is for, and what follows: how it starts, whether it decays, its learning rate, who adds it.
+"""Roles of parameters. A role decides a parameter's initial values, weight decay, learning rate and optimizer.
 
-Initial values, the optimiser and tensor parallelism read the same table. A module says for each of its parameters a
-role (`roles`: name -> role), the number or tensor at which it starts (`constants`: name -> value), or both. How tensor
-parallelism cuts it nobody has to say: its shape in a component's share (`Component.share`) does.
+Initial values, the optimizer and tensor parallelism read the same table. For each of its parameters, a module names a
+role (`roles`: name -> role), an initial value (`constants`: name -> number or tensor), or both. It need not say how
+tensor parallelism shards a parameter, because that follows from its shape in a component's share (`Component.share`).
 """
 
 import math
@@ -22,20 +22,25 @@ from archlab.config.model_schema import ModelConfig
 
 @dataclass(frozen=True)
 class Role:
-    """What holds for every parameter of one role."""
+    """Properties of all parameters of one role."""
 
     name: RoleName
-    """By which train.lr_multipliers calls it."""
+    """Its name in train.lr_multipliers."""
     deviation: Callable[[ModelConfig, int], float]
-    """Standard deviation of its initial values, from the config and the fan-in."""
+    """Function of the config and the fan-in that returns the standard deviation of initial values."""
     decays: Literal["always", "if_asked", "never"]
-    """Under weight decay; `if_asked`: with train.decay_embeddings."""
+    """Whether weight decay applies; `if_asked` means if train.decay_embeddings is true."""
     group: Literal["matrix", "table", "vector"]
-    """What it is: a linear map (the last two axes; those before them stack several), a table of which rows are looked
-    up or compared, or all the rest. Muon makes its updates of the first kind alone."""
+    """Kind of tensor. Muon updates only matrices.
+
+    A matrix is a linear map in its last two axes; earlier axes stack several maps. Rows of a table are looked up or
+    compared. All other parameters are vectors.
+    """
     is_added_once: bool = False
-    """Whether a component's output has it as a summand of its own: the sum over the shares of several processes must
-    have it once, though each of them has it."""
+    """Whether it is added to a component's output, as an output bias is.
+
+    Under tensor parallelism every process has the parameter, but the sum over processes must contain it once.
+    """
 
 
 def _input(model: ModelConfig, fan_in: int) -> float:
@@ -49,11 +54,11 @@ def _output(model: ModelConfig, fan_in: int) -> float:
     return deviation / math.sqrt(sum(len(layer.branches) for layer in layer_configs(model)))
 
 
-def _of_matrix(model: ModelConfig, given: float | None, fan_in: int) -> float:
-    """What is given is that of muP's base width, where there is one."""
-    if given is None:
+def _of_matrix(model: ModelConfig, deviation: float | None, fan_in: int) -> float:
+    """Scale the deviation of the config, which under muP is that of the base width."""
+    if deviation is None:
         return 1 / math.sqrt(fan_in)
-    return given / math.sqrt(model.mup.wider(model.d_model)) if model.mup else given
+    return deviation / math.sqrt(model.mup.wider(model.d_model)) if model.mup else deviation
 
 
 def _embedding(model: ModelConfig, _fan_in: int) -> float:
@@ -65,7 +70,7 @@ def _head(model: ModelConfig, _fan_in: int) -> float:
 
 
 def _convolution(_model: ModelConfig, fan_in: int) -> float:
-    return 1 / math.sqrt(3 * fan_in)  # of torch's uniform default, which published code keeps
+    return 1 / math.sqrt(3 * fan_in)  # deviation of torch's uniform default, which published code keeps
 
 
 def _constant(_model: ModelConfig, _fan_in: int) -> float:
@@ -82,47 +87,50 @@ ROLES: dict[RoleName, Role] = {
     "constant": Role("constant", _constant, decays="never", group="vector"),
     "output_bias": Role("constant", _constant, decays="never", group="vector", is_added_once=True),
 }
-"""`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it
-(attention out, MLP down), `convolution` is the kernel of one over tokens, `constant` starts at a given value (norms,
-biases), `output_bias` is that beside `output`."""
+"""Name -> role.
+
+`input` reads the residual stream (q, k, v, up, gate) or a narrow vector, which `narrow` makes from the stream. `output`
+writes to the stream (attention out, MLP down). `convolution` is the kernel of a convolution over tokens. `constant`
+starts at a given value (norms, biases). `output_bias` is the bias next to an `output`.
+"""
 
 
 class RoleOf(NamedTuple):
-    """A parameter and what it is for."""
+    """A parameter and its role."""
 
     name: str
-    """As in the state dict."""
+    """Its name in the state dict."""
     parameter: nn.Parameter
     role: Role
     constant: float | Tensor | None
-    """Where it starts; None: it is drawn."""
+    """Initial value; None: drawn at random."""
 
 
-def check_parameters(kind: type[Registered], module: nn.Module, n_said: int) -> list[RoleOf]:
+def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -> list[RoleOf]:
     """Return the parameters of a user's module with their roles.
 
-    Raise UserError if it is no module, a parameter has no role, or the class says another number of parameters.
+    Raise UserError if it is not a module, a parameter has no role, or the class states another number of parameters.
     """
     if not isinstance(module, nn.Module):
         raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
     for part, name in product(module.modules(), ("constants", "roles")):
-        if not isinstance(found := getattr(part, name, {}), dict):
-            raise breach(kind, f"{type(part).__name__}.{name} is {short(found)}; allowed: a dict of parameters' names")
+        if not isinstance(value := getattr(part, name, {}), dict):
+            raise breach(kind, f"{type(part).__name__}.{name} is {short(value)}; allowed: a dict whose keys are names of parameters")
     try:
         made = list(roles_of(module))
     except TypeError as error:
         raise breach(
             kind,
-            f"{str(error).lstrip('.')}; allowed: archlab.Projection, whose role says it, or `roles` or `constants` of "
+            f"{str(error).lstrip('.')}; allowed: archlab.Projection, which has a role, or `roles` or `constants` of "
             "the module (docs/plugins.md)",
         ) from None
     for name, parameter, _, constant in made:
         if not _can_start_at(parameter, constant):
-            found = f"{name.lstrip('.')} {list(parameter.shape)} starts at {short(constant)}"
-            raise breach(kind, f"{found}; allowed: a number, or a tensor of its shape")
+            value = f"{name.lstrip('.')} {list(parameter.shape)} starts at {short(constant)}"
+            raise breach(kind, f"{value}; allowed: a number, or a tensor of its shape")
     n_made = sum(of.parameter.numel() for of in made)
-    if n_made != n_said:
-        raise breach(kind, f"{kind.__name__} says {n_said:,} parameters, and its module has {n_made:,}")
+    if n_made != n_stated:
+        raise breach(kind, f"{kind.__name__} says {n_stated:,} parameters, but its module has {n_made:,}")
     return made
 
 
@@ -134,7 +142,7 @@ def _can_start_at(parameter: nn.Parameter, constant: object) -> bool:
 
 
 def roles_of(model: nn.Module) -> Iterator[RoleOf]:
-    """Every parameter of the model; a parameter without a role and without a constant is a TypeError."""
+    """Yield every parameter with its role. Raise TypeError if one has neither a role nor a constant."""
     for module_name, module in model.named_modules():
         constants: dict[str, float | Tensor] = getattr(module, "constants", {})
         roles: dict[str, RoleName] = getattr(module, "roles", {})
@@ -147,4 +155,4 @@ def roles_of(model: nn.Module) -> Iterator[RoleOf]:
             elif name in roles:
                 yield RoleOf(full, parameter, ROLES[roles[name]], None)
             else:
-                raise TypeError(f"{full} has neither a constant nor a role to be initialised by")
+                raise TypeError(f"{full} has no initial value: neither a constant nor a role")

@@ -1,4 +1,4 @@
-"""The frequencies of RoPE, and how they stretch for sequences longer than in training.
+"""Frequencies of RoPE, and their scaling for sequences longer than those in training.
 
 `n` is the number of rotated dimensions; pair i rotates by frequency[i] radians per token.
 """
@@ -14,15 +14,15 @@ from archlab.config.components.position import Rope
 
 
 class Frequencies(NamedTuple):
-    """Radians per token of each pair, [n / 2] or [B, T, n / 2], and the factor on cos and sin."""
+    """Frequency of each pair in radians per token, [n / 2] or [B, T, n / 2], and the factor on cos and sin."""
 
     per_token: Tensor
     amplitude: float = 1.0
 
 
 def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
-    """Frequencies in texts of those lengths; `pairs` is 0 .. n/2 - 1 in the dtype wanted."""
-    # A quotient, as published code has it: the negative power differs in the last bit, which long texts show.
+    """Return the frequencies in texts of the given lengths. `pairs` is 0 .. n/2 - 1 in the dtype of the result."""
+    # A quotient, as in published code. A negative power differs in the last bit, which matters in long texts.
     plain = 1 / config.theta ** (2 * pairs / n)
     match config.scaling:
         case schema.NoScaling():
@@ -47,14 +47,14 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
 
 
 def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
-    """By rotations within the original length: fewer than low stretched, more than high kept (Llama 3.1)."""
+    """Scale a pair by its rotations in the original length: stretch below `low`, keep above `high` (Llama 3.1)."""
     rotations = s.original_max_seq_len * plain / (2 * math.pi)
     kept = ((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
     return kept * plain + (1 - kept) * plain / s.factor
 
 
 def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
-    """Pairs that rotate often keep their frequency, slow ones are stretched, with a blend between (Peng 2023)."""
+    """Keep the frequency of fast pairs, stretch slow pairs, and blend in between (Peng 2023)."""
 
     def pair_that_rotates(times: float) -> float:
         return n * math.log(s.original_max_seq_len / (times * 2 * math.pi)) / (2 * math.log(theta))
@@ -65,7 +65,7 @@ def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
     last_kept, first_slowed = max(last_kept, 0), min(first_slowed, n - 1)
     kept = 1 - ((pairs - last_kept) / ((first_slowed - last_kept) or 1e-3)).clamp(0, 1)
     waves = theta ** (2 * pairs / n)
-    # Each step as published code has it, for the same reason as above.
+    # The same steps as in published code, for the same reason as above.
     return 1 / (s.factor * waves) * (1 - kept) + 1 / waves * kept
 
 

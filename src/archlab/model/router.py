@@ -1,6 +1,6 @@
-"""Which experts a token passes through.
+"""Router of a mixture of experts: it chooses the experts of each token.
 
-Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, G groups.
+Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active experts per token, G groups.
 """
 
 from collections.abc import Callable
@@ -16,22 +16,25 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
 
 TINY = 1e-20
-"""Keeps a sum of sigmoids, which may all be 0, from dividing by it; elsewhere it is lost in rounding."""
+"""Added to sums of scores before a division by them. Sigmoids may all be 0; otherwise rounding absorbs it."""
 
 
 class Routing(NamedTuple):
-    """What a router says of N tokens."""
+    """Decision of a router for N tokens."""
 
     logits_NE: Tensor
     scores_NE: Tensor
     chosen_NK: Tensor
-    """The experts of each token, the best first."""
+    """Experts of each token, best first."""
     weights_NK: Tensor
-    """On what they give."""
+    """Weights on the outputs of these experts."""
 
 
 class Router(nn.Module):
-    """Each token's experts, and their weights. Logits W x + b, scores, choice; all in at least float32."""
+    """Router: chooses each token's experts and their weights.
+
+    It computes logits W x + b, scores, and the choice, all in at least float32.
+    """
 
     correction: Tensor | None
 
@@ -45,7 +48,7 @@ class Router(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_ND: Tensor) -> Routing:
-        """[N, D] -> who is chosen, and with what weights."""
+        """[N, D] -> the chosen experts and their weights."""
         with without_autocast(x_ND):
             bias = None if self.bias is None else at_least_float32(self.bias)
             logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
@@ -57,12 +60,12 @@ class Router(nn.Module):
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
     def choose(self, scores_NE: Tensor) -> Tensor:
-        """[N, E] -> [N, K], the best first. By corrected scores, among the experts that groups allow."""
+        """[N, E] -> [N, K], best first. Choose by corrected scores among the experts that groups allow."""
         corrected_NE = scores_NE if self.correction is None else scores_NE + self.correction
         return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
     def _allowed(self, scores_NE: Tensor) -> Tensor:
-        """-inf for the experts of groups that are not among the best."""
+        """Set the scores of experts to -inf if their group is not among the best."""
         groups = self.config.groups
         if groups is None:
             return scores_NE
@@ -73,7 +76,7 @@ class Router(nn.Module):
         return scores_NGE.masked_fill(~kept_NG[..., None], float("-inf")).flatten(-2)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """As of any module, but the correction keeps its digits. Rounded to bfloat16 it would choose others."""
+        """Convert the module, but keep the precision of the correction: in bfloat16 it would change the choice."""
         kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, buffer in kept.items():
@@ -84,42 +87,42 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def correct(self, chosen_E: Tensor) -> None:
-        """After an update: raise the correction of experts with less than the mean load, lower that of the others."""
+        """Raise the correction of experts below the mean load and lower that of the others; called after an update."""
         if self.correction is not None and self.config.correction is not None:
             self.correction += self.config.correction.rate * (chosen_E.mean() - chosen_E).sign()
 
 
 class Load(NamedTuple):
-    """What one router did in one pass: sums over real tokens, so that layers and micro batches can be put together."""
+    """Statistics of one router in one pass, as sums over real tokens, so that micro batches can be added."""
 
     chosen_E: Tensor
-    """How many times each expert was chosen."""
+    """Number of times each expert was chosen."""
     scores_E: Tensor
-    """Of the tokens, those of one token summing to 1."""
+    """Sum of the tokens' scores, which add up to 1 per token."""
     log_z_squared: Tensor
-    """log^2 Z, Z the softmax denominator of the logits."""
+    """Sum of log^2 Z, where Z is the softmax denominator of the logits."""
     tokens: Tensor
-    """How many there are."""
+    """Number of real tokens."""
 
 
 def load_of(routing: Routing, is_real_BT: Tensor | None) -> Load:
-    """What the router did, over real tokens."""
+    """Return the statistics of a router over real tokens."""
     shares_NE = routing.scores_NE / (routing.scores_NE.sum(-1, keepdim=True) + TINY)
     chosen_NE = torch.zeros_like(shares_NE).scatter(-1, routing.chosen_NK, 1.0)
     squares_N = routing.logits_NE.logsumexp(-1).square()
     ones_N = torch.ones_like(squares_N)
     is_real_N = ones_N if is_real_BT is None else is_real_BT.flatten().to(ones_N.dtype)
-    # Sums, not products of matrices: autocast would round those.
+    # Sums instead of matrix products, which autocast would round.
     chosen_E, scores_E = ((is_real_N[:, None] * x).sum(0) for x in (chosen_NE, shares_NE))
     return Load(chosen_E, scores_E, (is_real_N * squares_N).sum(), is_real_N.sum())
 
 
 def collect(load: Load, collected: Collected) -> None:
-    """Put it where the pass collects them, layer after layer."""
+    """Append the statistics of one layer to those that the pass collects."""
     for name, value in load._asdict().items():
         collected[f"router.{name}"].append(value)
 
 
 def collected_loads(collected: Collected) -> list[Load]:
-    """What the routers of one pass did, in the order of their layers."""
+    """Return the statistics of all routers of one pass, in the order of their layers."""
     return [Load(*values) for values in zip(*(collected[f"router.{name}"] for name in Load._fields), strict=True)]

@@ -1,4 +1,4 @@
-"""The gated short convolution of LFM2. Shapes: B batch, T tokens, D d_model."""
+"""Gated short convolution of LFM2. Shapes: B batch, T tokens, D d_model."""
 
 from torch import Tensor, nn
 
@@ -14,7 +14,7 @@ from archlab.model.state import State
 
 @implements(Config)
 class ShortConv(nn.Module):
-    """out(output_gate * conv(input_gate * x)), both gates without an activation."""
+    """Gated short convolution: out(output_gate * conv(input_gate * x)). The gates have no activation."""
 
     def __init__(self, config: Config, site: Site) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How scores become weights."""
+"""Settings of attention's softmax."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax that makes weights of scores, and what comes before and after it."""
+    """Settings of the softmax that turns scores into weights, and of the steps before and after it."""
 
     scale: float
     softcap: float | None = None
     dropout: float = 0.0
-    """0 outside training."""
+    """Dropout rate of the weights; 0 outside training."""
     sinks_H: Tensor | None = None
-    """Per head, the score of one more key that every query sees and that has no value; None without."""
+    """Sink of each head: the score of an additional key that every query sees, with value 0. None: no sinks."""

@@ -1,8 +1,8 @@
-"""What layers keep between passes: tensors of fixed shape, written in place.
+"""Cache of a model: the states that layers keep between passes, as tensors of fixed shape that are written in place.
 
-Keys and values stand in slots, no more of them than a window needs (then a ring); a recurrent mixer keeps what its
-config says. Tokens are counted by index, padding included; token i of a sequence padded on the left by p has position
-i - p.
+Keys and values are stored in slots. With a window there are only as many slots as it needs, used as a ring. A recurrent
+mixer keeps the tensors of its config. The index of a token counts padding; token i of a sequence that is padded on the
+left by p has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,26 +18,29 @@ from archlab.model.arithmetic import WHOLE, wide
 
 
 class Length:
-    """Tokens in a cache, padding included: as a number, and as a tensor that a compiled step reads."""
+    """Number of tokens in a cache, padding included: as an int, and as a tensor for compiled steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.number = 0
         self.tensor = torch.zeros((), dtype=torch.int64, device=device)
 
     def set(self, number: int) -> None:
-        """From here on it is that many."""
+        """Set the number of tokens."""
         self.number = number
         self.tensor.fill_(number)
 
 
 def is_step(n_new: int) -> bool:
-    """Whether a pass of so many new tokens is a decoding step: one token, and no gradient to carry through a state."""
+    """Return whether a pass of `n_new` tokens is a decoding step: one token, without gradients."""
     return n_new == 1 and not torch.is_grad_enabled()
 
 
 class State:
-    """What one component keeps, each tensor [B, *shape]. Where it keeps a row per token, [B, heads, slots, width], slot
-    i % slots holds token i, the newest that belongs there."""
+    """State of one component: tensors of shape [B, *shape].
+
+    A tensor with a row per token has the shape [B, heads, slots, width]. Token i is in slot i % slots, where it
+    overwrites an older token.
+    """
 
     def __init__(
         self, tensors: Sequence[StateTensor], batch: int, dtype: torch.dtype, device: torch.device, length: Length
@@ -50,53 +53,61 @@ class State:
         self.length = length
 
     def __getitem__(self, name: str) -> Tensor:
-        """A tensor to read, and to write in place."""
+        """Return a tensor, which may be written in place."""
         return self.tensors[name]
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Add the rows of new tokens, [B, heads, T, width] each; all that they may see, in the order of `indices`."""
+        """Add the rows of new tokens, [B, heads, T, width] each.
+
+        Return all rows that the new tokens may see, in the order of `indices`.
+        """
         extended = self._step if is_step(next(iter(new.values())).shape[2]) else self._several
         return tuple(extended(self.tensors[name], rows) for name, rows in new.items())
 
-    def _step(self, held: Tensor, new: Tensor) -> Tensor:
-        """In place; all slots in a compiled step, which is of one shape, and else those that are filled."""
+    def _step(self, rows: Tensor, new: Tensor) -> Tensor:
+        """Add one token in place. Return the filled slots, or all slots in a compiled step, whose shapes are fixed."""
         if torch.compiler.is_compiling():
-            held.index_copy_(2, self.length.tensor[None] % self.slots, new.to(held.dtype))
-            return held.to(new.dtype)  # autocast may narrow
-        held.narrow(2, self.length.number % self.slots, 1).copy_(new)
-        return held.narrow(2, 0, self._n_filled).to(new.dtype)
+            rows.index_copy_(2, self.length.tensor[None] % self.slots, new.to(rows.dtype))
+            return rows.to(new.dtype)  # autocast may have made `new` narrower
+        rows.narrow(2, self.length.number % self.slots, 1).copy_(new)
+        return rows.narrow(2, 0, self._n_filled).to(new.dtype)
 
     @property
     def _n_filled(self) -> int:
-        """Slots, after one more token."""
+        """Number of filled slots after one more token."""
         return min(self.length.number + 1, self.slots)
 
-    def _several(self, held: Tensor, new: Tensor) -> Tensor:
-        """The newest in place; what was held before and the new ones, for in a ring the first of them see rows that
-        the last take the place of."""
+    def _several(self, rows: Tensor, new: Tensor) -> Tensor:
+        """Store the newest tokens in place. Return the old and the new rows.
+
+        In a ring the first new tokens see old rows that the last new tokens overwrite.
+        """
         length, n = self.length.number, new.shape[2]
-        seen = torch.cat((held[:, :, : min(length, self.slots)].to(new.dtype), new), 2)
+        seen = torch.cat((rows[:, :, : min(length, self.slots)].to(new.dtype), new), 2)
         newest = torch.arange(max(0, n - self.slots), n, device=new.device)
-        held[:, :, (length + newest) % self.slots] = new.detach()[:, :, newest].to(held.dtype)
+        rows[:, :, (length + newest) % self.slots] = new.detach()[:, :, newest].to(rows.dtype)
         return seen
 
     def indices(self, n_new: int) -> Tensor:
-        """Token index of each row that `extend` returns; negative for slots that are empty."""
+        """Return the token index of each row that `extend` returns; it is negative for empty slots."""
         length = self.length.tensor
         if is_step(n_new):
             n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
             return length - (length - torch.arange(n_read, device=length.device)) % self.slots
         slots = torch.arange(min(self.length.number, self.slots), device=length.device)
-        held = length - 1 - (length - 1 - slots) % self.slots
-        return torch.cat((held, length + torch.arange(n_new, device=length.device)))
+        old = length - 1 - (length - 1 - slots) % self.slots
+        return torch.cat((old, length + torch.arange(n_new, device=length.device)))
 
 
 NO_STATES: Mapping[str, State] = {}
-"""Of a layer without a cache."""
+"""States of a layer without a cache."""
 
 
 class Cache:
-    """All layers' states for a batch of sequences of at most `capacity` tokens."""
+    """Cache of a model: the states of all layers for a batch of sequences of at most `capacity` tokens.
+
+    `padding`: number of padding tokens at the left of each sequence. Raise UserError if the model cannot have a cache.
+    """
 
     def __init__(
         self,
@@ -110,8 +121,8 @@ class Cache:
     ) -> None:
         if sees_as(model, "two_sided"):
             raise UserError(
-                "model.attention.visibility: two_sided; later tokens change what such a layer makes of earlier ones, "
-                "so nothing can be cached; allowed: causal, prefix"
+                "model.attention.visibility is two_sided: the model cannot have a cache, because later tokens change "
+                "the states of earlier ones; allowed: causal, prefix"
             )
         if capacity < 1:
             raise UserError(f"capacity: {capacity}; allowed: 1 token or more")
@@ -124,12 +135,12 @@ class Cache:
             }
             for layer in layer_configs(model)
         ]
-        """Per layer, by the name of the branch; a branch that keeps nothing has none."""
+        """For each layer, name of the branch -> state. Branches without a state are left out."""
         self.padding_B1, self.least_padding = torch.zeros(1, 1, dtype=torch.int64, device=device), 0
         if padding is not None:
             padding_B = torch.as_tensor(padding, device=device)
             if padding_B.shape != (batch,) or padding_B.dtype not in WHOLE or (padding_B < 0).any():
-                allowed = f"for each of {batch} texts a whole number from 0"
+                allowed = f"an integer >= 0 for each of {batch} texts"
                 raise UserError(f"padding: {padding_B.tolist()}; allowed: {allowed}")
             self.padding_B1, self.least_padding = padding_B[:, None], min(padding_B.tolist(), default=0)
         self.model, self.batch, self.capacity = model, batch, capacity
@@ -137,31 +148,31 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Tokens in it, padding included."""
+        """Number of tokens in the cache, padding included."""
         return self._length.number
 
     @property
     def length_tensor(self) -> Tensor:
-        """The same as a tensor, int64 without axes."""
+        """Number of tokens in the cache as an int64 tensor without axes."""
         return self._length.tensor
 
     def begin(self, n_new: int) -> None:
-        """Before a pass of that many tokens. UserError when they do not fit, or an earlier pass was broken off."""
+        """Begin a pass of `n_new` tokens. Raise UserError if they do not fit, or if an earlier pass was interrupted."""
         if self.length + n_new > self.capacity:
             raise UserError(
-                f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit"
+                f"the cache has room for {self.capacity} tokens and holds {self.length}; {n_new} more do not fit"
             )
         if self.is_torn:
-            raise UserError("cache: a pass was broken off, and some layers hold more than others; clear() it")
+            raise UserError("cache: a pass was interrupted, so some layers hold more tokens than others; call clear()")
         self.is_torn = True
 
     def end(self, n_new: int) -> None:
-        """After the pass."""
+        """End the pass: count its tokens."""
         self._length.set(self.length + n_new)
         self.is_torn = False
 
     def clear(self) -> None:
-        """Forget all tokens."""
+        """Remove all tokens."""
         for tensor in self._tensors():
             tensor.zero_()
         self._length.set(0)
@@ -169,7 +180,7 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def _tensors(self) -> list[Tensor]:

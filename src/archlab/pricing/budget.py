@@ -1,4 +1,4 @@
-"""Length, time and price of a training, and the ways of dividing it among devices."""
+"""Length, time and price of a training run, and the ways to divide it among devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,24 +15,30 @@ from archlab.pricing.training_plan import PLAN_FORMAT, TrainingPlan, plan_traini
 from archlab.pricing.work import training_flops
 
 TOKENS_PER_PARAMETER = 20
-"""With so many tokens a FLOP budget is spent best (Hoffmann 2022); of a mixture, per parameter that a token uses."""
+"""Training tokens per parameter that make the best use of a FLOP budget (Hoffmann 2022).
+
+For a mixture of experts, only the parameters that a token uses count.
+"""
 
 FLOPS_PER_PARAMETER = 6
-"""Per token of training, by the rule that counts weights only (Kaplan 2020)."""
+"""FLOPs per parameter and training token, by the rule that counts weights only (Kaplan 2020)."""
 
 
 class TokenBudget(Base):
-    """A training of so many tokens."""
+    """Number of training tokens and their FLOPs."""
 
     tokens: int
     flops: float
-    """Forward and backward, over visible pairs."""
+    """FLOPs of forward and backward passes. Only visible pairs of tokens count."""
     is_rule: bool
-    """Whether the tokens are those of the rule, 20 per parameter, and not what the config says."""
+    """Whether `tokens` follows the rule of 20 tokens per parameter instead of the config."""
 
 
 class PublishedMfu(NamedTuple):
-    """Model FLOPs utilization of a published training: its model FLOPs over what its devices could do in that time."""
+    """Model FLOPs utilization (MFU) of a published training run.
+
+    MFU is the FLOPs of the model divided by the peak FLOPs of the devices in the same time.
+    """
 
     model: str
     low: float
@@ -47,44 +53,47 @@ PUBLISHED_MFU = (
     PublishedMfu("Llama 3.1 405B", 0.38, 0.43, "H100", "llama3"),
     PublishedMfu("PaLM 540B", 0.462, 0.462, "TPU v4", "chowdhery2022"),
 )
-"""Table 3 of PaLM's paper and table 4 of Llama 3's. PaLM counts hidden pairs of tokens too; here visible ones alone."""
+"""Figures from table 3 of the PaLM paper and table 4 of the Llama 3 paper.
+
+PaLM also counts hidden pairs of tokens; archlab counts visible pairs only.
+"""
 
 
 class Spent(Base):
-    """Time, price and utilization of a training on the devices of a plan."""
+    """Time, price and utilization of a training run on the devices of a plan."""
 
     seconds: float
     price: float | None
-    """null where the price of a device and hour is not said."""
+    """Price of the run; null if the price per device and hour is unknown."""
     mfu: float
-    """Model FLOPs utilization: FLOPs of the budget over what the devices could do in that time."""
+    """Model FLOPs utilization: FLOPs of the budget divided by the peak FLOPs of the devices in that time."""
 
 
 def rule_in_words(counts: Parameters) -> str:
-    """How many tokens for each parameter, of a mixture for each that a token uses."""
+    """Return the rule in words: `20 per parameter`, or `20 per active parameter` for a mixture of experts."""
     return f"{TOKENS_PER_PARAMETER} per {'active parameter' if counts.idle else 'parameter'}"
 
 
 def budgets(config: Config) -> list[TokenBudget]:
-    """Of as many tokens as the config asks for, where it does, and of as many as its parameters are worth."""
+    """Return the budget that the config asks for, if any, and the budget of the rule of 20 tokens per parameter."""
     train = resolve_train(config)
     per_token = training_flops(config.model, train.seq_len)
-    said = [(train.trained, False)] if config.train.tokens else []
+    from_config = [(train.trained, False)] if config.train.tokens else []
     best = TOKENS_PER_PARAMETER * parameters(config.model).active
-    return [TokenBudget(tokens=n, flops=per_token * n, is_rule=is_rule) for n, is_rule in (*said, (best, True))]
+    return [TokenBudget(tokens=n, flops=per_token * n, is_rule=is_rule) for n, is_rule in (*from_config, (best, True))]
 
 
 def spent(
     budget: TokenBudget, plan: TrainingPlan, devices: int, device: Hardware, price_per_hour: float | None
 ) -> Spent:
-    """At best: every step takes as long as computing or sending does, whichever is longer."""
+    """Return the best case: each step takes as long as computing or sending, whichever is longer."""
     seconds = budget.tokens / plan.batch_tokens * plan.step
     price = None if price_per_hour is None else seconds / 3600 * devices * price_per_hour
     return Spent(seconds=seconds, price=price, mfu=budget.flops / (devices * device.speed(PLAN_FORMAT) * seconds))
 
 
 def at_mfu(at_best: Spent, mfu: float) -> Spent:
-    """Return what the same training takes at that utilization; no less than at best."""
+    """Return what the same run takes at the utilization `mfu`, but never less than `at_best`."""
     times = max(1.0, at_best.mfu / mfu)
     price = None if at_best.price is None else at_best.price * times
     return Spent(seconds=at_best.seconds * times, price=price, mfu=at_best.mfu / times)
@@ -95,45 +104,46 @@ LOWEST_MFU = min(PUBLISHED_MFU, key=lambda published: published.low)
 
 
 def at_published_mfu(at_best: Spent) -> tuple[Spent, Spent]:
-    """Return what the same training takes at the highest and at the lowest published utilization."""
+    """Return what the same run takes at the highest and at the lowest published utilization."""
     return at_mfu(at_best, HIGHEST_MFU.high), at_mfu(at_best, LOWEST_MFU.low)
 
 
 class PlanPair(NamedTuple):
-    """Plans for one way of dividing, without and with recomputing layers."""
+    """Two plans for one way to divide a run: without and with recomputation of layers."""
 
     plain: TrainingPlan
     recomputed: TrainingPlan
-    """Layers keep their input alone, and are computed again."""
+    """Plan in which layers keep only their inputs and run again in the backward pass."""
 
     @property
     def fitting(self) -> TrainingPlan | None:
-        """The plan that fits and recomputes the least; None if none fits."""
-        return next((one for one in self if one.fits), None)
+        """Plan that fits and recomputes the least; None if neither fits."""
+        return next((plan for plan in self if plan.fits), None)
 
 
 _AS_FAST = 1.01
-"""Ways whose steps take up to 1% more than the fastest are as fast: no estimate is better than that."""
+"""Factor within which a step counts as equally fast: the estimates are not accurate to 1%."""
 
 
 class ChosenWay(NamedTuple):
-    """The way that training would best be divided."""
+    """Best way to divide a training run."""
 
     way: Parallel
     plan: TrainingPlan
     fastest: float
-    """Seconds of the fastest step of all ways that fit."""
+    """Seconds of the fastest step among all ways that fit."""
     as_fast: list[TrainingPlan]
-    """Plans of the other ways that fit and are as fast."""
+    """Plans of the other ways that fit and are equally fast."""
 
 
-def choose(found: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
-    """Return the way that sends least, of those that fit and whose step takes at most 1% more than the fastest.
+def choose(plans_by_way: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
+    """Return the way that sends the least among the fastest that fit.
 
-    None if no way fits, or if there is only one way.
+    A way counts as fastest if its step takes at most 1% longer than the shortest step.
+    Return None if no way fits, or if there is only one way.
     """
-    fitting = {way: divided.fitting for way, divided in found.items() if divided.fitting}
-    if not fitting or len(found) == 1:
+    fitting = {way: divided.fitting for way, divided in plans_by_way.items() if divided.fitting}
+    if not fitting or len(plans_by_way) == 1:
         return None
     fastest = min(plan.step for plan in fitting.values())
     as_fast = {way: plan for way, plan in fitting.items() if plan.step <= _AS_FAST * fastest}
@@ -142,52 +152,63 @@ def choose(found: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
 
 
 def ways(devices: int) -> list[Parallel]:
-    """So many devices, each way alone."""
+    """Return the ways that divide a run among `devices` devices in a single dimension."""
     return [Parallel(**{way: devices}) for way in WAYS] if devices > 1 else [Parallel()]
 
 
 def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple[dict[Parallel, PlanPair], list[str]]:
-    """Way -> plans; and why the other ways cannot be gone. UserError where none can."""
-    found, refused = dict[Parallel, PlanPair](), dict[str, list[str]]()
+    """Return the plans of each possible way, and the reasons why the other ways are impossible.
+
+    Raise UserError if no way is possible.
+    """
+    plans_by_way, refused = dict[Parallel, PlanPair](), dict[str, list[str]]()
     for parallel in tried:
         try:
-            found[parallel] = PlanPair(
-                *(plan_training(config, parallel, device, recompute=again) for again in (False, True))
+            plans_by_way[parallel] = PlanPair(
+                *(plan_training(config, parallel, device, recompute=recompute) for recompute in (False, True))
             )
         except UserError as error:
             refused.setdefault(str(error), []).append(str(parallel))
     reasons = [f"{'; '.join(names)}: {reason}" for reason, names in refused.items()]
-    if not found:
+    if not plans_by_way:
         raise UserError("\n".join(reasons))
-    return found, reasons
+    return plans_by_way, reasons
 
 
 def plans_as_json(
-    config: Config, found: Mapping[Parallel, PlanPair], refused: Sequence[str], device: Hardware, price: float | None
+    config: Config,
+    plans_by_way: Mapping[Parallel, PlanPair],
+    refused: Sequence[str],
+    device: Hardware,
+    price: float | None,
 ) -> dict[str, Any]:
-    """All of it, exact; `spent` is what each budget takes with layers computed again where nothing else fits."""
-    asked = budgets(config)
-    chosen = choose(found)
+    """Return all plans as JSON, with exact numbers.
+
+    `spent` is the time and price of each budget. Layers are recomputed only if the plan does not fit otherwise.
+    """
+    token_budgets = budgets(config)
+    chosen = choose(plans_by_way)
     plans = [
         {
             "parallel": asdict(way),
-            **{name: one.model_dump(mode="json") for name, one in divided._asdict().items()},
+            **{name: plan.model_dump(mode="json") for name, plan in divided._asdict().items()},
             "chosen": chosen is not None and way == chosen.way,
             "recomputes": divided.fitting is not None and divided.fitting.recomputes,
             "spent": [at_best and at_best.model_dump(mode="json") for at_best in taken],
             "spent_at_published_mfu": [
-                at_best and [one.model_dump(mode="json") for one in at_published_mfu(at_best)] for at_best in taken
+                at_best and [slower.model_dump(mode="json") for slower in at_published_mfu(at_best)]
+                for at_best in taken
             ],
         }
-        for way, divided in found.items()
+        for way, divided in plans_by_way.items()
         for taken in [
-            [divided.fitting and spent(budget, divided.fitting, way.devices, device, price) for budget in asked]
+            [divided.fitting and spent(budget, divided.fitting, way.devices, device, price) for budget in token_budgets]
         ]
     ]
     return {
         "hardware": device.name,
         "price_per_hour": price,
-        "budgets": [budget.model_dump(mode="json") for budget in asked],
+        "budgets": [budget.model_dump(mode="json") for budget in token_budgets],
         "published_mfu": [published._asdict() for published in PUBLISHED_MFU],
         "plans": plans,
         "refused": refused,

@@ -1,4 +1,4 @@
-"""What models run on: peaks, memory and links of named devices, as their makers publish them, or as measured here."""
+"""Devices that models run on: peak speed, memory and links, as published by their makers or as measured here."""
 
 import platform
 import re
@@ -24,10 +24,10 @@ from archlab.pricing.work import PassName
 NumberFormat = Literal["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
 PerSecond = Annotated[Flops, Field(ge=1, le=1e30)]
-"""Operations, bytes or cycles; `2P` is 2e15."""
+"""Number of operations, bytes or cycles per second; `2P` is 2e15."""
 
 THIS = "this"
-"""The name of the machine that archlab runs on, once it has been measured."""
+"""Name of the machine that archlab runs on, once it has been measured."""
 
 _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float32": ("bfloat16",),
@@ -37,156 +37,172 @@ _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float8": ("bfloat16", "float32"),
     "int8": ("bfloat16", "float32"),
 }
-"""In what a device computes that does not multiply a format itself; a TPU rounds float32 to bfloat16."""
+"""Formats that a device uses instead of one that it cannot multiply. For example, a TPU rounds float32 to bfloat16."""
 
 
 class Link(Base):
-    """How devices reach each other."""
+    """A link between devices."""
 
     name: Line
     bandwidth: PerSecond
-    """Bytes per second that one device sends, over all its links of this kind together, in one direction. Makers often
-    print the sum of both directions, which is twice as much."""
+    """Bytes per second that one device sends in one direction, over all its links of this kind together.
+
+    Makers often publish the sum of both directions, which is twice as much.
+    """
 
 
 class Derivation(Base):
-    """A peak that its maker does not print: units times clock times operations of one unit in one cycle."""
+    """A peak that the maker does not publish: units times clock times operations of one unit per cycle."""
 
     units: Count
-    """Cores."""
+    """Number of units (cores)."""
     clock: PerSecond
     """Cycles per second while all units compute."""
     per_cycle: dict[NumberFormat, Positive]
-    """Operations of one unit in one cycle; a multiplication and an addition are two."""
+    """Operations of one unit in one cycle. A multiplication and an addition count as two."""
     reason: Line
-    """Where these come from."""
+    """Origin of these figures."""
 
 
 class Rate(Base):
-    """Seconds that operations of one kind take; they add up."""
+    """Seconds that operations of one kind take. The four terms add up."""
 
     per_flop: NonNegative
-    """Of matrices."""
+    """Seconds per FLOP of matrix products."""
     per_byte: NonNegative
     per_large_byte: NonNegative
-    """More than `per_byte`, in tensors for which memory is asked of the system."""
+    """Seconds in addition to `per_byte`, for tensors whose memory is requested from the operating system."""
     per_operation: NonNegative
 
 
 class Rates(Base):
-    """Rates of a pass in one number format, which `archlab hardware --measure` fitted to models that ran."""
+    """Rates of a pass in one number format. `archlab hardware --measure` fits them to the times of real models."""
 
     by_kind: dict[OperationKind, Rate]
 
 
 class Measurements(Base):
-    """What `archlab hardware --measure` found beside peaks and bandwidth."""
+    """Results of `archlab hardware --measure` besides peak speed and bandwidth."""
 
     products: dict[NumberFormat, dict[str, Positive]]
-    """FLOPs per second of the product of two square matrices, by format and by their side."""
+    """FLOPs per second of the product of two square matrices, by number format and matrix size."""
     copy_bandwidth: Positive
     """Bytes per second that a copy of a large array reads and writes together."""
     read_bandwidth: Positive
-    """Bytes per second of a large matrix that is multiplied with a vector, as weights are in decoding."""
+    """Bytes per second at which a large matrix is read for a product with a vector, as in decoding."""
     cached_read_bandwidth: Positive
-    """As `read_bandwidth`, of an array that fits in a cache."""
+    """Same as `read_bandwidth`, but for an array that fits in a cache."""
     dispatch: Positive
-    """Seconds from one small operation to the next: what an operation costs however little it computes."""
+    """Seconds between the starts of two small operations: the minimum cost of an operation."""
     threads: Count
-    """In use while it was measured."""
+    """Number of threads used for the measurement."""
     passes: dict[PassName, dict[NumberFormat, Rates]] = Field(default_factory=dict)
-    """What operations cost in passes that ran, by number format; nothing was compiled."""
+    """Cost of operations in measured passes, by number format. The models were not compiled."""
 
 
 class Hardware(Base):
-    """A device that models run on, or several of the same."""
+    """A device that models run on, or several of the same kind."""
 
     name: Line
-    """As its maker writes it."""
+    """Name of the device as its maker writes it."""
     maker: Line
     year: Annotated[int, Field(ge=2010)]
-    """Of release."""
+    """Year of release."""
     peak: Annotated[dict[NumberFormat, PerSecond], Field(min_length=1)]
-    """Operations per second of matrix products by number format, a multiplication and an addition being two: dense
-    (half of what makers print with structured sparsity), added up in float32 (int8: in int32). A format that is
-    missing is one that the device does not multiply, or of which no figure is published."""
+    """Operations per second of matrix products by number format. A multiplication and an addition count as two.
+
+    Figures are for dense matrices; makers print twice as much for structured sparsity. Sums are in float32 (for int8
+    in int32). A format is missing if the device cannot multiply it, or if no figure is published.
+    """
     memory: MemorySize
-    """As nvidia-smi or the like prints it, where that is known: makers say 80 GB, and mean 80 GiB or a little less. A
-    program is given about 1% less."""
+    """Memory of one device, as nvidia-smi or a similar tool prints it, if that is known.
+
+    Makers say 80 GB and mean 80 GiB or a little less. About 1% of it is not available to programs.
+    """
     bandwidth: PerSecond
-    """Bytes per second of the memory, read and written together."""
+    """Bytes per second of the memory, counting reads and writes together."""
     link: Link | None = None
-    """Between the devices of a server. null: there is none but the server's own memory, or it is not published."""
+    """Link between the devices of a server.
+
+    null: devices reach each other only through the server's memory, or no figure is published.
+    """
     network: Link | None = None
-    """Between servers. null: as it is bought."""
+    """Link between servers. null: it depends on what the buyer chooses."""
     devices_per_server: Count = 1
     link_joins: Count | None = None
-    """Devices that `link` joins, beyond servers. null: those of a server."""
+    """Number of devices that `link` connects, if it reaches beyond one server. null: the devices of one server."""
     price_per_hour: NonNegative | None = None
-    """Of one device. null, as in all that come with archlab: prices change, and differ between sellers."""
+    """Price of one device per hour.
+
+    It is null for all devices that come with archlab, because prices change and differ between sellers.
+    """
     derivation: Derivation | None = None
-    """Of `peak`. null: published as it stands, or measured."""
+    """Derivation of `peak`. null: the maker publishes the peak, or it was measured."""
     measured: Measurements | None = None
-    """null: not measured here."""
+    """Measurements of this machine. null: not measured."""
     source: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Data sheets and pages of the maker, and where their figures were read if not there."""
+    """Data sheets and pages of the maker. If their figures were read elsewhere, that place is listed, too."""
     certainty: Certainty = "from memory"
-    """verified: read in the maker's own text; secondary: from transcriptions of it; from memory: unchecked."""
+    """Certainty of the figures.
+
+    verified: read in the maker's own text. secondary: from transcriptions of it. from memory: unchecked.
+    """
     notes: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Which figure in circulation is something else."""
+    """Notes on widely quoted figures that mean something else."""
     count: Count = 1
-    """Devices, as in h100x8."""
+    """Number of devices, as in h100x8."""
 
     def speed(self, number_format: NumberFormat) -> float:
-        """Operations per second of one device in this format, or in the one it computes in instead."""
+        """Return operations per second of one device in this format, or in the format that it uses instead."""
         return next(self.peak[known] for known in (number_format, *_INSTEAD[number_format]) if known in self.peak)
 
     def rates(self, name: PassName, number_format: NumberFormat) -> Rates | None:
-        """What operations of a pass cost in this format; None where that was not measured."""
+        """Return the rates of a pass in this format; None if they were not measured."""
         return self.measured.passes.get(name, {}).get(number_format) if self.measured else None
 
     @property
     def linked(self) -> int:
-        """Devices that `link` joins."""
+        """Number of devices that `link` connects."""
         return self.link_joins or self.devices_per_server
 
     @property
     def servers(self) -> int:
-        """How many of them `count` devices fill or begin."""
+        """Number of servers that `count` devices need."""
         return -(-self.count // self.devices_per_server)
 
 
 def hardware() -> Iterator[tuple[str, Hardware]]:
-    """All devices that come with archlab, each under its name."""
+    """Yield the name and the device for each device that comes with archlab."""
     for name, file in devices().items():
         yield name, _read(file)
 
 
 def load_hardware(name: str) -> Hardware:
-    """The device of that name, `this` machine as it was measured, or a YAML file of one's own; `h100x8` is 8 of h100.
+    """Load a device by name, `this` machine as it was measured, or a YAML file of your own.
 
-    Names compare as those of presets. UserError where there is none of that name, or this machine is not measured yet.
+    `h100x8` means 8 devices of h100. Names are compared like those of presets.
+    Raise UserError if the name is unknown or this machine has not been measured yet.
     """
     if file := _file_of(name):
         try:
             return _read(file)
         except UserError as error:
-            again = "; `archlab hardware --measure` writes it anew" if file == this_machine() else ""
-            raise UserError(f"{error}{again}") from None
+            advice = "; `archlab hardware --measure` writes it again" if file == this_machine() else ""
+            raise UserError(f"{error}{advice}") from None
     if (several := re.fullmatch(r"(.+)[x×](\d{1,9})", name)) and (file := _file_of(several[1])):
         if not int(several[2]):
-            raise UserError(f"hardware {name!r}: no devices; allowed: at least 1, as in {several[1]}x8")
+            raise UserError(f"hardware {name!r} has no devices; at least 1 is needed, as in {several[1]}x8")
         return _read(file).model_copy(update={"count": int(several[2])})
     begun = [known for known in devices() if known.startswith(f"{name.lower()}-")]
     hint = f"; did you mean {' or '.join(begun)}?" if begun else nearest(name, devices())
-    raise UserError(f"no hardware {name!r}{hint or ';'} `archlab list hardware` shows all")
+    raise UserError(f"unknown hardware {name!r}{hint or ';'} `archlab list hardware` shows all")
 
 
 def _file_of(name: str) -> Path | Traversable | None:
     if name.lower() == THIS:
         if not this_machine().exists():
             raise UserError(
-                "this machine has not been measured yet; `archlab hardware --measure` does it, in about four minutes"
+                "this machine has not been measured yet; run `archlab hardware --measure` (about four minutes)"
             )
         return this_machine()
     if name.endswith((".yaml", ".yml")):
@@ -195,19 +211,22 @@ def _file_of(name: str) -> Path | Traversable | None:
 
 
 def _read(file: Path | Traversable) -> Hardware:
-    found = validate(Hardware, read_yaml(file), str(file))
-    if not {"float32", "bfloat16"} & found.peak.keys():
-        raise UserError(f"{file}: peak has {', '.join(found.peak)}; needed: float32 or bfloat16, or both")
-    return found
+    device = validate(Hardware, read_yaml(file), str(file))
+    if not {"float32", "bfloat16"} & device.peak.keys():
+        raise UserError(f"{file}: peak has only {', '.join(device.peak)}; float32 or bfloat16 (or both) is needed")
+    return device
 
 
 def this_machine() -> Path:
-    """Where this machine's measurements are; several machines may share the cache folder, so it has the host's name."""
+    """Return the file with this machine's measurements.
+
+    It is named after the host, because several machines may share the cache folder.
+    """
     host = re.sub(r"[^\w.-]", "_", platform.node()) or THIS
     return cache_folder() / "hardware" / f"{host}.yaml"
 
 
-def keep_measured(found: Hardware) -> None:
-    """Have `this` mean what was measured."""
+def keep_measured(device: Hardware) -> None:
+    """Save the measured device under the name `this`."""
     make_folder(this_machine().parent)
-    write_atomic(this_machine(), to_yaml(found.model_dump(mode="json", exclude_none=True, exclude_defaults=True)))
+    write_atomic(this_machine(), to_yaml(device.model_dump(mode="json", exclude_none=True, exclude_defaults=True)))

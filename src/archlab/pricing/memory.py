@@ -1,4 +1,4 @@
-"""Bytes: the weights, what layers keep between passes, and what a training step takes where nothing is divided."""
+"""Memory in bytes: weights, caches and states of layers, and a training step on one device."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -17,132 +17,145 @@ from archlab.pricing.work import before_layers
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
-"""Per number."""
+"""Bytes per number of each format."""
 
 
 class TrainingMemory(Base):
-    """Bytes that training holds whatever the batch: float32 weights, gradients and the optimiser's averages.
+    """Bytes of a training run that do not depend on the batch: float32 weights, gradients and optimizer state.
 
-    Activations are not in it: they depend on the kernels, on recomputation and on the batch.
+    Activations are not included: they depend on the kernels, on recomputation and on the batch.
     """
 
     weights: int
     gradients: int
     optimizer: int
-    """Running means of the gradient and, but for matrices that Muon updates, of its square."""
+    """Running means of the gradient and of its square. Muon keeps no mean of squares for the matrices it updates."""
 
     @computed_field
     @property
     def total(self) -> int:
-        """All of them."""
         return sum(dict(self).values())
 
 
 def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Cache bytes that one more token costs in all layers, before a window bounds it."""
+    """Return the cache bytes of one more token in all layers, as long as no window is full."""
     return kv_cache_bytes(model, context=1, bytes_each=bytes_each)
 
 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Bytes that layers keep per token (keys and values, or latents) of `batch` sequences of `context` tokens; a layer
-    keeps no more than its window."""
+    """Return the cache bytes (keys and values, or latents) of `batch` sequences of `context` tokens.
+
+    A layer caches no more tokens than its window.
+    """
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
 
 
 def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Bytes that layers keep of `batch` sequences whatever their length: the states of recurrent mixers."""
+    """Return the bytes of the recurrent states of `batch` sequences. They do not depend on the sequence length."""
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if not tensor.per_token)
 
 
 def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
-    """What layers keep of one sequence, and how many of them keep the same."""
+    """Yield each tensor that layers keep for one sequence, and the number of layers with such a tensor."""
     if sees_as(model, "two_sided"):
-        return  # a cache is refused
+        return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
         for branch in layer.branches:
             yield from ((tensor, n) for tensor in branch.component.state(layer.site, context))
 
 
 def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
-    """16 bytes per parameter; 12 of one that is in a matrix where Muon updates it. Of a plug-in AdamW's are counted."""
-    one = counts.total * BYTES["float32"]
-    return TrainingMemory(weights=one, gradients=one, optimizer=2 * one - counts.matrices * spared(optimizer))
+    """Return 16 bytes per parameter, or 12 per parameter of a matrix that Muon updates.
+
+    An optimizer from a plug-in is counted like AdamW.
+    """
+    weights = counts.total * BYTES["float32"]
+    averages = 2 * weights - counts.matrices * bytes_saved_by_optimizer(optimizer)
+    return TrainingMemory(weights=weights, gradients=weights, optimizer=averages)
 
 
-def spared(optimizer: Optimizer) -> int:
-    """Bytes per number of a matrix that it keeps less than AdamW."""
+def bytes_saved_by_optimizer(optimizer: Optimizer) -> int:
+    """Return the bytes per parameter of a matrix that this optimizer saves compared with AdamW."""
     return BYTES["float32"] if isinstance(optimizer, Muon) else 0
 
 
 # --- a training step --------------------------------------------------------------------------------------
 
 LOGITS_HELD = 4
-"""Numbers per logit of a piece, in float32: itself, its log-softmax, and the gradients of both."""
+"""Number of float32 values kept per logit: the logit, its log-softmax, and the gradients of both."""
 
 
 class StepMemory(Base):
-    """Bytes, of a micro-batch."""
+    """Bytes of a micro-batch."""
 
     activations: int
-    """What layers keep for the backward pass, and the hidden states with their gradient."""
+    """Bytes that layers keep for the backward pass, and the hidden states with their gradient."""
     recomputed_activations: int
-    """The same where layers keep their input alone, and compute the rest again one after the other."""
+    """Same as `activations` with recomputation: layers keep only their inputs and recompute the rest one by one."""
     logits: int
-    """Of as many tokens as the loss works on at once, and what its pieces add to the head's gradient."""
+    """Logits of the tokens that the loss processes at once, plus the head's gradient if the loss works in pieces."""
     peak: int
-    """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
+    """Peak memory, including weights and optimizer state. Python and torch themselves are not counted."""
     recomputed_peak: int
-    """The same where layers keep their input alone."""
+    """Same as `peak`, with recomputation of layers."""
 
     def peak_of(self, *, recompute: bool) -> int:
-        """The one of the two that train.recompute means."""
+        """Return the peak with or without recomputation (`train.recompute`)."""
         return self.recomputed_peak if recompute else self.peak
 
 
 def step_memory(
     model: ModelConfig,
-    this: Pass,
+    model_pass: Pass,
     device_type: str = "cpu",
     *,
     micro_batches: int = 1,
     optimizer: Optimizer | None = None,
 ) -> StepMemory:
-    """Of steps with so many times `this`; without an optimiser, of AdamW.
+    """Return the memory of a training step of `micro_batches` micro-batches; `model_pass` is the pass over one of them.
 
-    Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head,
-    or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
-    Between them layers give up what their gradients take. Where layers are computed again, the backward pass of the
-    last and of the first one compete too: of one layer all activations are there then, and no logits.
+    Without an `optimizer`, AdamW is counted. The peak is at one of two moments:
+
+    - In the loss, all activations are in memory. In the first micro-batch only the head's gradient joins them; from
+      the second micro-batch on, all gradients do.
+    - In the update, all gradients are in memory, but no activations.
+
+    Between these moments, each layer frees as much memory as its gradients take. With recomputation the peak can also
+    be in the backward pass of the last or of the first layer: all activations of that layer are in memory, but no
+    logits.
     """
     layers = distinct_layers(model)
-    held = training_memory(parameters(model), optimizer or AdamW())
+    fixed = training_memory(parameters(model), optimizer or AdamW())
     head = _head_bytes(model)
-    logits = logits_bytes(model, this, device_type)
-    outer = bytes_before(model, this) + bytes_after(model, this)
-    kept = round(saved_bytes(layers, this, recompute=False).waiting + outer)
-    inputs, again = (round(n_bytes) for n_bytes in saved_bytes(layers, this, recompute=True))
+    logits = logits_bytes(model, model_pass, device_type)
+    outer = bytes_before(model, model_pass) + bytes_after(model, model_pass)
+    kept = round(saved_bytes(layers, model_pass, recompute=False).waiting + outer)
+    inputs, rest = (round(n_bytes) for n_bytes in saved_bytes(layers, model_pass, recompute=True))
     outer = round(outer)
-    gradients = head if micro_batches == 1 else held.gradients
-    # Products keep the weights that they have converted, where they are in 16 bits.
-    converted = this.bytes_each * parameters(model).total if this.bytes_each < FLOAT32_BYTES else 0
-    beside = held.weights + held.optimizer + converted
-    last_layer = gradients + inputs + again + outer
-    first_layer = held.gradients + again + outer
+    gradients = head if micro_batches == 1 else fixed.gradients
+    # Matrix products in 16 bits keep a converted copy of their weights.
+    converted = model_pass.bytes_each * parameters(model).total if model_pass.bytes_each < FLOAT32_BYTES else 0
+    always_held = fixed.weights + fixed.optimizer + converted
+    last_layer = gradients + inputs + rest + outer
+    first_layer = fixed.gradients + rest + outer
     recomputed_peak = max(gradients + logits + inputs + outer, last_layer, first_layer)
     return StepMemory(
         activations=kept,
-        recomputed_activations=inputs + again + outer,
+        recomputed_activations=inputs + rest + outer,
         logits=logits,
-        peak=max(beside + gradients + logits + kept, held.total),
-        recomputed_peak=max(beside + recomputed_peak, held.total),
+        peak=max(always_held + gradients + logits + kept, fixed.total),
+        recomputed_peak=max(always_held + recomputed_peak, fixed.total),
     )
 
 
-def logits_bytes(model: ModelConfig, this: Pass, device_type: str) -> int:
-    """Of as many tokens as the loss works on at once; several pieces add up the gradient of the head's matrix."""
-    rows = min(this.rows, rows_at_once(model.vocab_size, device_type))
-    held = LOGITS_HELD + bool(model.head.softcap)  # what tanh gives is kept for its gradient
-    return held * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < this.rows else 0)
+def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str) -> int:
+    """Return the bytes of the logits that the loss processes at once.
+
+    If the loss works in several pieces, the accumulated gradient of the head's matrix is included.
+    """
+    rows = min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
+    kept = LOGITS_HELD + bool(model.head.softcap)  # tanh keeps its output for its gradient
+    return kept * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < model_pass.rows else 0)
 
 
 def _head_bytes(model: ModelConfig) -> int:
@@ -150,35 +163,37 @@ def _head_bytes(model: ModelConfig) -> int:
 
 
 class SavedBytes(NamedTuple):
-    """Activations that training keeps for the backward pass, counted as the modules keep them without a compiler."""
+    """Bytes of activations kept for the backward pass, as the modules keep them without a compiler."""
 
     waiting: float
-    """Of every micro-batch whose backward pass has not begun."""
+    """Bytes of each micro-batch whose backward pass has not started."""
     in_use: float
-    """Beside it, of the one whose backward pass runs."""
+    """Additional bytes of the micro-batch whose backward pass is running."""
 
 
-def layer_bytes(layer: LayerConfig, this: Pass) -> float:
-    """Of one layer."""
-    return sum(operation.saved for operation in layer.work(this))
+def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
+    """Return the bytes that one layer keeps for the backward pass."""
+    return sum(operation.saved for operation in layer.work(model_pass))
 
 
-def bytes_before(model: ModelConfig, this: Pass) -> float:
-    """Before the layers: what the embedding keeps, and the positions that all layers share."""
-    return sum(operation.saved for operation in before_layers(model, this))
+def bytes_before(model: ModelConfig, model_pass: Pass) -> float:
+    """Return the bytes kept before the layers: by the embedding and by positions that all layers share."""
+    return sum(operation.saved for operation in before_layers(model, model_pass))
 
 
-def bytes_after(model: ModelConfig, this: Pass) -> float:
-    """After the layers: what the final norm keeps, and hidden states with their gradient."""
-    norm = sum(operation.saved for operation in this.norm(final_norm(model), model.d_model))
-    return norm + 2 * this.rows * model.d_model * FLOAT32_BYTES
+def bytes_after(model: ModelConfig, model_pass: Pass) -> float:
+    """Return the bytes kept after the layers: by the final norm, and the hidden states with their gradient."""
+    norm = sum(operation.saved for operation in model_pass.norm(final_norm(model), model.d_model))
+    return norm + 2 * model_pass.rows * model.d_model * FLOAT32_BYTES
 
 
-def saved_bytes(layers: Mapping[LayerConfig, int], this: Pass, *, recompute: bool) -> SavedBytes:
-    """Of layers, each with how many there are; with `recompute` a layer keeps its input alone, and one layer at a time
-    the rest."""
-    each = {layer: layer_bytes(layer, this) for layer in layers}
+def saved_bytes(layers: Mapping[LayerConfig, int], model_pass: Pass, *, recompute: bool) -> SavedBytes:
+    """Return the bytes kept by `layers`, a mapping from each distinct layer to the number of its copies.
+
+    With `recompute`, a layer keeps only its input; the rest is in memory for one layer at a time.
+    """
+    bytes_of_layer = {layer: layer_bytes(layer, model_pass) for layer in layers}
     if not recompute:
-        return SavedBytes(sum(n * each[layer] for layer, n in layers.items()), 0.0)
-    inputs = sum(n * this.rows * layer.d_model * FLOAT32_BYTES for layer, n in layers.items())
-    return SavedBytes(inputs, max(each.values()))
+        return SavedBytes(sum(n * bytes_of_layer[layer] for layer, n in layers.items()), 0.0)
+    inputs = sum(n * model_pass.rows * layer.d_model * FLOAT32_BYTES for layer, n in layers.items())
+    return SavedBytes(inputs, max(bytes_of_layer.values()))

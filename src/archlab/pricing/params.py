@@ -1,4 +1,4 @@
-"""Parameter counts by role, from resolved layers; equal to what `archlab.Decoder` allocates."""
+"""Parameter counts by part, from resolved layers. They equal what `archlab.Decoder` allocates."""
 
 from collections import Counter
 
@@ -11,53 +11,57 @@ from archlab.config.model_schema import ModelConfig
 
 
 class Parameters(Base):
-    """Learned numbers by part: those named here, and those that components name. A tied head counts once, as the
-    embedding."""
+    """Number of parameters by part: the parts named here, and those that components name.
+
+    A tied head is counted only once, as the embedding.
+    """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, int] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     embedding: int
-    """The token embedding, with the projection that widens it."""
+    """Token embedding, with the projection that widens it."""
     positions: int
-    """Learned positions: vectors on the embedding, or numbers beside the scores."""
+    """Learned positions: vectors added to the embedding, or biases added to the scores of queries and keys."""
     norms: int
-    """Weights and biases of all norms, the final one included."""
+    """Weights and biases of all norms, including the final norm."""
     head: int
-    """An untied head's matrix, the projection before it, and the logits' bias."""
+    """Matrix of an untied head, the projection before the head, and the bias of the logits."""
     idle: int
-    """How many of all these a token makes no use of: experts that it is not sent to."""
+    """Number of these parameters that a token does not use: experts that it is not sent to."""
     matrices: int
-    """How many of all these are in matrices of layers, which Muon updates by itself: not tables, biases, norms and
-    convolutions."""
+    """Number of these parameters in matrices of layers, which Muon updates.
+
+    Embedding tables, biases, norms and convolutions are not included.
+    """
 
     @property
     def parts(self) -> dict[str, int]:
-        """All that `total` is the sum of, in the order of the model."""
+        """Return the parts that add up to `total`, in the order of the model."""
         before = {"embedding": self.embedding, "positions": self.positions}
         return {**before, **self.__pydantic_extra__, "norms": self.norms, "head": self.head}
 
     @computed_field
     @property
     def total(self) -> int:
-        """All of them."""
+        """Total number of parameters."""
         return sum(self.parts.values())
 
     @computed_field
     @property
     def non_embedding(self) -> int:
-        """Without token embedding, positions and untied head: what scaling laws count (Kaplan 2020)."""
+        """Parameters without token embedding, positions and untied head, as scaling laws count them (Kaplan 2020)."""
         return self.total - self.embedding - self.positions - self.head
 
     @computed_field
     @property
     def active(self) -> int:
-        """Those that one token makes use of: all but idle experts."""
+        """Parameters that one token uses: all except those of idle experts."""
         return self.total - self.idle
 
 
 def parameters(model: ModelConfig) -> Parameters:
-    """Counts for a whole model."""
+    """Count the parameters of a whole model."""
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
@@ -77,12 +81,12 @@ def parameters(model: ModelConfig) -> Parameters:
 
 
 def shared_positions(model: ModelConfig) -> int:
-    """Learned numbers of positions that all layers share."""
+    """Count the parameters of positions that all layers share."""
     n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
     return model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
 
 
 def outer_norms(model: ModelConfig) -> int:
-    """The final norm, and the embedding's."""
-    of_embedding = model.norm if model.embedding.norm else NoNorm()
-    return sum(norm.n_parameters(model.d_model) for norm in (final_norm(model), of_embedding))
+    """Count the parameters of the final norm and of the norm after the embedding."""
+    embedding_norm = model.norm if model.embedding.norm else NoNorm()
+    return sum(norm.n_parameters(model.d_model) for norm in (final_norm(model), embedding_norm))

@@ -1,4 +1,4 @@
-"""How a training is divided: devices by way of dividing, and layers by stage of a pipeline."""
+"""Division of a training run among devices, and of layers among the stages of a pipeline."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,14 @@ MOST_DEVICES = 1_000_000
 
 @dataclass(frozen=True)
 class Parallel:
-    """In each way so many; their product is the number of devices.
+    """Sizes of the four dimensions of parallelism. Their product is the number of devices.
 
-    replicate: replicas that average gradients. shard: the replicas share weights, gradients and AdamW's averages, and
-    gather a layer's weights when they need them (ZeRO 3, Rajbhandari 2019; FSDP). tensor: matrices are cut, so that
-    devices work on one layer together, with the stream cut along the text between branches (Shoeybi 2019, Korthikanti
-    2022). pipeline: each device has some of the layers (Huang 2019), one micro-batch after the other (Narayanan 2021).
+    - replicate: each device has a full copy of the model, and the gradients are averaged.
+    - shard: each device owns a part of the weights, gradients and AdamW averages. It gathers the weights of a layer
+      when it needs them (ZeRO 3, Rajbhandari 2019; FSDP).
+    - tensor: matrices are cut, so that several devices compute one layer together (Shoeybi 2019). Between branches the
+      residual stream is cut along the sequence (Korthikanti 2022).
+    - pipeline: each device has some of the layers (Huang 2019). Micro-batches follow one another (Narayanan 2021).
     """
 
     replicate: int = 1
@@ -35,17 +37,18 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> "Parallel":
-        """From `shard=8,tensor=2`; UserError where it says something else."""
-        found = dict[str, int]()
+        """Parse text like `shard=8,tensor=2`. Raise UserError if it has another form."""
+        sizes = dict[str, int]()
         for part in (part.strip() for part in text.split(",")):
             way, _, size = part.partition("=")
-            if way not in WAYS or way in found or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
+            if way not in WAYS or way in sizes or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
                 hint = nearest(way, WAYS) if way not in WAYS else ";"
                 raise UserError(
-                    f"parallel: {part!r}{hint} allowed: {', '.join(WAYS)}, each once, as in shard=8,tensor=2"
+                    f"parallel: cannot read {part!r}{hint} allowed: {', '.join(WAYS)}, "
+                    "each at most once, as in shard=8,tensor=2"
                 )
-            found[way] = int(size)
-        return cls(**found)
+            sizes[way] = int(size)
+        return cls(**sizes)
 
     def __str__(self) -> str:
         sizes = {way: getattr(self, way) for way in WAYS}
@@ -53,56 +56,61 @@ class Parallel:
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """Number of devices."""
         return self.replicate * self.shard * self.tensor * self.pipeline
 
     @property
     def replicas(self) -> int:
-        """Parts that the batch is cut into."""
+        """Number of parts that the batch is cut into."""
         return self.replicate * self.shard
 
     def within(self, way: str) -> int:
-        """Devices between two that exchange something in this way: a tensor group stands closest together, then shards,
-        replicas, and the stages of a pipeline."""
+        """Return the distance, in devices, between neighbors that communicate in this dimension.
+
+        The devices of a tensor group are closest together. Shards, replicas and pipeline stages follow in this order.
+        """
         nearer = {"tensor": 1, "shard": self.tensor, "replicate": self.tensor * self.shard}
         return nearer.get(way, self.tensor * self.replicas)
 
     def reach(self, way: str) -> int:
-        """Devices that the ones which exchange something in this way are spread over."""
+        """Return the number of devices across which one group of this dimension is spread."""
         return self.within(way) * getattr(self, way)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The layers of each stage."""
+    """Division of the layers into pipeline stages."""
 
     layers: tuple[range, ...]
     """Indices of the layers of each stage."""
     work: tuple[float, ...]
-    """FLOPs of a forward pass per stage; those of the last include the head."""
+    """FLOPs of a forward pass per stage. The last stage includes the head."""
 
     @cached_property
     def slowest(self) -> int:
-        """Index of the stage with the most work, which all others wait for."""
+        """Index of the stage with the most work. All other stages wait for it."""
         return max(range(len(self.work)), key=self.work.__getitem__)
 
     @property
     def unevenness(self) -> float:
-        """Work of the slowest stage over the mean of all: a pipeline takes so many times as long as an even one."""
+        """Work of the slowest stage divided by the mean of all stages.
+
+        A pipeline takes this many times as long as one whose stages are even.
+        """
         return self.work[self.slowest] * len(self.work) / sum(self.work)
 
 
 def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
-    """Return the cut into `n_stages` whose slowest stage has the least work, in windows of `tokens` tokens.
+    """Return the cut into `n_stages` stages whose slowest stage has the least work, for sequences of `tokens` tokens.
 
     The other stages are as even as that allows. Raise UserError if there are fewer layers than stages.
     """
-    layers, this = layer_configs(model), Pass(1, tokens)
+    layers, model_pass = layer_configs(model), Pass(1, tokens)
     if n_stages > len(layers):
-        raise UserError(f"{n_stages} stages are more than the {len(layers)} layers")
+        raise UserError(f"{n_stages} stages are too many for {len(layers)} layers; allowed: at most {len(layers)}")
 
-    flops = {layer: _total(layer.work(this)) for layer in distinct_layers(model)}
-    return even_cut([flops[layer] for layer in layers], _total(after_layers(model, this, tokens)), n_stages)
+    flops = {layer: _total(layer.work(model_pass)) for layer in distinct_layers(model)}
+    return even_cut([flops[layer] for layer in layers], _total(after_layers(model, model_pass, tokens)), n_stages)
 
 
 def _total(operations: Iterable[Operation]) -> float:
@@ -110,13 +118,13 @@ def _total(operations: Iterable[Operation]) -> float:
 
 
 def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
-    """Return the cut of layers that have this work each, before a head that has the work `after`."""
+    """Return the cut of layers with the given amounts of work, followed by a head with work `after`."""
     before = [0.0, *accumulate(work)]
     low, high = 0.0, before[-1] + after
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if _ends(before, after, n_stages, middle) else (middle, high)
-    high *= 1 + 1e-9  # sums of floats
+    high *= 1 + 1e-9  # tolerance for rounding in sums of floats
     earliest, ends = _ends(before, after, n_stages, high) or [], [0]
     for stage in range(1, n_stages):
         last = min(bisect_right(before, before[ends[-1]] + high) - 1, len(work) - (n_stages - stage))
@@ -129,8 +137,10 @@ def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
 
 
 def _ends(before: Sequence[float], after: float, n_stages: int, most: float) -> list[int] | None:
-    """Return the earliest first layer of each stage if no stage may have more work than `most`; None if that is too
-    little."""
+    """Return the earliest possible first layer of each stage if no stage has more work than `most`.
+
+    Return None if `most` is too little.
+    """
     end, starts = len(before) - 1, list[int]()
     limit = before[-1] + after - most
     for stage in reversed(range(n_stages)):

@@ -1,4 +1,4 @@
-"""How long passes take on a device: at best, by its peaks (Williams 2009), or by what operations took when measured."""
+"""Time of passes on a device: the best case from its peaks (Williams 2009), or an estimate from measured operations."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -10,39 +10,40 @@ from archlab.pricing.work import Work, matrix_flops_per_byte
 
 
 class RooflineEstimate(Base):
-    """Time of one pass on one device at best, and what limits it."""
+    """Shortest possible time of one pass on one device, and its bottleneck."""
 
     seconds: float
     tokens_per_second: float
-    """Of a decoding step: of all texts together."""
+    """Tokens per second. In a decoding step, the tokens of all sequences are counted together."""
     flops_per_byte: float
-    """Of the pass as a whole."""
+    """FLOPs of matrix products per byte, over the whole pass."""
     ridge: float
-    """FLOPs per byte at which the device computes as fast as its memory delivers; with fewer, memory is the limit."""
+    """FLOPs per byte at which computing takes as long as memory traffic. Below it, memory is the bottleneck."""
     limit: Literal["compute", "memory"]
-    """What more of the time goes to."""
+    """Bottleneck that takes most of the time."""
     of_peak: float
-    """FLOPs of matrix products in that time over those that the device could do."""
+    """FLOPs of matrix products, divided by the FLOPs that the device could do in the same time."""
     seconds_by_kind: dict[OperationKind, float]
 
 
 def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> RooflineEstimate:
-    """Each kind of operation takes its matrix FLOPs at the peak or its bytes at the memory's speed, what is longer.
+    """Return the best case (roofline) for a pass.
 
-    Nothing else takes time, and no two kinds overlap. What a compiler fuses is not known here, so a
-    compiled model moves fewer bytes than are counted; a real one reaches neither peak nor the memory's speed.
+    Each kind of operation takes the longer of two times: its matrix FLOPs at peak speed, or its bytes at full memory
+    bandwidth. Nothing else takes time, and no two kinds overlap. A compiled model moves fewer bytes than are counted,
+    because a compiler fuses operations. A real device reaches neither its peak nor its full bandwidth.
     """
     passed = list(passed)
     peak, bandwidth = hardware.speed(number_format), hardware.bandwidth
     computing, moving, flops = 0.0, 0.0, 0.0
     by_kind: dict[OperationKind, float] = {}
     for work in passed:
-        of_matrices = work.flops if work.kind in OF_MATRICES else 0.0
-        compute, memory = of_matrices / peak, work.n_bytes / bandwidth
+        matrix_flops = work.flops if work.kind in OF_MATRICES else 0.0
+        compute, memory = matrix_flops / peak, work.n_bytes / bandwidth
         by_kind[work.kind] = max(compute, memory)
         computing += compute if compute > memory else 0.0
         moving += memory if compute <= memory else 0.0
-        flops += of_matrices
+        flops += matrix_flops
     seconds = computing + moving
     return RooflineEstimate(
         seconds=seconds,
@@ -56,23 +57,26 @@ def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberForma
 
 
 class MeasuredEstimate(Base):
-    """Time of one pass on a machine whose operations were timed: a price for each FLOP, byte and call, by kind."""
+    """Time of one pass on a machine whose operations were timed.
+
+    Each kind of operation has a price per FLOP, per byte and per call.
+    """
 
     seconds: float
     tokens_per_second: float
-    """Of a decoding step: of all texts together."""
+    """Tokens per second. In a decoding step, the tokens of all sequences are counted together."""
     seconds_by_kind: dict[OperationKind, float]
     latency: float
-    """Seconds that its operations take however little each computes: what depth costs, and width does not."""
+    """Seconds of fixed cost per operation, however little it computes. Depth adds to it, but width does not."""
 
 
 def untimed(passed: Iterable[Work], rates: Rates) -> list[OperationKind]:
-    """Kinds of operation in this pass that no model had which ran."""
+    """Return the kinds of operations in this pass that no measured model had."""
     return [work.kind for work in passed if work.kind not in rates.by_kind]
 
 
 def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEstimate:
-    """Of a pass without untimed kinds."""
+    """Return the estimated time of a pass. It must not have untimed kinds of operations."""
     passed = list(passed)
     by_kind: dict[OperationKind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
     seconds = sum(by_kind.values())
@@ -83,7 +87,11 @@ def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEsti
 
 
 def features(work: Work) -> tuple[float, float, float, float]:
-    """What has a price, in the order of `Rate`. What computes little with each number takes its time to move it."""
+    """Return the amounts that have a price, in the order of the fields of `Rate`.
+
+    Only FLOPs of matrix products count. Other operations compute little per number, so moving the numbers takes the
+    time.
+    """
     flops = work.flops if work.kind in OF_MATRICES else 0.0
     return flops, work.n_bytes, work.large_bytes, float(work.count)
 

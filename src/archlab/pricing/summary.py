@@ -1,4 +1,4 @@
-"""Everything that can be counted about a config without building it, and whether a device can serve it."""
+"""Everything that can be counted about a config without building the model, and whether a device can serve it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,67 +39,83 @@ from archlab.pricing.work import (
 
 
 class Cost(Base):
-    """Parameters, FLOPs and bytes of one config: of serving at one context and batch, and of its training."""
+    """Parameters, FLOPs and bytes of one config: for serving with one context and batch size, and for its training.
+
+    A pair of a query and a key is visible if the mask allows it; otherwise it is hidden.
+    """
 
     context: int
     """Tokens per served sequence, for the forward pass and for the cache."""
     max_seq_len: int
-    """Tokens that the model is built for (`model.max_seq_len`); a longer `context` is counted all the same."""
+    """Longest sequence that the model is built for (`model.max_seq_len`). A longer `context` is still counted."""
     batch: int
-    """Sequences whose cache is held."""
+    """Number of sequences in the cache."""
     dtype: Format
-    """Of the cache and of the weights as served, and of training's products; its stream and its weights are float32."""
+    """Format of the cache and weights in serving, and of matrix products in training.
+
+    The residual stream and the weights are float32 in training.
+    """
     parameters: Parameters
     forward_flops: FlopsPerToken
-    """Per token of a pass over `context` tokens, by part, over visible pairs."""
+    """FLOPs per token of a forward pass over `context` tokens, by part. Only visible pairs of tokens count."""
     training_window: int
-    """Tokens per training sequence (`train.seq_len`), whatever the context served."""
+    """Tokens per training sequence (`train.seq_len`). The served context does not change it."""
     training_flops_per_token: float
-    """Forward and backward, in a training window, over visible pairs."""
+    """FLOPs per token of forward and backward pass in a training sequence. Only visible pairs of tokens count."""
     computed_training_flops_per_token: float
-    """As `training_flops_per_token`, with the pairs that the kernel multiplies though they are hidden."""
+    """Same as `training_flops_per_token`, plus hidden pairs of tokens that the kernel multiplies anyway."""
     training_tokens: int | None
-    """Whole batches in `train.tokens`; null where the config does not say how long it is trained."""
+    """Number of training tokens: the whole batches in `train.tokens`. null if `train.tokens` is not set."""
     training_flops: float | None
-    """Of all training tokens, over visible pairs; null where `training_tokens` is."""
+    """FLOPs of the whole training run. Only visible pairs count. null if `training_tokens` is null."""
     kv_bytes_per_token: int
-    """All layers, before a window bounds it."""
+    """Cache bytes of one more token in all layers, as long as no window is full."""
     kv_cache_bytes: int
-    """For the whole batch at that context, bounded by windows."""
+    """Cache bytes of the whole batch at that context. A layer caches at most its window."""
     recurrent_bytes: int
-    """For the whole batch, what recurrent mixers keep, whatever the context."""
+    """Bytes of the recurrent states of the whole batch. They do not depend on the context."""
     weight_bytes: int
-    """As served."""
+    """Bytes of the weights in serving."""
     read_bytes_per_decoded_token: int | None
-    """By one decoding step of one sequence at that context: the active weights, the cache and the recurrent states;
-    null where a layer sees to both sides, so that nothing is decoded from a cache."""
+    """Bytes read by one decoding step of one sequence: active weights, cache and recurrent states.
+
+    null if a layer attends to both sides, because such a model cannot decode from a cache.
+    """
     training_memory: TrainingMemory
-    """Without activations and logits, which come on top."""
+    """Memory of training without activations and logits."""
     step_memory: StepMemory
-    """What a training step takes beside it."""
+    """Memory of a training step: activations and logits, and the peak of the step."""
     work: dict[PassName, list[Work]]
-    """By kind of operation, over visible pairs. training: a step of `train.batch_tokens`, forward, backward and update.
-    prefill: the whole batch read at once, logits of each last token. decoding: one more token of each text at that
-    context; left out where nothing is decoded."""
+    """Work of each pass by kind of operation. Only visible pairs of tokens count.
+
+    - training: A step of `train.batch_tokens` tokens with forward pass, backward pass and update.
+    - prefill: The whole batch at once, with logits of each last token.
+    - decoding: One more token of each sequence at that context. It is missing if the model cannot decode from a cache.
+    """
     products: dict[PassName, dict[str, Work]]
-    """Of `work`, the products with weights by the part that they belong to."""
+    """Products with weights from `work`, by the part of the model that they belong to."""
     computed_work: dict[PassName, list[Work]]
-    """As `work`, with the hidden pairs that a CPU's kernels compute."""
+    """Same as `work`, plus hidden pairs of tokens that CPU kernels compute."""
     tokens: dict[PassName, int]
-    """New tokens of each of these passes."""
+    """Number of new tokens in each of these passes."""
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
-    """Counted from resolved layers; without `context`, as long as the training window (`train.seq_len`)."""
+    """Count parameters, FLOPs and bytes of a config from its resolved layers.
+
+    `context` defaults to the training sequence length (`train.seq_len`).
+    Raise UserError if it is longer than the table of learned positions.
+    """
     model, train = config.model, resolve_train(config)
     context = context or train.seq_len
     if isinstance(model.position, Learned) and context > model.max_seq_len:
-        raise UserError(f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end")
+        raise UserError(f"context {context} is too long; learned positions end at max_seq_len = {model.max_seq_len}")
     counts = parameters(model)
     per_token = training_flops(model, train.seq_len)
     passes = _passes(config, batch, context, dtype)
     visible: dict[PassName, list[Operation]] = {
-        name: list(_operations(model, name, replace(this, counting="visible"))) for name, this in passes.items()
+        name: list(_operations(model, name, replace(model_pass, counting="visible")))
+        for name, model_pass in passes.items()
     }
     tokens = train.trained if config.train.tokens else None
     return Cost(
@@ -123,68 +139,68 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         step_memory=step_memory_of(config, dtype),
         work={name: by_kind(operations) for name, operations in visible.items()},
         products={name: products_by_part(operations) for name, operations in visible.items()},
-        computed_work={name: by_kind(_operations(model, name, this)) for name, this in passes.items()},
-        tokens={name: this.rows for name, this in passes.items()},
+        computed_work={name: by_kind(_operations(model, name, model_pass)) for name, model_pass in passes.items()},
+        tokens={name: model_pass.rows for name, model_pass in passes.items()},
     )
 
 
 def training_pass(config: Config, dtype: Format) -> Pass:
-    """A step of `train.batch_tokens`, as its kernels compute it."""
+    """Return the pass of a training step of `train.batch_tokens`, as its kernels compute it."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
 
 
 def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> StepMemory:
-    """Of a training step, by the micro-batches of the config."""
+    """Return the memory of a training step with the micro-batches of the config."""
     train = resolve_train(config)
     micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
-    turns = train.batch_tokens // train.micro_batch_tokens
-    return step_memory(config.model, micro_batch, device_type, micro_batches=turns, optimizer=train.optimizer)
+    n_micro_batches = train.batch_tokens // train.micro_batch_tokens
+    return step_memory(config.model, micro_batch, device_type, micro_batches=n_micro_batches, optimizer=train.optimizer)
 
 
 def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:
     is_cached = not sees_as(config.model, "two_sided")
-    found: dict[PassName, Pass] = {
+    passes: dict[PassName, Pass] = {
         "training": training_pass(config, dtype),
         "prefill": Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype]),
     }
     if is_cached:
-        found["decoding"] = Pass(batch, 1, context - 1, is_cached=True, counting="computed", bytes_each=BYTES[dtype])
-    return found
+        passes["decoding"] = Pass(batch, 1, context - 1, is_cached=True, counting="computed", bytes_each=BYTES[dtype])
+    return passes
 
 
-def _operations(model: ModelConfig, name: PassName, this: Pass) -> Iterator[Operation]:
+def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterator[Operation]:
     match name:
         case "training":
-            return training_step(model, this)
+            return training_step(model, model_pass)
         case "prefill":
-            return forward(model, this, logits="last")
+            return forward(model, model_pass, logits="last")
         case "decoding":
-            return forward(model, this)
+            return forward(model, model_pass)
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:
-    """Weights and what is kept; activations are few."""
+    """Return the bytes of weights, cache and states; those of activations are negligible."""
     step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
 
 
 class Room(Base):
-    """Bytes, and how many texts they are for."""
+    """Memory needed for serving, and the number of sequences that fit on a device."""
 
     needed: int
-    """Weights, cache and recurrent states."""
+    """Bytes of weights, cache and recurrent states."""
     memory: int
-    """Of the device."""
+    """Bytes of memory of the device."""
     fits: bool
     texts: int | None
-    """Of that context, as many as would fit; null: any number, for nothing is kept of them."""
+    """Number of sequences of that context that would fit. null: any number, because nothing is cached."""
 
 
-def room(found: Cost, device: Hardware) -> Room:
-    """Of one device, as its driver prints its memory."""
-    kept = found.kv_cache_bytes + found.recurrent_bytes
-    left, needed = device.memory - found.weight_bytes, found.weight_bytes + kept
-    texts = max(0, left * found.batch // kept) if kept else None if left >= 0 else 0
+def room(costs: Cost, device: Hardware) -> Room:
+    """Compare the memory for serving with that of one device, as its driver prints it."""
+    kept = costs.kv_cache_bytes + costs.recurrent_bytes
+    left, needed = device.memory - costs.weight_bytes, costs.weight_bytes + kept
+    texts = max(0, left * costs.batch // kept) if kept else None if left >= 0 else 0
     return Room(needed=needed, memory=device.memory, fits=needed <= device.memory, texts=texts)

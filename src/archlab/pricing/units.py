@@ -1,4 +1,4 @@
-"""Large numbers for people to read."""
+"""Formatting of large numbers for readers."""
 
 _DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
 _DECIMAL_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -6,27 +6,27 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def si(value: float) -> str:
-    """Three significant digits and a decimal prefix: 14_500_000 -> `14.5M`."""
+    """Format with three significant digits and a decimal prefix: 14_500_000 -> `14.5M`."""
     return "".join(_scaled(value, 1000, _DECIMAL))
 
 
 def count(value: float) -> str:
-    """As `si`, a thousand million being a B, as is usual for parameters: `8.03B`."""
+    """Format like `si`, but with B for 10^9, as is usual for parameters: `8.03B`."""
     return si(value).replace("G", "B")
 
 
 def binary(n_bytes: float) -> str:
-    """Three significant digits and a binary unit: 131072 -> `128 KiB`."""
+    """Format with three significant digits and a binary unit: 131072 -> `128 KiB`."""
     return " ".join(_scaled(n_bytes, 1024, _BINARY))
 
 
 def decimal(n_bytes: float) -> str:
-    """Three significant digits and a decimal unit: 25_600_000 -> `25.6 MB`."""
+    """Format with three significant digits and a decimal unit: 25_600_000 -> `25.6 MB`."""
     return " ".join(_scaled(n_bytes, 1000, _DECIMAL_BYTES))
 
 
 def length(tokens: int) -> str:
-    """A number of tokens, exact: 131072 -> `128Ki`, 8000 -> `8,000`; a multiple of 1,000 stays decimal."""
+    """Format a number of tokens exactly: 131072 -> `128Ki`, 8000 -> `8,000`. Multiples of 1,000 stay decimal."""
     for size, prefix in ((2**20, "Mi"), (2**10, "Ki")):
         if tokens % size == 0 and tokens % 1000:
             return f"{tokens // size:,}{prefix}"
@@ -34,7 +34,10 @@ def length(tokens: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three significant digits and a unit: 0.0042 -> `4.2 ms`; from two minutes on minutes, hours, days, years."""
+    """Format with three significant digits and a unit: 0.0042 -> `4.2 ms`.
+
+    Minutes are used from two minutes on; hours, days and years in the same way.
+    """
     for unit, size in (("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):
         if value >= 2 * size:
             return f"{value / size:.3g} {unit}"

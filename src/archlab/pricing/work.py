@@ -1,4 +1,4 @@
-"""What a whole model computes and moves in a pass and in a step of training, and its FLOPs per token."""
+"""Operations of a whole model in a pass and in a training step: FLOPs, bytes moved, and FLOPs per token."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil
@@ -32,144 +32,157 @@ _Key = TypeVar("_Key")
 PassName = Literal["training", "prefill", "decoding"]
 
 BACKWARD = 2
-"""The backward pass in forward passes: one product for the inputs' gradient and one for the weights'."""
+"""Cost of the backward pass in forward passes: one product for the gradient of the inputs, one for the weights."""
 
 LOSS_FLOPS = 6
-"""Per logit: less the largest, exp, summed, divided; of the gradient two more."""
+"""FLOPs per logit: subtract the maximum, exp, sum and divide, plus two for the gradient."""
 
 LOSS_NUMBERS = 6
-"""Per logit: read, its log-softmax written; the gradient of that written, both read, and that of the logit written."""
+"""Numbers read or written per logit.
+
+Forward: the logit is read and its log-softmax written. Backward: the gradient of the log-softmax is written, both are
+read, and the gradient of the logit is written.
+"""
 
 OPTIMIZER_FLOPS = 16
-"""Per parameter: AdamW's two averages, root, quotient and decay, and the norm that gradients are clipped by."""
+"""FLOPs per parameter: AdamW's two averages, root, quotient and decay, and the norm for gradient clipping."""
 
 OPTIMIZER_NUMBERS = 10
-"""Per parameter: weight, gradient and two averages read, three of them written; the gradient read for its norm, and
-read and written to be clipped. All in float32."""
+"""float32 numbers read or written per parameter.
+
+AdamW reads the weight, the gradient and two averages, and writes all but the gradient. Gradient clipping reads the
+gradient for its norm, then reads and writes it again.
+"""
 
 
 class Work(Base):
-    """Sums over operations of one kind."""
+    """Totals over all operations of one kind."""
 
     kind: OperationKind
     count: int
-    """How many operations."""
+    """Number of operations."""
     flops: float
     weight_bytes: float
-    """Of learned numbers, read."""
+    """Bytes of parameters that are read."""
     kept_bytes: float
-    """Of what was kept from earlier passes, read."""
+    """Bytes read from caches and states that earlier passes kept."""
     moved_bytes: float
-    """Of activations, gradients and the optimiser's state, read and written."""
+    """Bytes of activations, gradients and optimizer state that are read or written."""
     large_bytes: float
-    """Of `moved_bytes`, those of operations that make tensors of 32 MiB and more on a CPU: for each of these its C
-    library asks the system for memory, which takes longer than to fill it."""
+    """Part of `moved_bytes` that belongs to operations which create tensors of at least 32 MiB on a CPU.
+
+    The C library requests memory from the operating system for each of these tensors. This takes longer than filling
+    the tensor.
+    """
 
     @classmethod
     def none(cls, kind: OperationKind) -> "Work":
-        """Of no operation."""
+        """Return the totals of an empty set of operations."""
         return cls(kind=kind, count=0, flops=0, weight_bytes=0, kept_bytes=0, moved_bytes=0, large_bytes=0)
 
     @property
     def n_bytes(self) -> float:
-        """All of them."""
+        """Total number of bytes that are read or written."""
         return self.weight_bytes + self.kept_bytes + self.moved_bytes
 
 
-def forward(model: ModelConfig, this: Pass, *, logits: str = "all") -> Iterator[Operation]:
-    """The operations of a pass; `logits`: of all new tokens, or of each text's `last`."""
-    yield from before_layers(model, this)
+def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Iterator[Operation]:
+    """Yield the operations of a pass. `logits`: `all` for all new tokens, or `last` for the last of each sequence."""
+    yield from before_layers(model, model_pass)
     for layer, n in distinct_layers(model).items():
-        yield from (operation.repeated(n) for operation in layer.work(this))
-    yield from after_layers(model, this, this.rows if logits == "all" else this.texts)
+        yield from (operation.repeated(n) for operation in layer.work(model_pass))
+    yield from after_layers(model, model_pass, model_pass.rows if logits == "all" else model_pass.texts)
 
 
-def before_layers(model: ModelConfig, this: Pass) -> Iterator[Operation]:
-    """Embedding, positions added to it, and its norm."""
+def before_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
+    """Yield the operations before the layers: embedding, the positions added to it, and its norm."""
     width, d = model.embedding.width or model.d_model, model.d_model
-    # The row of a tied matrix is counted where the head reads all of it.
-    rows = 0 if model.head.tied else this.rows * width * this.bytes_each
-    yield Operation("embedding", "embedding", 0.0, weights=rows, moved=this.rows * width * this.bytes_each)
+    # Reading the rows of a tied matrix is counted in the head, which reads all of them.
+    rows = 0 if model.head.tied else model_pass.rows * width * model_pass.bytes_each
+    yield Operation("embedding", "embedding", 0.0, weights=rows, moved=model_pass.rows * width * model_pass.bytes_each)
     if model.embedding.width:
-        yield this.product("embedding", width, d)
+        yield model_pass.product("embedding", width, d)
     if model.embedding.resolve(model.base_width).scale != 1:
-        yield this.element_wise("element-wise", "embedding", d, flops=1)
+        yield model_pass.element_wise("element-wise", "embedding", d, flops=1)
     match model.position:
         case Learned():
-            added = this.element_wise("element-wise", "positions", d, flops=1, read=2)
-            yield added._replace(weights=this.tokens * d * this.bytes_each)
+            added = model_pass.element_wise("element-wise", "positions", d, flops=1, read=2)
+            yield added._replace(weights=model_pass.tokens * d * model_pass.bytes_each)
         case Sinusoidal():
-            yield this.element_wise("element-wise", "positions", d, flops=1, read=2)
+            yield model_pass.element_wise("element-wise", "positions", d, flops=1, read=2)
         case shared:  # a table of biases, if layers share one
-            saved = shared.saved_for_scores(this, 1, 1) if shared.is_shared else 0.0
-            weights = shared_positions(model) * this.bytes_each
+            saved = shared.saved_for_scores(model_pass, 1, 1) if shared.is_shared else 0.0
+            weights = shared_positions(model) * model_pass.bytes_each
             yield Operation("embedding", "positions", 0.0, weights=weights, saved=saved)
-    yield from this.norm(model.norm if model.embedding.norm else NoNorm(), d)
+    yield from model_pass.norm(model.norm if model.embedding.norm else NoNorm(), d)
     if model.dropout.embedding:
-        yield Operation("element-wise", "embedding", 0.0, saved=this.rows * d * this.stream_bytes)
+        yield Operation("element-wise", "embedding", 0.0, saved=model_pass.rows * d * model_pass.stream_bytes)
 
 
-def after_layers(model: ModelConfig, this: Pass, rows: int) -> Iterator[Operation]:
-    """The final norm, and the head of so many rows."""
-    yield from this.norm(final_norm(model), model.d_model)
+def after_layers(model: ModelConfig, model_pass: Pass, rows: int) -> Iterator[Operation]:
+    """Yield the operations after the layers: the final norm, and the head applied to `rows` tokens."""
+    yield from model_pass.norm(final_norm(model), model.d_model)
     width, vocab, head = model.embedding.width or model.d_model, model.vocab_size, model.readout
     if model.embedding.width:
-        yield this.product("head", model.d_model, width, rows=rows)
+        yield model_pass.product("head", model.d_model, width, rows=rows)
     pieces = ceil(rows / rows_at_once(vocab, "cpu"))
-    yield this.product("head", width, vocab, bias=vocab * head.bias, rows=rows)._replace(times=pieces)
+    yield model_pass.product("head", width, vocab, bias=vocab * head.bias, rows=rows)._replace(times=pieces)
     scaled = (head.scale != 1) + (3 if head.softcap else 0)
     if scaled:
-        moved = 2 * scaled * rows * vocab * this.bytes_each
-        made = rows * vocab * this.bytes_each
+        moved = 2 * scaled * rows * vocab * model_pass.bytes_each
+        made = rows * vocab * model_pass.bytes_each
         yield Operation("element-wise", "head", scaled * rows * vocab, moved=moved, made=made, times=pieces)
 
 
-def training_step(model: ModelConfig, this: Pass) -> Iterator[Operation]:
-    """Forward, loss, backward and the optimiser's update. Nothing is recomputed."""
-    for operation in forward(model, this):
+def training_step(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
+    """Yield the operations of a training step: forward pass, loss, backward pass and update, without recomputation."""
+    for operation in forward(model, model_pass):
         yield operation.repeated(1 + BACKWARD)
-    yield loss(model, this)
+    yield loss(model, model_pass)
     yield update(parameters(model).total)
 
 
-def loss(model: ModelConfig, this: Pass) -> Operation:
-    """Of every token, and its gradient."""
-    logits = this.rows * model.vocab_size
-    pieces, n_bytes = ceil(this.rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
+def loss(model: ModelConfig, model_pass: Pass) -> Operation:
+    """Return the operation that computes the loss of all tokens and its gradient."""
+    logits = model_pass.rows * model.vocab_size
+    pieces, n_bytes = ceil(model_pass.rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
     return Operation("loss", "loss", LOSS_FLOPS * logits, moved=LOSS_NUMBERS * n_bytes, made=n_bytes, times=pieces)
 
 
 def update(n_parameters: float) -> Operation:
-    """AdamW's."""
+    """Return the operation of an AdamW update."""
     moved = OPTIMIZER_NUMBERS * n_parameters * FLOAT32_BYTES
     return Operation("optimiser", "optimiser", OPTIMIZER_FLOPS * n_parameters, moved=moved)
 
 
 def matrix_flops_per_byte(passed: Iterable[Work]) -> float:
-    """Arithmetic intensity (Williams 2009): the FLOPs that a device's peak is of, over all bytes; 0 of nothing."""
+    """Return the arithmetic intensity (Williams 2009): FLOPs of matrix products per byte; 0 if there are no bytes."""
     passed = list(passed)
     n_bytes = sum(work.n_bytes for work in passed)
     return sum(work.flops for work in passed if work.kind in OF_MATRICES) / n_bytes if n_bytes else 0.0
 
 
 def by_kind(operations: Iterable[Operation]) -> list[Work]:
-    """Sums, in the order of KINDS; kinds that do not occur are left out."""
-    found = _sums(operations, lambda o: o.kind)
-    return [found[kind] for kind in KINDS if kind in found]
+    """Return the totals of each kind, in the order of KINDS. Kinds that do not occur are left out."""
+    totals = _sums(operations, lambda o: o.kind)
+    return [totals[kind] for kind in KINDS if kind in totals]
 
 
 def products_by_part(operations: Iterable[Operation]) -> dict[str, Work]:
-    """Of the products with weights alone, by the parts that components name and the head, in the order of the model."""
+    """Return the totals of products with weights for each part of the model, in the order of the model.
+
+    Components name their parts; the head is one more.
+    """
     return _sums((o for o in operations if o.kind == "products"), lambda o: o.part)
 
 
 def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> dict[_Key, Work]:
-    found: dict[_Key, Work] = {}
+    totals: dict[_Key, Work] = {}
     for o in operations:
         if o.flops or o.n_bytes:
             large = o.moved if o.made / o.times >= LARGEST_KEPT else 0.0
-            before = found.get(key(o)) or Work.none(o.kind)
-            found[key(o)] = Work(
+            before = totals.get(key(o)) or Work.none(o.kind)
+            totals[key(o)] = Work(
                 kind=o.kind,
                 count=before.count + o.times,
                 flops=before.flops + o.flops,
@@ -178,12 +191,14 @@ def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> 
                 moved_bytes=before.moved_bytes + o.moved,
                 large_bytes=before.large_bytes + large,
             )
-    return found
+    return totals
 
 
 class FlopsPerToken(Base):
-    """FLOPs per token, averaged over the positions of one sequence: those of the parts that components name, and of
-    `head`, from the last hidden state to logits, the same whether tied or not."""
+    """FLOPs per token, averaged over the positions of one sequence, for each part that components name and for `head`.
+
+    The head goes from the last hidden state to the logits. Its FLOPs are the same whether it is tied or not.
+    """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -191,24 +206,24 @@ class FlopsPerToken(Base):
     @computed_field
     @property
     def total(self) -> float:
-        """All of them."""
+        """Total FLOPs per token."""
         return sum(dict(self).values())
 
 
 def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> FlopsPerToken:
-    """FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
+    """Return the FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
     parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting)))
     head = parts.pop("head")
     per_token = {part: n / seq_len for part, n in parts.items()}
-    return FlopsPerToken(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - parts are as components name them
+    return FlopsPerToken(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - components name the parts
 
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
-    """FLOPs per token, forward and backward: 3 times the forward pass; nothing is recomputed."""
+    """Return the FLOPs per token of forward and backward pass: 3 times the forward pass, without recomputation."""
     return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
 
 
 def computed_training_flops(config: Config) -> float:
-    """FLOPs per token that training spends, hidden pairs that are multiplied all the same included."""
+    """Return the FLOPs per token that training spends, including hidden pairs that are multiplied anyway."""
     train = resolve_train(config)
     return training_flops(config.model, train.seq_len, "packed" if train.document_mask else "computed")

@@ -1,4 +1,4 @@
-"""The rules of shape, and what they say of a config."""
+"""All rules of shape, and the findings of these rules for a config."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -15,31 +15,31 @@ RULES: tuple[ShapeRule, ...] = (*WARNING_RULES, *NOTE_RULES)
 
 
 class Finding(Base):
-    """One value that a rule does not let pass."""
+    """One value that breaks a rule."""
 
     rule: str
     level: Level
     what: str
-    """Field, value, where, and what is usual: one line."""
+    """One line with the field, its value, the layers and the usual values."""
     field: str
     value: float
     layers: list[int]
-    """Where; empty where layers do not differ in it."""
+    """Indices of the layers. Empty if the value does not differ between layers."""
     why: str
     sources: list[str]
-    """Keys of who says so, in evidence/sources.yaml."""
+    """Sources of the rule, as keys in evidence/sources.yaml."""
     claims: list[int]
-    """Numbers of the ledger's claims about it."""
+    """Numbers of the ledger's claims about the rule."""
     published: Distribution | None
-    """Of notes, and where at least two models are known."""
+    """Values of published models. Only for notes, and only if at least two models are known."""
     others: list[str]
-    """Published models that break it in the same direction, with their values."""
+    """Published models that break the rule in the same direction, with their values."""
     measured: PublishedResult | None
-    """What was measured nearest to the value."""
+    """Published measurement closest to the value."""
 
 
 def findings(case: Case) -> list[Finding]:
-    """Everything, with the atlas beside it; warnings first."""
+    """Return all findings, warnings first, with a comparison to the published models of the atlas."""
     published = Published(case)
     return [
         Finding(
@@ -62,12 +62,12 @@ def findings(case: Case) -> list[Finding]:
 
 
 def warnings(config: Config) -> list[str]:
-    """One line per warning; quick, for it leaves the atlas alone."""
+    """Return one line per warning. This is fast, because it does not read the atlas."""
     return _lines(config, ("warning",))
 
 
 def notes_and_warnings(config: Config) -> list[str]:
-    """One line each."""
+    """Return one line per warning and note."""
     return _lines(config, ("warning", "note"))
 
 
@@ -82,18 +82,18 @@ def _line(reading: Reading, usual: Usual) -> str:
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
-    """`0-2, 5`."""
+    """Format indices as ranges, for example `0-2, 5`."""
     runs = [[i for _, i in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """`2 warnings, 1 note`."""
-    counts = ((sum(found.level == level for found in findings), level) for level in ("warning", "note"))
+    """Return the counts in words, for example `2 warnings, 1 note`."""
+    counts = ((sum(finding.level == level for finding in findings), level) for level in ("warning", "note"))
     return ", ".join(f"{n or 'no'} {level}{'' if n in (0, 1) else 's'}" for n, level in counts)
 
 
 def in_one_line(warnings: Sequence[str]) -> str:
-    """For where a config is used."""
+    """Return all warnings in one line, for commands that use a config."""
     n = len(warnings)
-    return f"{n} warning{'' if n == 1 else 's'} of shape: {'; '.join(warnings)} (`archlab check` says why)"
+    return f"{n} shape warning{'' if n == 1 else 's'}: {'; '.join(warnings)} (`archlab check` explains them)"

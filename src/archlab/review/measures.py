@@ -1,4 +1,4 @@
-"""What rules measure: numbers of a layer, numbers of a whole config."""
+"""Quantities that rules measure: values of a layer, and values of a whole config."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from archlab.review.shape_rule import Case, Reading
 
 
 def head_widths(layer: LayerConfig) -> Iterator[Reading]:
-    """Of queries and keys, and of values where they are of another width."""
+    """Yield the width of queries and keys, and the width of values if it is different."""
     match layer.attention:
         case MultiHead(head_dim=width, v_dim=v_dim):
             yield Reading("head_dim", width, "models with multi-head attention")
@@ -23,36 +23,42 @@ def head_widths(layer: LayerConfig) -> Iterator[Reading]:
         case _:
             return
     if v_dim != width:
-        yield Reading("v_dim", v_dim, "models with values of a width of their own")
+        yield Reading("v_dim", v_dim, "models whose values have a different width")
 
 
 def query_heads(layer: LayerConfig) -> Iterator[Reading]:
-    """Of any attention."""
+    """Yield the number of query heads of any attention."""
     if isinstance(layer.attention, AnyAttention):
         yield Reading("n_heads", layer.attention.n_heads)
 
 
 def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
-    """Where they are fewer than query heads; in latent attention all heads share one vector."""
+    """Yield the number of KV heads if it is smaller than the number of query heads.
+
+    Latent attention has none, because all its heads share one vector.
+    """
     if isinstance(layer.attention, MultiHead) and layer.attention.n_kv_heads != layer.attention.n_heads:
         yield Reading("n_kv_heads", layer.attention.n_kv_heads)
 
 
 def all_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
-    """Number of KV heads of multi-head attention, whether grouped or not."""
+    """Yield the number of KV heads of multi-head attention, grouped or not."""
     if isinstance(layer.attention, MultiHead):
         yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
 
 
 def attention_width(layer: LayerConfig) -> Iterator[Reading]:
-    """Of multi-head attention; the projections of latent attention are narrow in between, so its widths mean less."""
+    """Yield the width of multi-head attention relative to d_model.
+
+    Latent attention is left out, because its projections have a narrow bottleneck and the ratio means little.
+    """
     if isinstance(layer.attention, MultiHead):
         heads = layer.attention.n_heads * layer.attention.head_dim
         yield Reading("n_heads * head_dim / d_model", heads / layer.d_model)
 
 
 def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
-    """Of one matrix: of an MLP, of an expert, of a shared expert."""
+    """Yield the width of each kind of matrix: in an MLP, an expert or a shared expert."""
     match layer.mlp:
         case Dense(d_ff=width):
             yield Reading("d_ff", width)
@@ -65,76 +71,79 @@ def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
-    """Of a dense MLP."""
+    """Yield d_ff / d_model of a dense MLP."""
     if isinstance(layer.mlp, Dense):
         yield Reading("d_ff / d_model", layer.mlp.d_ff / layer.d_model, f"{layer.mlp.kind} MLPs")
 
 
 def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
-    """Of all experts together that a token passes through."""
+    """Yield the total width of all experts that a token passes through, relative to d_model."""
     if isinstance(layer.mlp, MoE):
         width = layer.mlp.active * layer.mlp.d_ff + (layer.mlp.shared.d_ff if layer.mlp.shared else 0)
         yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
 
 
 def norms(layer: LayerConfig) -> Iterator[Reading]:
-    """Whether a layer has its norms."""
+    """Yield 1 if the layer has norms, otherwise 0."""
     yield Reading("layers with a norm", int(not isinstance(layer.norm, NoNorm)))
 
 
 def stream_width(case: Case) -> Iterator[Reading]:
-    """The width of the stream."""
+    """Yield the width of the residual stream."""
     yield Reading("d_model", case.config.model.d_model)
 
 
 def vocabulary(case: Case) -> Iterator[Reading]:
-    """Rows of the embedding."""
+    """Yield the number of rows of the embedding."""
     yield Reading("vocab_size", case.config.model.vocab_size)
 
 
 def depth(case: Case) -> Iterator[Reading]:
-    """Layers."""
+    """Yield the number of layers."""
     yield Reading("n_layers", case.config.model.n_layers)
 
 
 def aspect(case: Case) -> Iterator[Reading]:
-    """Of models with attention: a layer of a recurrent mixer alone is half of what is compared here."""
+    """Yield d_model / n_layers of models with attention.
+
+    Purely recurrent models are left out, because their layers are about half as large as the ones compared here.
+    """
     if any(isinstance(layer.attention, AnyAttention) for layer, _ in case.layers.values()):
         yield Reading("d_model / n_layers", case.config.model.d_model / case.config.model.n_layers)
 
 
 def vocabulary_share(case: Case) -> Iterator[Reading]:
-    """Of all parameters, those of the embedding and of an untied head."""
+    """Yield the share of the embedding and of an untied head in all parameters."""
     counted = case.counted
     yield Reading("embedding and head / all parameters", (counted.embedding + counted.head) / counted.total)
 
 
 def head_share(case: Case) -> Iterator[Reading]:
-    """Share of all parameters that are in a head of its own; 0 if the head is tied to the embedding."""
+    """Yield the share of an untied head in all parameters; 0 if the head is tied to the embedding."""
     own = 0 if case.config.model.head.tied else case.counted.head
     yield Reading("untied head / all parameters", own / case.counted.total)
 
 
 def stages(case: Case) -> Iterator[Reading]:
-    """Work of the slowest stage over the mean, for the best cut of the layers into stages of a pipeline."""
+    """Yield the work of the slowest stage divided by the mean, for the best cut of the layers into pipeline stages."""
     if case.cut:
         field = f"slowest of {case.pipeline} stages / mean"
         yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))
 
 
 def dropout(case: Case) -> Iterator[Reading]:
-    """The largest, wherever it is."""
+    """Yield the largest dropout rate of the model."""
     rates = [rate for layer, _ in case.layers.values() for rate in (layer.dropout.attention, layer.dropout.branch)]
     yield Reading("dropout", max(case.config.model.dropout.embedding, *rates))
 
 
 def weight_decay(case: Case) -> Iterator[Reading]:
-    """Of matrices."""
+    """Yield the weight decay of matrices."""
     yield Reading("train.weight_decay", case.config.train.weight_decay)
 
 
 def post_norm_warmup(case: Case) -> Iterator[Reading]:
-    """Of models that have a post-norm layer."""
+    """Yield the warm-up of a model that has a post-norm layer."""
     norms = [layer.norm for layer, _ in case.layers.values()]
     if any("stream" in norm.slots for norm in norms):
         yield Reading("train.warmup of a post-norm model", resolve_train(case.config).warmup)

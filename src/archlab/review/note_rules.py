@@ -1,4 +1,4 @@
-"""Notes: shapes, and settings of training, outside what is usually published."""
+"""Rules for notes: shapes and training settings outside the range of published models."""
 
 from archlab.atlas.models import PublishedModel
 from archlab.review import measures
@@ -11,19 +11,19 @@ from archlab.review.shape_rule import (
     Reading,
     ShapeRule,
     always,
+    in_each_layer,
     is_large,
-    of_layers,
 )
 
 _KAPLAN = ("kaplan2020", "figure 5")
-_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, read off")
+_READ_OFF = ("kaplan2020", "figure 5, 50M parameters, values read from the plot")
 _AINSLIE = ("ainslie2023", "T5 XXL, 64 query heads")
 _NARANG = ("narang2021", "table 1, 223M parameters, 5 seeds")
-_ANDRIUSHCHENKO = ("andriushchenko2023", "read off")
+_ANDRIUSHCHENKO = ("andriushchenko2023", "values read from a plot")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
-    """By the number of languages; where that is not said, from the smallest to the largest."""
+    """Return the usual vocabulary size for a number of languages. None gives the whole range."""
     match languages:
         case None:
             return Between(30_000, 270_000)
@@ -52,16 +52,16 @@ def _published_decay(entry: PublishedModel) -> list[Reading]:
 
 
 _HEAD_SHARE = RangeNear(measures.head_share, from_zero=True)
-_KV_HEADS = RangeNear(of_layers(measures.all_kv_heads))
+_KV_HEADS = RangeNear(in_each_layer(measures.all_kv_heads))
 
 UNTIED_HEAD = ShapeRule(
     name="untied head",
     level="note",
     measure=_HEAD_SHARE.measure,
     usual=_HEAD_SHARE,
-    why="A head of its own is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share "
-    "one table and spend the parameters on layers. Usual is what published models of the atlas have, from half to "
-    "twice the size.",
+    why="An untied head is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share "
+    "one table and spend the parameters on layers. The usual range is that of published models in the atlas, from "
+    "half to twice the size.",
     sources=("press2016", "tao2024"),
     claims=(10,),
     broken_by=("model.vocab_size=256000",),
@@ -73,15 +73,15 @@ KV_HEADS = ShapeRule(
     level="note",
     measure=_KV_HEADS.measure,
     usual=_KV_HEADS,
-    why="Each KV head adds to the cache and to what decoding reads; very few cost quality. Usual is what published "
-    "models of the atlas have, from half to twice the size.",
+    why="Each KV head makes the cache larger, and decoding reads more. Very few KV heads lower the quality. The usual "
+    "range is that of published models in the atlas, from half to twice the size.",
     sources=("ainslie2023", "shazeer2019"),
     claims=(13,),
     broken_by=("model.attention={n_heads: 64, n_kv_heads: 64, head_dim: 64}",),
     kept_by=("model.attention={n_heads: 64, n_kv_heads: 8, head_dim: 64}",),
     measured=(
-        PublishedResult(1, "mean quality 46.6 against 47.2 with as many KV heads as query heads", *_AINSLIE),
-        PublishedResult(8, "mean quality 47.1 against 47.2 with as many KV heads as query heads", *_AINSLIE),
+        PublishedResult(1, "mean quality 46.6, compared with 47.2 for one KV head per query head", *_AINSLIE),
+        PublishedResult(8, "mean quality 47.1, compared with 47.2 for one KV head per query head", *_AINSLIE),
     ),
 )
 
@@ -89,27 +89,28 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="d_ff / d_model",
         level="note",
-        measure=of_layers(measures.mlp_ratio),
+        measure=in_each_layer(measures.mlp_ratio),
         usual=always(Between(2, 6)),
-        why="4 in a plain MLP, 8/3 to 4 in a gated one. The loss is nearly flat from 1 to 10 and rises outside.",
+        why="Common values are 4 in a plain MLP, and 8/3 to 4 in a gated one. The loss is nearly flat from 1 to 10 and "
+        "rises outside this range.",
         sources=("kaplan2020", "shazeer2020"),
         claims=(7,),
         broken_by=("model.mlp.d_ff=32768",),
         kept_by=("model.mlp.d_ff=24576",),
         measured=(
-            PublishedResult(0.5, "loss 0.75% above that at 1", *_READ_OFF),
-            PublishedResult(8, "loss 1.8% above that at 1", *_READ_OFF),
-            PublishedResult(25, "loss 4.8% above that at 1", *_READ_OFF),
-            PublishedResult(50, "loss 8.4% above that at 1", *_READ_OFF),
+            PublishedResult(0.5, "loss 0.75% higher than at 1", *_READ_OFF),
+            PublishedResult(8, "loss 1.8% higher than at 1", *_READ_OFF),
+            PublishedResult(25, "loss 4.8% higher than at 1", *_READ_OFF),
+            PublishedResult(50, "loss 8.4% higher than at 1", *_READ_OFF),
         ),
     ),
     ShapeRule(
         name="active experts' d_ff / d_model",
         level="note",
-        measure=of_layers(measures.mixture_ratio),
+        measure=in_each_layer(measures.mixture_ratio),
         usual=always(Between(1, 12)),
-        why="All experts of a token together are about as wide as a dense MLP would be, or some times as wide, in the "
-        "models of the atlas.",
+        why="In the models of the atlas, all experts of a token together are about as wide as a dense MLP, or a few "
+        "times as wide.",
         sources=(),
         broken_by=("model.mlp={kind: moe, experts: 8, active: 4, d_ff: 14336}",),
         kept_by=("model.mlp={kind: moe, experts: 8, active: 2, d_ff: 14336}",),
@@ -117,17 +118,19 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="n_heads * head_dim / d_model",
         level="note",
-        measure=of_layers(measures.attention_width),
+        measure=in_each_layer(measures.attention_width),
         usual=always(Between(0.75, 2)),
-        why="1 is the default since 2017. Narrower attention costs quality; wider attention costs parameters, FLOPs "
-        "and cache that the MLP could have had.",
+        why="1 has been the default since 2017. Narrower attention lowers the quality. Wider attention takes "
+        "parameters, FLOPs and cache that the MLP could use.",
         sources=("vaswani2017", "shazeer2019"),
         claims=(8,),
         broken_by=("model.attention.n_heads=80",),
         kept_by=("model.attention.n_heads=64",),
         measured=(
             PublishedResult(
-                0.125, "perplexity 30.9 to 31.2 against 29.9 at 1 on Billion Word, the MLP as much wider", "shazeer2019"
+                0.125,
+                "perplexity 30.9 to 31.2, compared with 29.9 at 1 (Billion Word, MLP wider by as much)",
+                "shazeer2019",
             ),
         ),
     ),
@@ -136,15 +139,15 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.aspect,
         usual=always(Between(20, 250)),
-        why="About 100 is the habit, and a broad optimum. Deep models wait for more layers per token and lean to "
-        "pipeline parallelism, wide ones to tensor parallelism.",
+        why="About 100 is common, and the optimum is broad. Deep models wait for more layers per token and suit "
+        "pipeline parallelism; wide models suit tensor parallelism.",
         sources=("kaplan2020",),
         claims=(9,),
         broken_by=("model.n_layers=16",),
         kept_by=("model.n_layers=17",),
         measured=(
             PublishedResult(9, "the loss is flat within a few percent from about 9 to 330", *_KAPLAN),
-            PublishedResult(32, "final loss 1.843 against 1.831 at 43 and 1.838 at 64", *_NARANG),
+            PublishedResult(32, "final loss 1.843, compared with 1.831 at 43 and 1.838 at 64", *_NARANG),
             PublishedResult(330, "the loss is flat within a few percent from about 9 to 330", *_KAPLAN),
             PublishedResult(715, "6 layers of 4288: loss within 3% of 48 layers of 1600", *_KAPLAN),
         ),
@@ -152,26 +155,29 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim from 64",
         level="note",
-        measure=of_layers(measures.head_widths),
+        measure=in_each_layer(measures.head_widths),
         usual=_head_width_for,
-        why="Few dimensions leave a head few keys to tell apart, and use only a part of a tensor core; 128 is usual. "
-        "In a model of an experiment's width, below d_model = 512, from 8.",
+        why="A head with few dimensions can distinguish only a few keys, and uses only a part of a tensor core. 128 is "
+        "usual. For small experiments (d_model below 512) the minimum is 8.",
         sources=("vaswani2017",),
         claims=(8,),
         broken_by=("model.attention.head_dim=32",),
         kept_by=("model.attention.head_dim=64",),
         measured=(
             PublishedResult(
-                16, "32 heads of 16: perplexity 5.01 (translation) against 4.92 of 8 heads of 64", "vaswani2017"
+                16,
+                "32 heads of 16: perplexity 5.01 (translation), compared with 4.92 for 8 heads of 64",
+                "vaswani2017",
             ),
         ),
     ),
     ShapeRule(
         name="a norm in every layer",
         level="note",
-        measure=of_layers(measures.norms),
+        measure=in_each_layer(measures.norms),
         usual=always(MoreThanZero()),
-        why="Without a norm nothing bounds the stream, to which every layer adds; every model of the atlas has norms.",
+        why="Every layer adds to the residual stream, and without a norm nothing limits its size. All models of the "
+        "atlas have norms.",
         sources=(),
         broken_by=("model.norm.kind=none",),
         kept_by=("model.norm.kind=layernorm",),
@@ -181,8 +187,9 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.vocabulary,
         usual=_vocabulary_for,
-        why="30 to 50 thousand pieces serve one language, 100 to 250 thousand many. Fewer pieces make texts longer, "
-        "more make the embedding and the head heavier; larger models deserve more. --languages N says how many.",
+        why="One language needs 30 to 50 thousand tokens, many languages need 100 to 250 thousand. A small vocabulary "
+        "makes sequences longer; a large one makes the embedding and the head larger. Larger models should have larger "
+        "vocabularies. --languages N sets the number of languages.",
         sources=("tao2024",),
         claims=(10,),
         broken_by=("model.vocab_size=16384",),
@@ -193,7 +200,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.vocabulary_share,
         usual=always(Between(None, 0.6)),
-        why="Most of the model is tables of tokens. A smaller vocabulary, or a tied head, leaves more to the layers.",
+        why="Most of the parameters are in the embedding and the head. A smaller vocabulary, or a tied head, leaves "
+        "more parameters for the layers.",
         sources=("tao2024",),
         claims=(10,),
         broken_by=("model.n_layers=2", "model.d_model=1024", "model.attention.n_heads=8"),
@@ -206,8 +214,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.dropout,
         usual=always(Between(0, 0)),
-        why="A model that sees each text once does not overfit, so that dropout only slows it down. It is for small "
-        "data that is read many times.",
+        why="A model that sees each text only once does not overfit, so dropout only slows training down. Dropout "
+        "helps with small data that is read many times.",
         sources=("liu2025",),
         claims=(11,),
         broken_by=("model.dropout=0.1",),
@@ -220,15 +228,15 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.weight_decay,
         usual=always(Between(0.01, 0.3)),
-        why="0.1 is the habit. In one epoch it does not regularise: it acts through the size of the steps, so that "
-        "another value asks for another learning rate.",
+        why="0.1 is common. In a single epoch it does not regularize. It changes the effective size of the steps, so a "
+        "different value needs a different learning rate.",
         sources=("andriushchenko2023",),
         claims=(11,),
         broken_by=("train.weight_decay=0",),
         kept_by=("train.weight_decay=0.01",),
         measured=(
-            PublishedResult(0, "training loss 3.30 against 3.28 with 0.1, cosine schedule", *_ANDRIUSHCHENKO),
-            PublishedResult(0.3, "training loss 3.28, as with 0.1, cosine schedule", *_ANDRIUSHCHENKO),
+            PublishedResult(0, "training loss 3.30, compared with 3.28 at 0.1, cosine schedule", *_ANDRIUSHCHENKO),
+            PublishedResult(0.3, "training loss 3.28, the same as at 0.1, cosine schedule", *_ANDRIUSHCHENKO),
         ),
         published=_published_decay,
     ),
@@ -237,8 +245,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.post_norm_warmup,
         usual=always(MoreThanZero()),
-        why="At the start the gradients of a post-norm model are largest in its last layers; without a warm-up it "
-        "often diverges.",
+        why="At the start of training, the gradients of a post-norm model are largest in its last layers. Without a "
+        "warm-up, training often diverges.",
         sources=("xiong2020",),
         claims=(1,),
         broken_by=("model.norm.placement=post", "train.warmup=0"),
@@ -246,9 +254,9 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         measured=(
             PublishedResult(
                 0,
-                "BLEU 32.0 with RAdam in its place, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
+                "BLEU 32.0 with RAdam instead of a warm-up, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
                 "xiong2020",
-                "read off",
+                "values read from a plot",
             ),
         ),
         published=lambda entry: [],

@@ -1,4 +1,4 @@
-"""Where a value stands among those of the published models."""
+"""Comparison of a value with those of published models."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -11,17 +11,17 @@ from archlab.review.shape_rule import Between, Case, Measure, Reading, ShapeRule
 
 
 class Distribution(Base):
-    """Of one number over the published models that have it."""
+    """Distribution of a value over the published models that have it."""
 
     n: int
-    """How many they are."""
+    """Number of models."""
     kind: str
-    """Of what, in the plural."""
+    """Kind of models, as a plural noun."""
     median: float
     low: float
-    """A tenth of them are below it."""
+    """10% quantile."""
     high: float
-    """A tenth of them are above it."""
+    """90% quantile."""
 
     def __str__(self) -> str:
         return f"{self.n} {self.kind}, median {shown(self.median)}, 10-90% {shown(self.low)} to {shown(self.high)}"
@@ -29,36 +29,39 @@ class Distribution(Base):
 
 @cache
 def published() -> tuple[tuple[PublishedModel, Case], ...]:
-    """Every model of the atlas."""
+    """Return all models of the atlas."""
     return tuple((entry, Case(entry.config)) for entry in entries())
 
 
 NEAR = 2
-"""Models of about the same size have from half to twice as many active parameters."""
+"""Factor for models of about the same size: they have from half to twice as many active parameters."""
 _FEWEST = 5
-"""Fewer models do not say what is usual."""
+"""Minimum number of models from which a usual range is taken."""
 
 
 def near(case: Case) -> list[tuple[PublishedModel, Case]]:
-    """Published models of about the same size that archlab can build; the atlas has only a part of the others."""
+    """Return published models of about the same size that archlab can build.
+
+    Other models are left out, because the atlas has only a part of their settings.
+    """
     size = case.counted.active
     buildable = ((entry, other) for entry, other in published() if entry.about.buildable)
     return [pair for pair in buildable if size / NEAR <= pair[1].counted.active <= size * NEAR]
 
 
 def near_in_words(case: Case) -> str:
-    """`from 500M to 2B parameters`."""
+    """Return the range of sizes in words, for example `from 500M to 2B parameters`."""
     low, high = (count(size) for size in (case.counted.active / NEAR, case.counted.active * NEAR))
     return f"from {low} to {high} active parameters" if case.counted.idle else f"from {low} to {high} parameters"
 
 
 @dataclass(frozen=True)
 class RangeNear:
-    """The usual range of a measure: that of published models of about the same size."""
+    """Usual range of a measure: the range among published models of about the same size."""
 
     measure: Measure
     from_zero: bool = False
-    """Whether the range begins at 0, not at the smallest value."""
+    """Whether the range begins at 0 instead of the smallest value."""
 
     def __call__(self, case: Case) -> Between | None:
         """Return the range for this case; None if there are too few models of its size."""
@@ -69,7 +72,7 @@ class RangeNear:
 
 
 class Published:
-    """The atlas as cases, but for the model that is judged."""
+    """Published models of the atlas, except the model that is reviewed."""
 
     def __init__(self, judged: Case) -> None:
         self._judged = judged
@@ -79,9 +82,9 @@ class Published:
         return [(entry, case) for entry, case in models if entry.config.model != self._judged.config.model]
 
     def distribution(self, rule: ShapeRule, reading: Reading) -> Distribution | None:
-        """Of what the rule measures, over models of the same kind; None where fewer than two are known."""
-        of_models = ([found.value for found in values if _alike(found, reading)] for _, values in self._readings(rule))
-        values = [values[0] for values in of_models if values]
+        """Return the distribution of the value over models of the same kind; None if fewer than two have it."""
+        per_model = ([r.value for r in readings if _alike(r, reading)] for _, readings in self._readings(rule))
+        values = [values[0] for values in per_model if values]
         if len(values) < 2:
             return None
         tenths = quantiles(values, n=10, method="inclusive")
@@ -89,15 +92,15 @@ class Published:
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
-        """Models that break the rule in the same direction, the farthest first, each with its value."""
+        """Return models that break the rule in the same direction, the most extreme first, each with its value."""
         side = usual.side(reading.value)
-        found: list[tuple[float, str]] = []
-        for entry, values in self._readings(rule):
-            same = [one.value for one in values if one.field == reading.field and usual.side(one.value) == side]
+        names: list[tuple[float, str]] = []
+        for entry, readings in self._readings(rule):
+            same = [r.value for r in readings if r.field == reading.field and usual.side(r.value) == side]
             if same:
                 farthest = max(same, key=lambda value: value * side)
-                found.append((farthest * side, f"{entry.about.name} ({shown(farthest)})"))
-        return [text for _, text in sorted(found, key=lambda pair: pair[0], reverse=True)]
+                names.append((farthest * side, f"{entry.about.name} ({shown(farthest)})"))
+        return [text for _, text in sorted(names, key=lambda pair: pair[0], reverse=True)]
 
     def _readings(self, rule: ShapeRule) -> list[tuple[PublishedModel, list[Reading]]]:
         measured = (
@@ -107,5 +110,5 @@ class Published:
         return [(entry, values) for entry, values in measured if values]
 
 
-def _alike(one: Reading, other: Reading) -> bool:
-    return (one.field, one.kind) == (other.field, other.kind)
+def _alike(first: Reading, second: Reading) -> bool:
+    return (first.field, first.kind) == (second.field, second.kind)

@@ -1,4 +1,4 @@
-"""A rule of shape: data, with its reason, its source and a change that breaks it; and the config that it judges."""
+"""Rules of shape as data (reason, sources and a change that breaks the rule), and the config that they review."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,45 +15,45 @@ from archlab.pricing.partition import Cut, cut
 
 @dataclass(frozen=True)
 class Reading:
-    """One number of a config."""
+    """One measured value of a config."""
 
     field: str
-    """What it is a number of: a field, or a ratio of fields."""
+    """Name of the field, or of a ratio of fields."""
     value: float
     kind: str = "models"
-    """Of what, in the plural: numbers of the same field and kind can be compared."""
+    """Kind of models, as a plural noun. Values of the same field and kind can be compared."""
     layers: tuple[int, ...] = ()
-    """Where; empty where all layers that have such a number have the same."""
+    """Indices of the layers with this value. Empty if it is the same in all layers that have the field."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A config to be judged."""
+    """A config to be reviewed."""
 
     config: Config
     tensor: int | None = None
-    """Devices that each matrix is to be cut over. None: not said."""
+    """Number of devices that share each matrix. None: unknown."""
     languages: int | None = None
-    """How many the text is in. None: not said."""
+    """Number of languages in the text. None: unknown."""
     pipeline: int | None = None
-    """Stages that the layers are to be cut into. None: not said."""
+    """Number of pipeline stages. None: unknown."""
 
     @cached_property
     def layers(self) -> dict[str, tuple[LayerConfig, tuple[int, ...]]]:
-        """Layer kind -> the layer, and where it stands."""
-        found: dict[str, tuple[LayerConfig, list[int]]] = {}
+        """Mapping from layer kind to the layer and its indices."""
+        layers: dict[str, tuple[LayerConfig, list[int]]] = {}
         for index, layer in enumerate(layer_configs(self.config.model)):
-            found.setdefault(layer.kind, (layer, []))[1].append(index)
-        return {kind: (layer, tuple(places)) for kind, (layer, places) in found.items()}
+            layers.setdefault(layer.kind, (layer, []))[1].append(index)
+        return {kind: (layer, tuple(indices)) for kind, (layer, indices) in layers.items()}
 
     @cached_property
     def counted(self) -> Parameters:
-        """Parameters of the whole model."""
+        """Parameter counts of the whole model."""
         return parameters(self.config.model)
 
     @cached_property
     def cut(self) -> Cut | None:
-        """The layers of each stage; None without a pipeline. Raise UserError if there are fewer layers than stages."""
+        """Layers of each stage; None without a pipeline. Raise UserError if there are fewer layers than stages."""
         tokens = resolve_train(self.config).seq_len
         return cut(self.config.model, tokens, self.pipeline) if self.pipeline else None
 
@@ -61,47 +61,49 @@ class Case:
 Measure = Callable[[Case], Iterable[Reading]]
 
 
-def of_layers(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
-    """What is measured of each layer; it says where only if layers differ in it."""
+def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
+    """Return a measure of all layers from a measure of one layer. Indices are given only if layers differ."""
 
     def measure(case: Case) -> Iterator[Reading]:
-        places: dict[Reading, list[int]] = {}
-        for layer, where in case.layers.values():
+        indices_of: dict[Reading, list[int]] = {}
+        for layer, indices in case.layers.values():
             for reading in read(layer):
-                places.setdefault(reading, []).extend(where)
-        fields = [reading.field for reading in places]
-        for found, where in places.items():
-            differ = fields.count(found.field) > 1
-            yield Reading(found.field, found.value, found.kind, tuple(sorted(where)) if differ else ())
+                indices_of.setdefault(reading, []).extend(indices)
+        fields = [reading.field for reading in indices_of]
+        for reading, indices in indices_of.items():
+            differ = fields.count(reading.field) > 1
+            yield Reading(reading.field, reading.value, reading.kind, tuple(sorted(indices)) if differ else ())
 
     return measure
 
 
 Level = Literal["warning", "note"]
-"""warning: works badly on hardware. note: outside what is usually published, which may well be right."""
+"""Level of a rule.
+
+warning: the shape runs badly on hardware. note: the value is outside the range of published models; it may be right.
+"""
 
 
 class Usual(Protocol):
-    """Which values a rule lets pass."""
+    """Values that a rule accepts."""
 
     def side(self, value: float) -> int:
-        """0: it passes; -1: it is too small; 1: it is too large, or wrong in another way."""
+        """Return 0 if the value is accepted, -1 if it is too small, 1 if it is too large or wrong in another way."""
         ...
 
     def __str__(self) -> str:
-        """In words, behind a value that does not pass."""
+        """Return words that follow a value which is not accepted."""
         ...
 
 
 @dataclass(frozen=True)
 class Between:
-    """Values from `low` to `high`, both included; None: without end on that side."""
+    """Values from `low` to `high`, including both. None means no limit on that side."""
 
     low: float | None
     high: float | None
 
     def side(self, value: float) -> int:
-        """As `Usual`."""
         if self.low is not None and value < self.low:
             return -1
         return int(self.high is not None and value > self.high)
@@ -117,7 +119,6 @@ class MoreThanZero:
     """Values above 0."""
 
     def side(self, value: float) -> int:
-        """As `Usual`."""
         return 0 if value > 0 else -1
 
     def __str__(self) -> str:
@@ -131,21 +132,19 @@ class MultipleOf:
     number: int
 
     def side(self, value: float) -> int:
-        """As `Usual`."""
         return int(value % self.number != 0)
 
     def __str__(self) -> str:
-        return f"is no multiple of {self.number}"
+        return f"is not a multiple of {self.number}"
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What can be cut into so many equal parts, or copied as often as makes so many."""
+    """Multiples and divisors of a number, which can be divided or copied evenly among `number` devices."""
 
     number: int
 
     def side(self, value: float) -> int:
-        """As `Usual`."""
         return int(value % self.number != 0 and self.number % value != 0)
 
     def __str__(self) -> str:
@@ -154,19 +153,19 @@ class Shares:
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """What someone found at one value of what the rule measures."""
+    """A published result at one value of the quantity that a rule measures."""
 
     at: float
     found: str
     source: str
-    """Its key in evidence/sources.yaml."""
+    """Key of the source in evidence/sources.yaml."""
     where: str = ""
-    """In the source, and of which models."""
+    """Place in the source, and the models that were measured."""
 
 
 @dataclass(frozen=True)
 class ShapeRule:
-    """One rule; `usual` is None for a case that it does not concern."""
+    """A rule of shape. `usual` returns None for a case that the rule does not apply to."""
 
     name: str
     level: Level
@@ -174,49 +173,54 @@ class ShapeRule:
     usual: Callable[[Case], Usual | None]
     why: str
     sources: tuple[str, ...]
-    """Keys in evidence/sources.yaml; none where it rests on what the atlas has alone."""
+    """Keys in evidence/sources.yaml. Empty if the rule is based only on the models of the atlas."""
     broken_by: tuple[str, ...]
-    """Overrides that make llama-3-8b break it."""
+    """Overrides with which llama-3-8b breaks the rule."""
     kept_by: tuple[str, ...]
-    """Overrides that bring llama-3-8b near to that."""
+    """Overrides with which llama-3-8b almost breaks the rule."""
     measured: tuple[PublishedResult, ...] = ()
-    """What it costs, where someone has measured it."""
+    """Published measurements of what breaking the rule costs."""
     claims: tuple[int, ...] = ()
-    """Numbers of the ledger's claims that are about it."""
+    """Numbers of the ledger's claims about the rule."""
     published: Callable[[PublishedModel], list[Reading]] | None = None
-    """What to compare with in the atlas. None: what `measure` finds there."""
+    """Function that reads the values of a published model. None: use `measure`."""
 
     def broken(self, case: Case) -> list[tuple[Reading, Usual]]:
-        """Every reading that is not usual."""
+        """Return all readings that are not usual."""
         usual = self.usual(case)
-        return [] if usual is None else [(found, usual) for found in self.measure(case) if usual.side(found.value)]
+        return (
+            [] if usual is None else [(reading, usual) for reading in self.measure(case) if usual.side(reading.value)]
+        )
 
     def nearest_measured(self, value: float, usual: Usual) -> PublishedResult | None:
-        """What was measured nearest to that value, but not at one that breaks the rule in the other direction."""
+        """Return the measurement closest to a value. Values that break the rule in the other direction do not count."""
         points = [point for point in self.measured if usual.side(point.at) in (0, usual.side(value))]
         return min(points, key=lambda point: abs(point.at - value) / (max(point.at, value) or 1), default=None)
 
 
 def always(usual: Usual) -> Callable[[Case], Usual]:
-    """For every case."""
+    """Return a function that gives the same `usual` for every case."""
     return lambda case: usual
 
 
 LARGE = 512
-"""Width of the stream from which on multiples, and vocabularies of published sizes, matter. A smaller model is an
-experiment: its products are too small to fill a GPU in any shape, and a large vocabulary would be most of it."""
+"""Width of the residual stream from which rules about multiples and vocabulary sizes apply.
+
+A smaller model is an experiment. Its matrix products are too small to fill a GPU in any shape, and a large vocabulary
+would be most of the model.
+"""
 
 
 def is_large(case: Case) -> bool:
-    """Whether the model is more than an experiment."""
+    """Return whether the model is at least LARGE wide, and so more than an experiment."""
     return case.config.model.d_model >= LARGE
 
 
-def of_large(usual: Usual) -> Callable[[Case], Usual | None]:
-    """For models that are more than experiments."""
+def for_large_models(usual: Usual) -> Callable[[Case], Usual | None]:
+    """Return a function that gives `usual` for large models, and None for experiments."""
     return lambda case: usual if is_large(case) else None
 
 
 def shown(value: float) -> str:
-    """A whole number in full, another with three digits."""
+    """Format a whole number in full, and any other number with three significant digits."""
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Warnings: shapes that work, but badly on the machines that there are."""
+"""Rules for warnings: shapes that work, but run badly on existing hardware."""
 
 from collections.abc import Callable
 
@@ -12,39 +12,41 @@ from archlab.review.shape_rule import (
     Shares,
     Usual,
     always,
-    of_large,
-    of_layers,
+    for_large_models,
+    in_each_layer,
 )
 
-_TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
+_TILES = "Matrix products are computed in tiles. A partly filled tile takes as long as a full one."
 _SIZING = ("anthony2024", "nvidia2020")
 
 
 def usual_devices(n_parameters: float) -> int | None:
-    """Over how many a model is cut where that is not said: the 8 of a server from 10B parameters on, else two; None
-    below a billion, where one device is enough."""
+    """Return the assumed number of tensor-parallel devices.
+
+    It is 8 (one server) from 10B parameters on, otherwise 2. It is None below 1B, because one device is enough.
+    """
     if n_parameters < 1_000_000_000:
         return None
     return 8 if n_parameters >= 10_000_000_000 else 2
 
 
 def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
-    """For as many devices as were said; else for as many as are usual."""
+    """Return a function from a case to the accepted values for its number of devices, or for the assumed number."""
 
-    def of_case(case: Case) -> Usual | None:
+    def usual_for(case: Case) -> Usual | None:
         devices = case.tensor or usual_devices(case.counted.total)
         return usual(devices) if devices else None
 
-    return of_case
+    return usual_for
 
 
 WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim of 8",
         level="warning",
-        measure=of_layers(measures.head_widths),
-        usual=of_large(MultipleOf(8)),
-        why="Fused attention kernels load 8 numbers at a time: other widths are padded, or computed by slower kernels.",
+        measure=in_each_layer(measures.head_widths),
+        usual=for_large_models(MultipleOf(8)),
+        why="Fused attention kernels load 8 numbers at a time. Other widths are padded, or use slower kernels.",
         sources=("dao2023", *_SIZING),
         broken_by=("model.attention.head_dim=100",),
         kept_by=("model.attention.head_dim=80",),
@@ -52,9 +54,9 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim up to 256",
         level="warning",
-        measure=of_layers(measures.head_widths),
+        measure=in_each_layer(measures.head_widths),
         usual=always(Between(None, 256)),
-        why="FlashAttention stops at 256; beyond it attention falls back to slower kernels.",
+        why="FlashAttention supports widths up to 256. Wider heads use slower kernels.",
         sources=("dao2023",),
         broken_by=("model.attention.head_dim=320",),
         kept_by=("model.attention.head_dim=256",),
@@ -63,8 +65,8 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         name="vocabulary of 64",
         level="warning",
         measure=measures.vocabulary,
-        usual=of_large(MultipleOf(64)),
-        why=_TILES + " Rows that no token uses cost nothing: round up, as GPT-2's 50257 to 50304.",
+        usual=for_large_models(MultipleOf(64)),
+        why=_TILES + " Unused rows of the vocabulary do no harm, so round up: for example, GPT-2's 50257 to 50304.",
         sources=_SIZING,
         broken_by=("model.vocab_size=50257",),
         kept_by=("model.vocab_size=50304",),
@@ -73,7 +75,7 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         name="d_model of 64",
         level="warning",
         measure=measures.stream_width,
-        usual=of_large(MultipleOf(64)),
+        usual=for_large_models(MultipleOf(64)),
         why=_TILES,
         sources=_SIZING,
         broken_by=("model.d_model=4000",),
@@ -82,9 +84,9 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="d_ff of 64",
         level="warning",
-        measure=of_layers(measures.mlp_widths),
-        usual=of_large(MultipleOf(64)),
-        why=_TILES + " 8/3 d_model is rounded up.",
+        measure=in_each_layer(measures.mlp_widths),
+        usual=for_large_models(MultipleOf(64)),
+        why=_TILES + " For this reason, 8/3 d_model is usually rounded up.",
         sources=_SIZING,
         broken_by=("model.mlp.d_ff=10923",),
         kept_by=("model.mlp.d_ff=10944",),
@@ -94,8 +96,8 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         level="warning",
         measure=measures.depth,
         usual=always(Between(None, 100)),
-        why="Layers wait for each other, so each adds to the time per token whatever the machine; width does not. "
-        "Depth gains little beyond a number that grows with log d_model.",
+        why="Layers run one after another, so each layer adds to the time per token on any machine; width does not. "
+        "Beyond a number of layers that grows with log d_model, more depth gains little.",
         sources=("levine2020",),
         claims=(9,),
         broken_by=("model.n_layers=101",),
@@ -104,10 +106,10 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="heads over devices",
         level="warning",
-        measure=of_layers(measures.query_heads),
+        measure=in_each_layer(measures.query_heads),
         usual=_over_devices(MultipleOf),
-        why="Tensor parallelism gives every device whole heads. Counted for the --tensor size; without it for 2 "
-        "devices from 1B parameters on, and for 8 from 10B. vLLM refuses other sizes.",
+        why="Tensor parallelism gives every device whole heads, and vLLM refuses other sizes. --tensor sets the number "
+        "of devices. Without it, 2 devices are assumed from 1B parameters on, and 8 from 10B.",
         sources=("shoeybi2019",),
         broken_by=("model.attention={n_heads: 31, n_kv_heads: 31}",),
         kept_by=("model.attention={n_heads: 30, n_kv_heads: 30}",),
@@ -115,11 +117,11 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="KV heads over devices",
         level="warning",
-        measure=of_layers(measures.kv_heads),
+        measure=in_each_layer(measures.kv_heads),
         usual=_over_devices(Shares),
-        why="Tensor parallelism gives every device whole KV heads, or copies of one where there are fewer heads than "
-        "devices. Counted for the --tensor size; without it for 2 devices from 1B "
-        "parameters on, and for 8 from 10B. vLLM refuses other sizes.",
+        why="Tensor parallelism gives every device whole KV heads, or copies of one head if there are fewer heads than "
+        "devices. vLLM refuses other sizes. --tensor sets the number of devices. Without it, 2 devices are assumed "
+        "from 1B parameters on, and 8 from 10B.",
         sources=("pope2022",),
         broken_by=("model.attention={n_heads: 30, n_kv_heads: 3}",),
         kept_by=("model.attention.n_kv_heads=1",),
@@ -129,15 +131,15 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         level="warning",
         measure=measures.stages,
         usual=always(Between(None, 1.07)),
-        why="All stages wait for the slowest. Counted are whole layers and the head, in the last stage, cut so that "
-        "the slowest stage has the least work. Published pipelines are as even as this, counted in the same way.",
+        why="All stages wait for the slowest. The cut puts whole layers into stages and the head into the last stage, "
+        "so that the slowest stage has the least work. Published pipelines, counted in the same way, are this even.",
         sources=("llama3", "smith2022", "bloom"),
         broken_by=("model.n_layers=3",),
         kept_by=("model.n_layers=31",),
         measured=(
             PublishedResult(1.008, "BLOOM 176B: 70 layers in 12 stages", "bloom"),
             PublishedResult(
-                1.011, "Llama 3.1 405B: 126 layers in 16 stages, the first and the last with one less", "llama3"
+                1.011, "Llama 3.1 405B: 126 layers in 16 stages; the first and last have one layer less", "llama3"
             ),
             PublishedResult(1.068, "MT-NLG 530B: 105 layers in 35 stages", "smith2022"),
         ),

@@ -1,4 +1,4 @@
-"""The published models whose habits a proposal follows."""
+"""Families of published models, whose proportions a proposal follows."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -21,87 +21,86 @@ from archlab.pricing.params import Parameters, parameters
 
 @dataclass(frozen=True)
 class FamilyMember:
-    """A model, and what is proportioned in it."""
+    """A model and its proportions."""
 
     name: str
     config: Config
 
     @cached_property
     def layers(self) -> tuple[LayerConfig, ...]:
-        """All of them."""
         return layer_configs(self.config.model)
 
     @cached_property
     def counted(self) -> Parameters:
-        """Its parameters."""
+        """Parameter counts of the model."""
         return parameters(self.config.model)
 
     @property
     def d_model(self) -> int:
-        """Width of the stream."""
         return self.config.model.d_model
 
     @property
     def n_layers(self) -> int:
-        """Layers."""
         return self.config.model.n_layers
 
     @property
     def d_ff(self) -> int:
-        """Width of the MLP; of a mixture, of all experts together that a token passes through."""
+        """Width of the MLP, or in a mixture the total width of all experts of a token."""
         return words.mlp_width(self.layers) or 0
 
     @property
     def is_mixture(self) -> bool:
-        """Whether it has experts."""
         return bool(words.mixtures(self.layers))
 
     @property
     def multi_head(self) -> MultiHead | None:
-        """Its attention, unless that is latent."""
+        """First multi-head attention; None if the model has only latent attention."""
         return next((x for x in words.attentions(self.layers) if isinstance(x, MultiHead)), None)
 
     @property
     def n_heads(self) -> int:
-        """Query heads of the first layer."""
+        """Number of query heads in the first layer."""
         return words.attentions(self.layers)[0].n_heads
 
     @property
     def head_dim(self) -> int:
-        """Width of a query."""
+        """Width of a query head."""
         return words.attentions(self.layers)[0].query_width
 
     @property
     def aspect(self) -> float:
-        """d_model / n_layers."""
+        """Aspect ratio: d_model / n_layers."""
         return self.d_model / self.n_layers
 
     @property
     def ff_ratio(self) -> float:
-        """d_ff / d_model."""
+        """Ratio of widths: d_ff / d_model."""
         return self.d_ff / self.d_model
 
     @property
     def attention_ratio(self) -> float:
-        """n_heads * head_dim / d_model."""
+        """Ratio of widths: n_heads * head_dim / d_model."""
         return self.n_heads * self.head_dim / self.d_model
 
 
-CAN_BE_SCALED = "allowed are models of attention, with the same heads, and an MLP in every layer"
+CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer"
 
 By = Literal["total", "active"]
-"""Which of a model's parameters its size is: all, or those that a token makes use of."""
+"""Measure of a model's size: all parameters, or only those that a token uses."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Models of one kind, by size."""
+    """Models of one kind, sorted by size."""
 
     members: Sequence[FamilyMember]
     by: By
 
     def nearest(self, target: float, active: float | None = None) -> FamilyMember:
-        """The one whose size is nearest, as a ratio; where active parameters are said, with their share."""
+        """Return the member of the closest size, measured as a ratio.
+
+        If `active` is given, the share of active parameters counts, too.
+        """
 
         def distance(member: FamilyMember) -> float:
             size = abs(math.log(self._size(member) / target))
@@ -110,15 +109,18 @@ class Family:
 
         return min(self.members, key=distance)
 
-    def beside(self, target: float) -> list[FamilyMember]:
-        """The largest below a size and the smallest from it on, as far as there are such."""
+    def neighbors(self, target: float) -> list[FamilyMember]:
+        """Return the largest member below the target size and the smallest one at or above it, if they exist."""
         below = [member for member in self.members if self._size(member) < target]
         above = [member for member in self.members if self._size(member) >= target]
         return [*below[-1:], *above[:1]]
 
     def at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
-        """A ratio at a size: between two members in proportion to logarithms, beyond the last as the last has it."""
-        first, last = (self.beside(target) * 2)[:2]
+        """Return a ratio at a size.
+
+        Between two members it is interpolated in logarithms. Outside their range, it is that of the outermost member.
+        """
+        first, last = (self.neighbors(target) * 2)[:2]
         low, high = self._size(first), self._size(last)
         share = math.log(target / low) / math.log(high / low) if low < high else 0.0
         return ratio(first) ** (1 - share) * ratio(last) ** share
@@ -128,20 +130,20 @@ class Family:
 
 
 def family_of(like: str, by: By, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
-    """The family or the preset of that name; of a family that has both, the dense models unless mixtures are asked for.
+    """Return the family, or the preset, called `like`.
 
-    UserError where there is none, or none whose shape can be proposed.
+    If a family has both, only its dense models are used, or only its mixtures if `mixtures` is true.
+    Raise UserError if the name is unknown or none of the models can be scaled.
     """
-    found = _named(like, atlas)
-    able = [member for member in found if can_be_scaled(member)]
-    if not able:
-        raise UserError(f"--like {like}: {CAN_BE_SCALED}")
-    kinds = {member.is_mixture for member in able}
+    scalable = [member for member in _named(like, atlas) if can_be_scaled(member)]
+    if not scalable:
+        raise UserError(f"--like: {like} cannot be scaled; {CAN_BE_SCALED}")
+    kinds = {member.is_mixture for member in scalable}
     if mixtures and True not in kinds:
         raise UserError(f"--active: {like} has no experts; allowed: families of mixtures, such as qwen3 or deepseek-v2")
-    wanted = mixtures or False not in kinds
-    of_kind = [member for member in able if member.is_mixture == wanted]
-    return Family(sorted(of_kind, key=lambda member: getattr(member.counted, by)), by)
+    use_mixtures = mixtures or False not in kinds
+    members = [member for member in scalable if member.is_mixture == use_mixtures]
+    return Family(sorted(members, key=lambda member: getattr(member.counted, by)), by)
 
 
 def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
@@ -155,7 +157,9 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
     if name:
         return [FamilyMember(name, load_config(name))]
     if file or any(entry.family == like for entry in atlas):
-        raise UserError(f"--like {like}: facts only: archlab cannot build it; `archlab list presets` shows what it can")
+        raise UserError(
+            f"--like: archlab has only facts about {like} and cannot build it; `archlab list presets` shows presets"
+        )
     known = {*presets(), *(entry.family for entry in atlas)} - set(facts())
     raise UserError(
         f"--like {like!r}: neither a family nor a preset{nearest(like, known) or '; `archlab list presets` shows them'}"
@@ -163,7 +167,7 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
 
 
 def can_be_scaled(member: FamilyMember) -> bool:
-    """Whether every layer has attention, with the same heads, and an MLP, and no recurrent mixer."""
+    """Return whether every layer has an MLP, attention with the same heads, and no recurrent mixer."""
     complete = all(
         isinstance(layer.mixer, Absent)
         and not isinstance(layer.attention, Absent)
@@ -174,18 +178,21 @@ def can_be_scaled(member: FamilyMember) -> bool:
 
 
 def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -> PublishedModel:
-    """The model of the atlas whose shape is nearest: in widths and depth, and a little in the vocabulary."""
+    """Return the model of the atlas with the closest shape.
+
+    Widths and depth count fully, and the vocabulary counts a little.
+    """
     models = [(entry, FamilyMember(entry.preset, entry.config)) for entry in atlas]
-    able = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]
-    return min(able, key=lambda pair: pair[0])[1]
+    distances = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]
+    return min(distances, key=lambda pair: pair[0])[1]
 
 
-def _distance(one: FamilyMember, other: FamilyMember) -> float:
+def _distance(first: FamilyMember, second: FamilyMember) -> float:
     shapes: Iterable[tuple[float, float, float]] = (
-        (one.d_model, other.d_model, 1),
-        (one.n_layers, other.n_layers, 1),
-        (one.d_ff, other.d_ff, 1),
-        (one.config.model.vocab_size, other.config.model.vocab_size, 0.25),
+        (first.d_model, second.d_model, 1),
+        (first.n_layers, second.n_layers, 1),
+        (first.d_ff, second.d_ff, 1),
+        (first.config.model.vocab_size, second.config.model.vocab_size, 0.25),
     )
-    mixed = one.is_mixture != other.is_mixture
+    mixed = first.is_mixture != second.is_mixture
     return math.hypot(*(weight * math.log(a / b) for a, b, weight in shapes)) + mixed

@@ -1,4 +1,4 @@
-"""A proposal as a YAML file, with what there is to say of it in comments above."""
+"""Proposals as YAML files, with explanations in the comments at the top."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -19,19 +19,19 @@ from archlab.sizing.propose import Proposal, SizeRequest, served_bytes
 _WIDTH = 78
 
 
-def as_yaml(asked: SizeRequest, proposal: Proposal) -> str:
-    """A config that builds on the nearest of the family; everything else stands in comments."""
-    above = "".join(f"# {line}".rstrip() + "\n" for line in _comments(asked, proposal))
-    return above + to_yaml({"base": proposal.base, **proposal.change})
+def as_yaml(request: SizeRequest, proposal: Proposal) -> str:
+    """Return the proposal as YAML. The config builds on the closest preset of the family; the rest is comments."""
+    comments = "".join(f"# {line}".rstrip() + "\n" for line in _comments(request, proposal))
+    return comments + to_yaml({"base": proposal.base, **proposal.change})
 
 
-def _comments(asked: SizeRequest, proposal: Proposal) -> Iterator[str]:
+def _comments(request: SizeRequest, proposal: Proposal) -> Iterator[str]:
     for sentence in (
         _size(proposal.model),
-        f"in the proportions of {' and '.join(member.name for member in proposal.family)}",
-        f"nearest of all published models: {proposal.nearest.about.name}",
-        _serving(asked, proposal.model),
-        _training(asked, proposal.model),
+        f"proportions follow {' and '.join(member.name for member in proposal.family)}",
+        f"closest published model: {proposal.nearest.about.name}",
+        _serving(request, proposal.model),
+        _training(request, proposal.model),
         *_about_this_size(proposal),
         *(f"check: {text}" for text in notes_and_warnings(proposal.model.config)),
     ):
@@ -48,7 +48,7 @@ def _size(model: FamilyMember) -> str:
 
 
 def _about_this_size(proposal: Proposal) -> Iterator[str]:
-    """Lines on the ranges of published models of about this size, if there are enough of them."""
+    """Yield lines on the ranges among published models of about this size, if there are enough of them."""
     case = Case(proposal.model.config)
     heads, kv_heads = UNTIED_HEAD.usual(case), KV_HEADS.usual(case)
     if isinstance(heads, Between) and isinstance(kv_heads, Between):
@@ -56,37 +56,41 @@ def _about_this_size(proposal: Proposal) -> Iterator[str]:
         tied = sum(model.config.model.head.tied for model in models)
         median_kv = median(next(iter(readings)).value for model in models if (readings := [*KV_HEADS.measure(model)]))
         yield (
-            f"published {near_in_words(case)}: {tied} of {len(models)} models tie the head, in the others it is up to "
-            f"{heads.high:.0%} of the parameters; KV heads {kv_heads.low} to {kv_heads.high}, median {median_kv:g}"
+            f"published models {near_in_words(case)}: {tied} of {len(models)} models tie the head; in the others, "
+            f"it holds up to {heads.high:.0%} of the parameters; KV heads: {kv_heads.low} to {kv_heads.high}, "
+            f"median {median_kv:g}"
         )
     if proposal.untied:
         share = f"{proposal.untied.value:.0%}"
-        yield f"the head is tied: untied it would be {share} of the parameters; model.head.tied=false unties it"
+        yield f"the head is tied; untied it would have {share} of the parameters; model.head.tied=false unties it"
 
 
-def _serving(asked: SizeRequest, model: FamilyMember) -> str:
-    weights, cache = served_bytes(model.config, asked.context)
-    context = asked.context or model.config.model.max_seq_len
+def _serving(request: SizeRequest, model: FamilyMember) -> str:
+    weights, cache = served_bytes(model.config, request.context)
+    context = request.context or model.config.model.max_seq_len
     fits = ""
-    if asked.memory:
-        share = (weights + cache) / asked.memory
-        fits = f", {share:.0%} of {binary(asked.memory)}" + (", which does not fit" if share > 1 else "")
+    if request.memory:
+        share = (weights + cache) / request.memory
+        fits = f", {share:.0%} of {binary(request.memory)}" + (" (does not fit)" if share > 1 else "")
     return f"served in bfloat16: {binary(weights)} of weights, {binary(cache)} of cache for {context:,} tokens{fits}"
 
 
-def _training(asked: SizeRequest, model: FamilyMember) -> str:
-    """Counted, and by the rule, which leaves attention out and counts embeddings that cost nothing."""
+def _training(request: SizeRequest, model: FamilyMember) -> str:
+    """Return the cost of training, as counted and by the rule C = 6 N D.
+
+    The rule leaves attention out, and counts embeddings although they cost no FLOPs.
+    """
     train, n = resolve_train(model.config), model.counted.active
-    per_token, ruled = training_flops(model.config.model, train.seq_len), FLOPS_PER_PARAMETER * n
-    counted = f"counted in windows of {train.seq_len:,} tokens"
-    if asked.flops:
-        tokens = asked.flops / per_token
-        trained = f"trained with {asked.flops:.3g} FLOPs: {count(tokens)} tokens ({shown(tokens / n)} per parameter)"
-        return f"{trained} {counted}; {count(asked.flops / ruled)} by the rule C = 6 N D"
+    per_token, by_rule = training_flops(model.config.model, train.seq_len), FLOPS_PER_PARAMETER * n
+    counted = f"counted for sequences of {train.seq_len:,} tokens"
+    if request.flops:
+        tokens = request.flops / per_token
+        trained = f"trained with {request.flops:.3g} FLOPs: {count(tokens)} tokens ({shown(tokens / n)} per parameter)"
+        return f"{trained} {counted}; {count(request.flops / by_rule)} by the rule C = 6 N D"
     tokens = TOKENS_PER_PARAMETER * n
     return (
         f"trained on {count(tokens)} tokens ({rule_in_words(model.counted)}, Chinchilla's): "
-        f"{per_token * tokens:.3g} FLOPs {counted}; {ruled * tokens:.3g} by the rule C = 6 N D"
+        f"{per_token * tokens:.3g} FLOPs {counted}; {by_rule * tokens:.3g} by the rule C = 6 N D"
     )
 
 

@@ -1,4 +1,4 @@
-"""From what a person asks for to one config."""
+"""Proposal of a config for a requested size."""
 
 import math
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ from archlab.sizing.scale import PROPOSED, ScalableModel
 from archlab.sizing.search import NARROWEST, Search, TargetSize
 
 _VOCABULARIES = ((10, 151_936), (2, 100_352), (1, 49_152))
-"""For that many languages and more: as Qwen 3, OLMo 2 and SmolLM2 have them."""
+"""Pairs of a minimum number of languages and a vocabulary size, taken from Qwen 3, OLMo 2 and SmolLM2."""
 
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """What a person asks for; the first of params (or active), flops and memory that is said decides the size."""
+    """Request of a user. The first of params (or active), flops and memory that is set determines the size."""
 
     like: str
     params: int | None = None
     active: int | None = None
     flops: float | None = None
     memory: int | None = None
-    """Bytes, for the weights and the cache of one text of `context` tokens, in bfloat16."""
+    """Bytes for the weights and the cache of one sequence of `context` tokens, in bfloat16."""
     context: int | None = None
     languages: int | None = None
     overrides: Sequence[str] = ()
@@ -42,102 +42,111 @@ class SizeRequest:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config, and what it came from."""
+    """A proposed config and its origin."""
 
     model: FamilyMember
     base: str
-    """The preset that it builds on."""
+    """Name of the preset that the config builds on."""
     change: Raw
     """Fields that differ from the preset."""
     family: Sequence[FamilyMember]
-    """Those of the family between which it lies."""
+    """The members of the family directly below and above in size."""
     nearest: PublishedModel
     untied: Reading | None
-    """Share of the parameters that a head of its own would have, if that is why the proposal ties the head."""
+    """Share of the parameters that an untied head would have, if the proposal ties the head for this reason."""
 
 
-def propose(asked: SizeRequest) -> Proposal:
-    """UserError where nothing was asked for, or nothing fits."""
+def propose(request: SizeRequest) -> Proposal:
+    """Propose a config for a request. Raise UserError if the request has no size, or if no shape fits."""
     atlas = entries()
-    if asked.params or asked.active:
-        wanted = TargetSize(asked.params or asked.active or 0, asked.active if asked.params else None)
-        family = family_of(asked.like, "total" if asked.params else "active", atlas, mixtures=asked.active is not None)
-        found = _of_size(asked, family, wanted)
-    elif asked.flops:
-        # Of a mixture, what a token makes use of costs FLOPs.
-        family = family_of(asked.like, "active", atlas, mixtures=False)
-        wanted = TargetSize(math.sqrt(asked.flops / (FLOPS_PER_PARAMETER * TOKENS_PER_PARAMETER)))
-        found = _of_size(asked, family, wanted)
-    elif asked.memory:
-        family = family_of(asked.like, "total", atlas, mixtures=False)
-        wanted, found = _within(asked, family, asked.memory)
+    if request.params or request.active:
+        target = TargetSize(request.params or request.active or 0, request.active if request.params else None)
+        family = family_of(
+            request.like, "total" if request.params else "active", atlas, mixtures=request.active is not None
+        )
+        result = _of_size(request, family, target)
+    elif request.flops:
+        # In a mixture, only the parameters that a token uses cost FLOPs.
+        family = family_of(request.like, "active", atlas, mixtures=False)
+        target = TargetSize(math.sqrt(request.flops / (FLOPS_PER_PARAMETER * TOKENS_PER_PARAMETER)))
+        result = _of_size(request, family, target)
+    elif request.memory:
+        family = family_of(request.like, "total", atlas, mixtures=False)
+        target, result = _within(request, family, request.memory)
     else:
-        raise UserError("nothing says how large: give --params, --active, --flops or --memory, as in --params 1B")
-    model = FamilyMember("proposed", found.config)
+        raise UserError("no size is given; give --params, --active, --flops or --memory, as in --params 1B")
+    model = FamilyMember("proposed", result.config)
     nearest = nearest_published(model, atlas)
-    return Proposal(model, found.base, found.change, family.beside(wanted.size), nearest, found.untied)
+    return Proposal(model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
 
 
 @dataclass(frozen=True)
 class _Sized:
-    """A config of the wanted size."""
+    """A config of the target size."""
 
     base: str
-    """The preset that it builds on."""
+    """Name of the preset that the config builds on."""
     config: Config
     change: Raw
     """Fields that differ from the preset."""
     untied: Reading | None = None
-    """The head that would be too large, as in `Proposal.untied`."""
+    """Untied head that would be too large, as in `Proposal.untied`."""
 
 
-def _of_size(asked: SizeRequest, family: Family, wanted: TargetSize) -> _Sized:
-    """The head is tied if it would be larger than in published models of about this size, unless the person decides."""
-    template, change = _template(asked, family.nearest(wanted.size, wanted.active))
-    found = Search(family, template, wanted).best()
-    if found is None:
-        raise UserError(refusal(family, template, wanted))
-    shape, config = found
+def _of_size(request: SizeRequest, family: Family, target: TargetSize) -> _Sized:
+    """Return a config of the target size.
+
+    The head is tied if it would be larger than in published models of about this size, unless the user sets it.
+    """
+    template, change = _template(request, family.nearest(target.size, target.active))
+    result = Search(family, template, target).best()
+    if result is None:
+        raise UserError(refusal(family, template, target))
+    shape, config = result
     too_large = next((reading for reading, _ in UNTIED_HEAD.broken(Case(config))), None)
     if too_large and not is_under(["model.head.tied"], [*change]):
-        tied = replace(asked, overrides=(*asked.overrides, "model.head.tied=true"))
-        return replace(_of_size(tied, family, wanted), untied=too_large)
+        tied = replace(request, overrides=(*request.overrides, "model.head.tied=true"))
+        return replace(_of_size(tied, family, target), untied=too_large)
     return _Sized(template.member.name, config, expand({**change, **template.change(shape)}))
 
 
-def _template(asked: SizeRequest, nearest: FamilyMember) -> tuple[ScalableModel, Raw]:
-    """The member that is scaled, with what the person wants otherwise; and that, dotted."""
+def _template(request: SizeRequest, nearest: FamilyMember) -> tuple[ScalableModel, Raw]:
+    """Return the family member to scale, with the user's changes, and these changes with dotted names."""
     raw = read_config(nearest.name)
-    change, problems = parse_overrides(asked.overrides)
+    change, problems = parse_overrides(request.overrides)
     taken = [key for key in change if is_under([key], [f"model.{field}" for field in PROPOSED])]
-    problems += [Problem(key, "is what a size is proposed by; leave it out") for key in taken]
+    problems += [Problem(key, "is chosen by the proposal; leave it out") for key in taken]
     raise_problems(problems, "the overrides")
-    if asked.languages and usual_vocabulary(asked.languages).side(nearest.config.model.vocab_size):
-        change.setdefault("model.vocab_size", next(n for from_, n in _VOCABULARIES if asked.languages >= from_))
-    if asked.context and asked.context > nearest.config.model.max_seq_len:
-        change.setdefault("model.max_seq_len", asked.context)
+    if request.languages and usual_vocabulary(request.languages).side(nearest.config.model.vocab_size):
+        vocab_size = next(n for minimum, n in _VOCABULARIES if request.languages >= minimum)
+        change.setdefault("model.vocab_size", vocab_size)
+    if request.context and request.context > nearest.config.model.max_seq_len:
+        change.setdefault("model.max_seq_len", request.context)
     raw = overlay(raw, change, Config)
     changed = FamilyMember(nearest.name, build_config(raw, (), nearest.name))
     if not can_be_scaled(changed):
-        raise UserError(f"{' '.join(asked.overrides)}: {CAN_BE_SCALED}")
+        raise UserError(f"{' '.join(request.overrides)}: the model cannot be scaled; {CAN_BE_SCALED}")
     return ScalableModel(changed, raw), change
 
 
 def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
-    """Of the weights, and of the cache of one text, in bfloat16."""
+    """Return the bytes of the weights, and of the cache of one sequence, in bfloat16."""
     model = config.model
     return parameters(model).total * BYTES["bfloat16"], kv_cache_bytes(model, context or model.max_seq_len)
 
 
-def _within(asked: SizeRequest, family: Family, memory: int) -> tuple[TargetSize, _Sized]:
-    """Nearly the largest that fits. Weights grow with the size, a cache about with its root, by whole heads."""
+def _within(request: SizeRequest, family: Family, memory: int) -> tuple[TargetSize, _Sized]:
+    """Return a config that fits into `memory` bytes and is almost the largest such config.
+
+    Weights grow with the size. The cache grows about with the square root of the size, in steps of whole heads.
+    """
     size, fits, least = memory / BYTES["bfloat16"], None, math.inf
     for _ in range(7):
-        found = _of_size(asked, family, TargetSize(size))
-        weights, cache = served_bytes(found.config, asked.context)
+        result = _of_size(request, family, TargetSize(size))
+        weights, cache = served_bytes(result.config, request.context)
         used = weights + cache
         if used <= memory:
-            fits = TargetSize(size), found
+            fits = TargetSize(size), result
             if used >= 0.95 * memory:
                 break
         else:
@@ -147,23 +156,24 @@ def _within(asked: SizeRequest, family: Family, memory: int) -> tuple[TargetSize
         else:
             size *= (0.98 * memory / used) ** (used / (weights + cache / 2))
     if fits is None:
-        raise UserError(f"--memory: {binary(memory)} hold no model like {asked.like} and its cache")
+        raise UserError(f"--memory: {binary(memory)} is too little for a model like {request.like} and its cache")
     return fits
 
 
-def refusal(family: Family, template: ScalableModel, wanted: TargetSize) -> str:
-    """Why there is no such shape, and what may help."""
+def refusal(family: Family, template: ScalableModel, target: TargetSize) -> str:
+    """Return the reason why no shape has the target size, and advice."""
     name, model = template.member.name, template.model
     tables = (1 if model.head.tied else 2) * model.vocab_size * NARROWEST
-    nothing = f"no shape with the proportions of {name} has {count(wanted.size)} parameters"
-    if tables > wanted.size / 10:
+    nothing = f"no shape with the proportions of {name} has {count(target.size)} parameters"
+    if tables > target.size / 10:
         what = "embedding" if model.head.tied else "embedding and head"
-        cost = f"{what} of its vocabulary ({model.vocab_size:,}) have {count(tables)} even at d_model = {NARROWEST}"
-        return f"{nothing}: {cost}; ask for more, or for a smaller vocabulary, as in model.vocab_size=8192"
-    if wanted.active is None:
+        cost = f"its {what} ({model.vocab_size:,} tokens) alone need {count(tables)} at d_model = {NARROWEST}"
+        return f"{nothing}: {cost}; use a larger size or a smaller vocabulary, as in model.vocab_size=8192"
+    if target.active is None:
         return nothing
-    nothing = f"{nothing}, {count(wanted.active)} of them active"
-    if as_it_comes := Search(family, template, TargetSize(wanted.size)).best():
-        counted = parameters(as_it_comes[1].model)
-        return f"{nothing}; with its experts {count(counted.active)} of {count(counted.total)} would be usual"
+    nothing = f"{nothing}, {count(target.active)} of them active"
+    if any_active := Search(family, template, TargetSize(target.size)).best():
+        counted = parameters(any_active[1].model)
+        usual = f"{count(counted.active)} active parameters of {count(counted.total)}"
+        return f"{nothing}; the proportions of its experts give {usual}"
     return nothing

@@ -1,4 +1,4 @@
-"""A config at another size or another width, in its own proportions."""
+"""Scaling of a config to another size or width, in its own proportions."""
 
 import re
 from fractions import Fraction
@@ -21,31 +21,32 @@ from archlab.sizing.search import Search, TargetSize
 
 
 def resized(raw: Raw, name: str, size: int) -> Raw:
-    """Dotted field -> value: what makes a config one of `size` parameters, within 1%, in its own proportions.
+    """Return the changes, as dotted field -> value, that give a config `size` parameters within 1%.
 
-    UserError where it has layers that cannot be scaled, or where no shape in its proportions has that size.
+    The proportions stay the same. Raise UserError if the config has layers that cannot be scaled, or if no shape with
+    these proportions has that size.
     """
-    member, wanted = FamilyMember(name, build_config(raw, (), name)), TargetSize(size)
+    member, target = FamilyMember(name, build_config(raw, (), name)), TargetSize(size)
     if not can_be_scaled(member):
         raise UserError(f"{name} cannot be scaled; {CAN_BE_SCALED}")
     family, template = Family([member], "total"), ScalableModel(member, raw)
-    if found := Search(family, template, wanted).best():
-        return template.change(found[0])
-    raise UserError(refusal(family, template, wanted))
+    if best := Search(family, template, target).best():
+        return template.change(best[0])
+    raise UserError(refusal(family, template, target))
 
 
 _GROWS = re.compile(r"(layers\.[^.]+\.)?(attention\.n_(kv_)?heads|mlp\.(shared\.)?d_ff)")
-"""Fields of a model that grow as d_model does: heads in number, and so all of attention."""
+"""Fields of a model that grow in proportion to d_model: widths of MLPs, and the number of heads."""
 
 _FOLLOW = (MultiHead, Dense, MoE, Absent)
-"""Components all of whose widths are said by these fields, or by d_model."""
+"""Components whose widths depend only on these fields and on d_model."""
 
 
 def at_width(config: Config, name: str, width: int) -> Config:
-    """The config with that d_model, as many more heads, and MLPs as much wider; nothing else differs.
+    """Return the config with d_model = `width`. The number of heads and the widths of MLPs grow in proportion.
 
-    UserError, which begins with the config's name, where there are no whole heads of that width, or where the widths of
-    a component do not follow the stream's.
+    Nothing else changes. Raise UserError, beginning with the config's name, if the number of heads would not be whole,
+    or if a component has widths that do not depend on d_model.
     """
     model, factor = config.model, Fraction(width, config.model.d_model)
     _check_all_follow(model, name)
@@ -55,8 +56,8 @@ def at_width(config: Config, name: str, width: int) -> Config:
     grown = {field: value * factor for field, value in growing.items()}
     for field, value in grown.items():
         if value.denominator > 1:
-            found = f"{growing[field]} at d_model {model.d_model}, so {float(value):g} at {width}"
-            raise UserError(f"{name}: model.{field}: {found}; allowed: widths with a whole number")
+            problem = f"{growing[field]} at d_model {model.d_model} would be {float(value):g} at {width}"
+            raise UserError(f"{name}: model.{field}: {problem}; allowed: widths at which it is a whole number")
     change = {f"model.{field}": int(value) for field, value in grown.items()}
     return build_config(overlay(config.model_dump(mode="json"), {"model.d_model": width, **change}, Config), (), name)
 
@@ -65,7 +66,7 @@ def _check_all_follow(model: ModelConfig, name: str) -> None:
     for layer in distinct_layers(model):
         for section, component in zip(COMPONENTS, layer.components, strict=True):
             if not isinstance(component, _FOLLOW):
-                found = f"model.{section}.kind: {component.kind} has widths of its own"
-                raise UserError(f"{name}: {found}; allowed here: multi-head attention, and MLPs")
+                problem = f"model.{section}.kind: {component.kind} has widths that do not depend on d_model"
+                raise UserError(f"{name}: {problem}; allowed here: multi-head attention, and MLPs")
     if model.embedding.width:
-        raise UserError(f"{name}: model.embedding.width: {model.embedding.width}; allowed here: null")
+        raise UserError(f"{name}: model.embedding.width is {model.embedding.width}; allowed here: null")

@@ -1,4 +1,4 @@
-"""A published model at another width and depth."""
+"""Scaling of a published model to another width and depth."""
 
 import math
 from dataclasses import dataclass
@@ -17,85 +17,86 @@ PROPOSED = (
     "d_model", "n_layers", "attention.n_heads", "attention.n_kv_heads", "attention.head_dim", "mlp.d_ff",
     "mlp.shared.d_ff",
 )  # fmt: skip
-"""Fields of `model` that a proposal decides."""
+"""Fields of `model` that a proposal sets."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Of attention."""
+    """Heads of an attention."""
 
     n: int
-    """For queries."""
+    """Number of query heads."""
     n_kv: int | None
-    """None: the attention is latent, and keeps its widths."""
+    """Number of key/value heads. None: the attention is latent, and its widths stay the same."""
     dim: int
 
     @property
     def is_grouped(self) -> bool:
-        """Whether several query heads have one key head."""
+        """Whether several query heads share one key head."""
         return self.n_kv is not None and self.n_kv < self.n
 
     def like(self, n: int, dim: int) -> "Heads":
-        """Others, with as many KV heads as divide their number."""
+        """Return `n` heads of width `dim`. KV heads divide `n`; if grouped, their number stays about the same."""
         if self.n_kv is None:
             return Heads(n, None, dim)
-        wanted = self.n_kv if self.is_grouped else n
+        ideal = self.n_kv if self.is_grouped else n
         divisors = (kv for kv in range(1, n + 1) if n % kv == 0)
-        return Heads(n, min(divisors, key=lambda kv: abs(math.log(kv / wanted))), dim)
+        return Heads(n, min(divisors, key=lambda kv: abs(math.log(kv / ideal))), dim)
 
     def uneven(self, devices: int) -> int:
-        """Whether they cannot be cut over devices, counted for query and for KV heads."""
+        """Return how many of the two numbers (query heads, KV heads) cannot be divided among devices: 0, 1 or 2."""
         return sum(n % devices > 0 and (devices % n > 0 or n == self.n) for n in (self.n, self.n_kv or self.n))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a proposal decides."""
+    """Sizes that a proposal sets."""
 
     d_model: int
     n_layers: int
     n_heads: int
     n_kv_heads: int | None
-    """None: the attention is latent."""
+    """Number of key/value heads. None: the attention is latent."""
     head_dim: int | None
-    """None: the attention is latent, and keeps its widths."""
+    """Width of a head. None: the attention is latent, and its widths stay the same."""
     width: int
-    """Of one matrix of the MLP, or of one expert; other MLPs of the model are as much wider or narrower."""
+    """Width of one matrix of the MLP, or of one expert. Other MLPs of the model are scaled by the same factor."""
 
 
 @dataclass(frozen=True)
 class ScalableModel:
-    """A model, and the fields that are to stay as they are."""
+    """A model to be scaled. Fields that do not depend on the shape stay the same."""
 
     member: FamilyMember
     raw: Raw
-    """As its file has it, with the user's changes."""
+    """Config as in its file, with the user's changes."""
 
     @cached_property
     def model(self) -> ModelConfig:
-        """With derived widths written out."""
+        """Model with derived widths written out."""
         return resolve(self.member.config.model)
 
     @cached_property
     def heads(self) -> Heads:
-        """Its own."""
         attention = self.member.multi_head
         return Heads(self.member.n_heads, attention and attention.n_kv_heads, self.member.head_dim)
 
     @property
     def width(self) -> int:
-        """What `Shape.width` is of the template itself."""
+        """Value of `Shape.width` for the unscaled model."""
         return self.model.mlp.d_ff  # pyright: ignore[reportAttributeAccessIssue, reportReturnType] - a dense MLP or experts
 
     @property
     def shallowest(self) -> int:
-        """Layers from which on every kind comes up."""
+        """Smallest number of layers in which all layer kinds occur."""
         pattern = self.pattern(self.model.n_layers)
         return max(map(pattern.index, set(pattern))) + 1
 
     def pattern(self, n_layers: int) -> list[str]:
-        """The kind of each layer of a model of that depth: the cycle, or, where the template names every layer, its
-        layers in proportion."""
+        """Return the kind of each layer of a model with `n_layers` layers.
+
+        The pattern repeats. If it lists every layer of the unscaled model, it is stretched in proportion instead.
+        """
         layers = self.model.layers
         if layers is None:
             return ["layer"] * n_layers
@@ -104,11 +105,11 @@ class ScalableModel:
         return [layers.pattern[i * known // n_layers if names_every_layer else i % known] for i in range(n_layers)]
 
     def config(self, shape: Shape) -> Config:
-        """The template in that shape."""
+        """Return the config of the model in the given shape."""
         return validate(Config, overlay(self.raw, self.change(shape), Config), self.member.name)
 
     def change(self, shape: Shape) -> Raw:
-        """Dotted field -> value: all that differs from the template."""
+        """Return all differences from the unscaled model, as dotted field -> value."""
         attention = {"n_heads": shape.n_heads, "n_kv_heads": shape.n_kv_heads, "head_dim": shape.head_dim}
         changed: Raw = {"model.d_model": shape.d_model, "model.n_layers": shape.n_layers}
         changed |= {f"model.attention.{name}": value for name, value in attention.items() if value is not None}
@@ -118,7 +119,7 @@ class ScalableModel:
         return changed | self._layers(shape)
 
     def _layers(self, shape: Shape) -> Raw:
-        """The layer kinds' own widths, and a pattern that names every layer, for this depth."""
+        """Return the widths of layer kinds, and the pattern if it lists every layer, for the given shape."""
         layers = self.model.layers
         if layers is None:
             return {}
@@ -133,11 +134,11 @@ class ScalableModel:
 
 
 def rounded(width: float, d_model: int) -> int:
-    """To a width that an MLP beside a stream of `d_model` may have."""
+    """Round a width to one that an MLP may have at this `d_model`."""
     step = step_at(d_model)
     return max(step, round(width / step) * step)
 
 
 def step_at(d_model: int) -> int:
-    """Between the widths that an MLP beside a stream of `d_model` may have."""
+    """Return the step between the widths that an MLP may have at this `d_model`."""
     return 64 if d_model >= LARGE else 8

@@ -1,4 +1,4 @@
-"""The shape of a wanted size that is nearest to the habits of a family."""
+"""Search for the shape of a target size that is closest to the proportions of a family."""
 
 import math
 from bisect import bisect_left
@@ -16,105 +16,113 @@ from archlab.sizing.family import By, Family
 from archlab.sizing.scale import Heads, ScalableModel, Shape, rounded, step_at
 
 TOLERANCE = 0.01
-"""How far the size may be from the one that was asked for."""
+"""Relative tolerance for the size."""
 _ACTIVE_TOLERANCE = 0.05
-"""The same of active parameters beside a size."""
+"""Tolerance for the logarithm of the ratio of active parameters, if both total and active parameters are given."""
 
 NARROWEST = 64
-"""Width of the stream."""
+"""Smallest d_model."""
 _WIDTHS = tuple(
     chain(range(NARROWEST, 1024, 64), range(1024, 4096, 128), range(4096, 8192, 256), range(8192, 65_537, 512))
 )
-"""Of the stream; a family's own come on top."""
-_NEIGHBOURS = 6
-"""Widths to each side of the likeliest that are tried."""
+"""Candidates for d_model. Those of the family's members are tried, too."""
+_NEIGHBORS = 6
+"""Number of widths tried on each side of the most likely one."""
 _FEWEST, _DEEPEST = 8, 100
-"""Where there would be fewer heads, they become narrower; where there would be fewer layers, or more than 100, the
-stream becomes narrower or wider. A template that has fewer or more itself keeps to them."""
+"""Limits of the shape.
+
+With fewer than 8 heads, heads become narrower. With fewer than 8 or more than 100 layers, d_model becomes smaller or
+larger. A model that is outside these limits itself may stay there.
+"""
 _NARROWEST_HEADS = {True: 32, False: 64}
-"""Of experiments (streams narrower than 512), and of other models."""
+"""Smallest head width of experiments (d_model below 512), and of other models."""
 _FARTHEST = math.log(2.5)
-"""The ratios d_model / n_layers and d_ff / d_model may be so far from the family's."""
+"""Maximum deviation of d_model / n_layers and d_ff / d_model from the family, as the logarithm of a factor."""
 
 
 @dataclass(frozen=True)
 class TargetSize:
-    """A size."""
+    """A target size in parameters."""
 
     size: float
-    """Parameters, counted as the family's are."""
+    """Number of parameters, counted like those of the family (total or active)."""
     active: int | None = None
-    """How many of them a token makes use of. None: as it comes."""
+    """Number of active parameters. None: any."""
 
 
 class Search:
-    """Over widths and depths; the width of the MLPs then follows from the size."""
+    """Search over widths and depths. The width of the MLPs then follows from the size."""
 
-    def __init__(self, family: Family, template: ScalableModel, wanted: TargetSize) -> None:
+    def __init__(self, family: Family, template: ScalableModel, target: TargetSize) -> None:
         self._by: By = family.by
-        self._template, self._wanted = template, wanted
-        self._aspect = family.at(wanted.size, lambda member: member.aspect)
-        self._ff_ratio = family.at(wanted.size, lambda member: member.ff_ratio)
-        self._attention_ratio = family.at(wanted.size, lambda member: member.attention_ratio)
+        self._template, self._target = template, target
+        self._aspect = family.at(target.size, lambda member: member.aspect)
+        self._ff_ratio = family.at(target.size, lambda member: member.ff_ratio)
+        self._attention_ratio = family.at(target.size, lambda member: member.attention_ratio)
         self._widths = sorted({*_WIDTHS, *(member.d_model for member in family.members)})
         self._stacks: dict[int, Stack] = {}
 
     def best(self) -> tuple[Shape, Config] | None:
-        """The likeliest whose size, counted exactly, is right; None where none is near the family's habits."""
-        centre = bisect_left(self._widths, 0, key=self._excess)
-        near = self._widths[max(0, centre - _NEIGHBOURS) : centre + _NEIGHBOURS + 1]
-        found = sorted(chain.from_iterable(map(self._candidates, near)), key=lambda pair: pair[0])
-        configs = ((shape, self._template.config(shape)) for _, shape in found)
+        """Return the closest shape whose exact size is right; None if no such shape is close to the family."""
+        center = bisect_left(self._widths, 0, key=self._excess)
+        widths = self._widths[max(0, center - _NEIGHBORS) : center + _NEIGHBORS + 1]
+        candidates = sorted(chain.from_iterable(map(self._candidates, widths)), key=lambda pair: pair[0])
+        configs = ((shape, self._template.config(shape)) for _, shape in candidates)
         return next((pair for pair in configs if self._is_right(pair[1])), None)
 
     def _is_right(self, config: Config) -> bool:
-        return abs(getattr(parameters(config.model), self._by) / self._wanted.size - 1) <= TOLERANCE
+        return abs(getattr(parameters(config.model), self._by) / self._target.size - 1) <= TOLERANCE
 
     def _excess(self, d: int) -> float:
-        """Of a model of that width with the family's ratios, over what is wanted; of active parameters where these are
-        said, the MLPs being as wide as the size asks for."""
+        """Return by how many parameters a model with d_model = `d` and the family's ratios exceeds the target size.
+
+        If the target has active parameters, these are compared. The width of the MLPs then follows from the size.
+        """
         stack, depth = self._stack(d), round(self._depth(d))
-        if self._wanted.active is None:
-            return getattr(stack.sizes(depth, self._usual_width(d)), self._by) - self._wanted.size
-        width = stack.width_for(self._wanted.size, self._by, depth)
-        return stack.sizes(depth, width).active - self._wanted.active if width > 0 else math.inf
+        if self._target.active is None:
+            return getattr(stack.sizes(depth, self._usual_width(d)), self._by) - self._target.size
+        width = stack.width_for(self._target.size, self._by, depth)
+        return stack.sizes(depth, width).active - self._target.active if width > 0 else math.inf
 
     def _candidates(self, d: int) -> Iterator[tuple[float, Shape]]:
-        """Shapes of that width, each with how far it is from what is wanted."""
+        """Yield shapes with d_model = `d`, each with its distance from the target."""
         stack, step = self._stack(d), step_at(d)
         for n_layers in self._depths(d):
-            width = stack.width_for(self._wanted.size, self._by, n_layers)
+            width = stack.width_for(self._target.size, self._by, n_layers)
             for chosen in {math.floor(width / step) * step, math.ceil(width / step) * step} - {0}:
                 if width > 0 and (distance := self._distance(d, n_layers, chosen)) is not None:
                     yield distance, self._shape(d, n_layers, chosen)
 
     def _depths(self, d: int) -> set[int]:
-        """Those near the family's ratio, and those that fill the size where MLPs are as wide as the family's."""
+        """Return depths close to the family's ratio, and depths that give the target size with the family's MLPs."""
         stack, usual, first = self._stack(d), self._usual_width(d), self._template.shallowest
-        one, two = (getattr(stack.sizes(n, usual), self._by) for n in (first, 2 * first))
-        filled = first + (self._wanted.size - one) / (two - one) * first
+        small, large = (getattr(stack.sizes(n, usual), self._by) for n in (first, 2 * first))
+        filled = first + (self._target.size - small) / (large - small) * first
         return {max(first, math.floor(depth) + i) for depth in (self._depth(d), filled) for i in (-1, 0, 1, 2)}
 
     def _distance(self, d: int, n_layers: int, width: int) -> float | None:
-        """A sum of squares of logarithms of ratios, and little for what is uneven; None where it is too far."""
+        """Return the distance of a shape from the family; None if it is too far away.
+
+        The distance is a sum of squared logarithms of ratios, plus small penalties for uneven numbers.
+        """
         sizes = self._stack(d).sizes(n_layers, width)
-        miss = math.log(getattr(sizes, self._by) / self._wanted.size) / TOLERANCE
+        miss = math.log(getattr(sizes, self._by) / self._target.size) / TOLERANCE
         depth, ff = math.log(n_layers / self._depth(d)), math.log(width / self._usual_width(d))
         if max(abs(depth), abs(ff)) > _FARTHEST:
             return None
-        beside = depth**2 + self._off(self._heads(d), d) + (d % 128 > 0) / 5000 + miss**2 / 10_000
-        if self._wanted.active is None:
-            return beside + ff**2
-        off = math.log(sizes.active / self._wanted.active)
-        return beside + ff**2 / 20 + (10 * off) ** 2 if abs(off) <= _ACTIVE_TOLERANCE else None
+        distance = depth**2 + self._off(self._heads(d), d) + (d % 128 > 0) / 5000 + miss**2 / 10_000
+        if self._target.active is None:
+            return distance + ff**2
+        off = math.log(sizes.active / self._target.active)
+        return distance + ff**2 / 20 + (10 * off) ** 2 if abs(off) <= _ACTIVE_TOLERANCE else None
 
     def _depth(self, d: int) -> float:
-        """Layers that the family would have at that width; from 8 to 100, unless the template has fewer or more."""
+        """Return the family's number of layers at d_model = `d`: 8 to 100, unless the template has fewer or more."""
         depth = min(d / self._aspect, max(_DEEPEST, self._template.member.n_layers))
         return max(depth, min(_FEWEST, self._template.member.n_layers), self._template.shallowest)
 
     def _usual_width(self, d: int) -> float:
-        """Of an MLP or an expert, as the family would have it at that width."""
+        """Return the family's width of an MLP or expert at d_model = `d`."""
         member = self._template.member
         return self._template.width * (d / member.d_model) * (self._ff_ratio / member.ff_ratio)
 
@@ -131,8 +139,11 @@ class Search:
         return Shape(d, n_layers, heads.n, heads.n_kv, heads.dim, width)
 
     def _heads(self, d: int) -> Heads:
-        """At that width of the stream: as the family has them, or the nearest number that can be cut over devices and
-        has as many KV heads as the template."""
+        """Return the heads at d_model = `d`.
+
+        Their number is that of the family, or the closest number that can be divided among devices and that has as many
+        KV heads as the template.
+        """
         own, width = self._template.heads, self._attention_ratio * d
         dim = own.dim
         while own.n_kv and width / dim < min(_FEWEST, own.n) and dim // 2 >= _NARROWEST_HEADS[d < LARGE]:
@@ -142,8 +153,11 @@ class Search:
         return min((own.like(n, dim) for n in sorted(counts)), key=lambda heads: self._off(heads, d))
 
     def _off(self, heads: Heads, d: int) -> float:
-        """How far from the family's: heads that cannot be cut over devices, where the template's can, are worse than a
-        ratio that is 30% off."""
+        """Return the distance of heads from those of the family.
+
+        If heads cannot be divided among devices but those of the template can, the penalty is larger than for a ratio
+        that is 30% off.
+        """
         own = self._template.heads
         uneven = heads.uneven(self._devices) > own.uneven(self._devices)
         groups = math.log((heads.n_kv or 1) / (own.n_kv or 1)) ** 2 if own.is_grouped else 0
@@ -151,11 +165,11 @@ class Search:
 
     @property
     def _devices(self) -> int:
-        return usual_devices(self._wanted.size) or 2  # an even number of heads costs nothing
+        return usual_devices(self._target.size) or 2  # an even number of heads has no disadvantage
 
 
 class Sizes(NamedTuple):
-    """Parameters."""
+    """Numbers of parameters."""
 
     total: float
     active: float
@@ -163,7 +177,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Counted:
-    """What is around the layers, and each kind of layer."""
+    """Sizes of the parts outside the layers, and of each kind of layer."""
 
     width: int
     around: Sizes
@@ -171,24 +185,27 @@ class _Counted:
 
 
 class Stack:
-    """Counts of two widths; between and beyond them counts grow in proportion, but for the rounding of other widths."""
+    """Parameter counts of a model for any depth and MLP width.
+
+    They are extrapolated linearly from two widths. Rounding of the other widths is the only error.
+    """
 
     def __init__(self, template: ScalableModel, shape: Shape) -> None:
         self._template = template
         self._narrow, self._wide = (_count(template, replace(shape, width=n * shape.width)) for n in (1, 2))
 
     def sizes(self, n_layers: int, width: float) -> Sizes:
-        """Of a model of that depth, and with MLPs of that width."""
-        low, high = self._of_both(n_layers)
+        """Return the sizes of a model with `n_layers` layers and MLPs of the given width."""
+        low, high = self._both_sizes(n_layers)
         share = (width - self._narrow.width) / (self._wide.width - self._narrow.width)
         return Sizes(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
 
     def width_for(self, size: float, by: By, n_layers: int) -> float:
-        """Of the MLPs with which a model of that depth has that size."""
-        low, high = (getattr(sizes, by) for sizes in self._of_both(n_layers))
+        """Return the width of the MLPs with which a model of `n_layers` layers has the given size."""
+        low, high = (getattr(sizes, by) for sizes in self._both_sizes(n_layers))
         return self._narrow.width + (size - low) / (high - low) * (self._wide.width - self._narrow.width)
 
-    def _of_both(self, n_layers: int) -> tuple[Sizes, Sizes]:
+    def _both_sizes(self, n_layers: int) -> tuple[Sizes, Sizes]:
         pattern = self._template.pattern(n_layers)
         numbers = {kind: pattern.count(kind) for kind in self._narrow.kinds}
         low, high = (
@@ -202,10 +219,10 @@ def _count(template: ScalableModel, shape: Shape) -> _Counted:
     shape = replace(shape, n_layers=template.shallowest)
     model = template.config(shape).model
     layers = layer_configs(model)
-    each = {layer.kind: Sizes(layer.parameters().total(), layer.active_parameters()) for layer in layers}
-    whole, numbers = parameters(model), [layer.kind for layer in layers]
+    sizes = {layer.kind: Sizes(layer.parameters().total(), layer.active_parameters()) for layer in layers}
+    whole, kinds = parameters(model), [layer.kind for layer in layers]
     around = (
-        all_of_them - sum(each[kind][i] for kind in numbers)
-        for i, all_of_them in enumerate((whole.total, whole.active))
+        n_parameters - sum(sizes[kind][i] for kind in kinds)
+        for i, n_parameters in enumerate((whole.total, whole.active))
     )
-    return _Counted(shape.width, Sizes(*around), each)
+    return _Counted(shape.width, Sizes(*around), sizes)

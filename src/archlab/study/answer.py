@@ -1,4 +1,4 @@
-"""A study's verdict in one to three sentences: what was found, what was not, what went wrong."""
+"""The verdict of a study in one to three sentences: differences, arms without a difference, and failures."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -21,17 +21,18 @@ from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
-"""Every arm against one that the study names for it, most often the first; or each arm against the one above it."""
+"""base: every arm is compared with a named reference, usually the first arm. previous: with the arm above it."""
 
-_Found = Literal["better", "worse", "differs"]
-_FOUND: tuple[_Found, ...] = ("better", "worse", "differs")
+_Difference = Literal["better", "worse", "differs"]
+_DIFFERENCES: tuple[_Difference, ...] = ("better", "worse", "differs")
 """Verdicts that there is a difference."""
 
-_NAMED = {"previous": 6, "base": 3}
-"""How many arms a sentence names. A ladder's steps are few and all of interest; the report's table has the others."""
+_MOST_NAMED = {"previous": 6, "base": 3}
+"""Number of arms that a sentence names. The few steps of a ladder are all of interest. The report's table has the
+rest."""
 
 _USUAL = ("bits_per_byte", "accuracy")
-"""Outcomes that an answer is about where it names none."""
+"""Outcomes that an answer need not name."""
 
 _BEATS = {
     "better": ("beats", "beat"),
@@ -39,11 +40,11 @@ _BEATS = {
     "differs": ("differs from", "differ from"),
 }
 _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs": ("changed it by", "changed")}
-"""What one arm or step does, and what several do."""
+"""Verbs for one arm or step, and for several."""
 
 
 class _Pair(NamedTuple):
-    """An arm, its comparison, what its reference is called, and the outcome in which they differ."""
+    """An arm, its comparison, the label of its reference, and the outcome."""
 
     arm: ArmSummary
     comparison: Comparison
@@ -68,36 +69,36 @@ class _Pair(NamedTuple):
 def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text: str | None = None) -> str:
     """Return the verdict on all arms that have a comparison.
 
-    `outcome` is what their values are. `text` is what they read, in a few words; None leaves it out.
+    `outcome` describes their values. `text` is a short description of the text; None leaves it out.
     """
     labels = {arm.name: arm.label for arm in arms}
     pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], outcome) for arm in arms if arm.comparison]
     if not pairs:
         return "There was nothing to compare: the study has a single arm."
     groups = _groups(pairs, against)
-    found = [_found(group, verdict, against) for group in groups for verdict in _FOUND]
-    same = [say(group, against) for group in groups for say in (_equivalent, _not_distinguishable)]
+    differing = [_differing(group, verdict, against) for group in groups for verdict in _DIFFERENCES]
+    same = [describe(group, against) for group in groups for describe in (_equivalent, _not_distinguishable)]
     sentences = [
-        "; ".join(filter(None, [*found, _real_but_small(pairs)])),
+        "; ".join(filter(None, [*differing, _real_but_small(pairs)])),
         "; ".join(filter(None, same)),
         "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
     sentences = [sentence for sentence in sentences if sentence] or ["nothing could be compared"]
-    by = "" if outcome.name in _USUAL else f", by {outcome.title}"
-    of_text = f" of {text}" if text else ""
-    sentences[0] = f"At {_conditions(arms)}{of_text}{by}, {sentences[0]}"
-    return " ".join(f"{sentence}." for sentence in sentences)  # a label that begins one stays as it was written
+    outcome_title = "" if outcome.name in _USUAL else f", by {outcome.title}"
+    text_name = f" of {text}" if text else ""
+    sentences[0] = f"At {_conditions(arms)}{text_name}{outcome_title}, {sentences[0]}"
+    return " ".join(f"{sentence}." for sentence in sentences)  # labels at the start stay as written
 
 
 def _groups(pairs: Sequence[_Pair], against: Against) -> list[list[_Pair]]:
-    """Those that one sentence can speak of: of a ladder all, else those with one reference."""
+    """Return groups of pairs for one sentence each: all pairs of a ladder, otherwise those with the same reference."""
     if against == "previous":
         return [list(pairs)]
     references = dict.fromkeys(pair.comparison.reference for pair in pairs)
     return [[pair for pair in pairs if pair.comparison.reference == name] for name in references]
 
 
-def _with(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:
+def _with_verdict(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:
     return [pair for pair in pairs if pair.comparison.verdict == verdict]
 
 
@@ -113,32 +114,34 @@ def _tested_by(pairs: Sequence[_Pair]) -> str:
     return paired([pair.comparison for pair in pairs], pairs[0].outcome.source)
 
 
-def _found(pairs: Sequence[_Pair], verdict: _Found, against: Against) -> str:
-    """`RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤ 0.01)`."""
-    found = _with(pairs, verdict)
-    if not found:
+def _differing(pairs: Sequence[_Pair], verdict: _Difference, against: Against) -> str:
+    """For example `RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤
+    0.01)`."""
+    differing = _with_verdict(pairs, verdict)
+    if not differing:
         return ""
-    p = max(pair.comparison.p_holm or 0 for pair in found)
-    p_text = f"Holm {p_equals(p)}" if len(found) == 1 else f"each Holm {p_equals(p, '≤')}"
-    proof = f"({_tested_by(found)}, {p_text})"
-    if len(found) <= _NAMED[against]:
-        does = _does(verdict, against, found[0].reference, one=True)
-        return f"{_amounts(found, f' {does} ', against)} {proof}"
-    most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[: _NAMED[against]]
-    whole = f"{len(found)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
-    does = _does(verdict, against, found[0].reference, one=False)
+    p = max(pair.comparison.p_holm or 0 for pair in differing)
+    p_text = f"Holm {p_equals(p)}" if len(differing) == 1 else f"each Holm {p_equals(p, '≤')}"
+    proof = f"({_tested_by(differing)}, {p_text})"
+    if len(differing) <= _MOST_NAMED[against]:
+        does = _verb(verdict, against, differing[0].reference, is_one=True)
+        return f"{_amounts(differing, f' {does} ', against)} {proof}"
+    descending = sorted(differing, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)
+    largest = descending[: _MOST_NAMED[against]]
+    number = f"{len(differing)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
+    does = _verb(verdict, against, differing[0].reference, is_one=False)
     joint = " by " if against == "base" else " "
-    return f"{whole} {does}, most of all {_amounts(most, joint, against)} {proof}"
+    return f"{number} {does}, most of all {_amounts(largest, joint, against)} {proof}"
 
 
-def _does(verdict: _Found, against: Against, reference: str, one: bool) -> str:
+def _verb(verdict: _Difference, against: Against, reference: str, is_one: bool) -> str:
     if against == "previous":
-        return _BOUGHT[verdict][0] if one else f"{_BOUGHT[verdict][1]} something"
-    return f"{_BEATS[verdict][0]} {reference} by" if one else f"{_BEATS[verdict][1]} {reference}"
+        return _BOUGHT[verdict][0] if is_one else f"{_BOUGHT[verdict][1]} something"
+    return f"{_BEATS[verdict][0]} {reference} by" if is_one else f"{_BEATS[verdict][1]} {reference}"
 
 
 def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
-    """The arms with what each is worth; the unit is written once, and `joint` stands after the first arm."""
+    """Return the arms with their differences. The unit is written once, and `joint` follows the first arm."""
     then = " by " if against == "base" else " "
     value, rest = _amount(pairs[0])
     first = f"{with_unit(value, pairs[0].unit)} {rest}"
@@ -147,31 +150,33 @@ def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
 
 
 def _amount(pair: _Pair) -> tuple[str, str]:
-    """(`0.730`, `[0.690, 0.770]`); what an arm gains or loses is a positive amount, whatever is better."""
-    found = pair.comparison
-    sign = -1 if found.verdict in ("better", "worse") and (found.difference or 0) < 0 else 1
-    ends = sorted(sign * end for end in (found.low, found.high) if end is not None)
-    return pair.amount(sign * (found.difference or 0)), pair.interval(*ends) if ends else "(no scatter)"
+    """Return for example (`0.730`, `[0.690, 0.770]`). A gain or a loss is a positive amount."""
+    comparison = pair.comparison
+    sign = -1 if comparison.verdict in ("better", "worse") and (comparison.difference or 0) < 0 else 1
+    ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
+    return pair.amount(sign * (comparison.difference or 0)), pair.interval(*ends) if ends else "(no scatter)"
 
 
 def _real_but_small(pairs: Sequence[_Pair]) -> str:
-    """Those that differ, but by less than the study's margin."""
-    small = [p for verdict in _FOUND for p in _with(pairs, verdict) if (p.comparison.p_equivalent or 1) < ALPHA]
+    """Name the arms that differ by less than the study's margin."""
+    different = [pair for verdict in _DIFFERENCES for pair in _with_verdict(pairs, verdict)]
+    small = [pair for pair in different if (pair.comparison.p_equivalent or 1) < ALPHA]
     if not small:
         return ""
-    what = "the difference of {} is" if len(small) == 1 else "the differences of {} are"
-    return f"{what.format(listed([p.arm.label for p in small]))} real, but smaller than {_margin(small[0])}"
+    subject = "the difference of {} is" if len(small) == 1 else "the differences of {} are"
+    return f"{subject.format(listed([pair.arm.label for pair in small]))} real, but smaller than {_margin(small[0])}"
 
 
 def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
-    same = _with(pairs, "equivalent")
+    same = _with_verdict(pairs, "equivalent")
     if not same:
         return ""
     p = max(pair.comparison.p_equivalent or 0 for pair in same)
     if len(same) == 1:
         only = same[0]
-        found = only.comparison
-        value = f"{only.amount(found.difference or 0)} {only.interval(found.within_low, found.within_high)}"
+        comparison = only.comparison
+        within = only.interval(comparison.within_low, comparison.within_high)
+        value = f"{only.amount(comparison.difference or 0)} {within}"
         proof = f"difference {value} over {only.paired}, Holm {p_equals(p)}"
         proof = _identical(only) or proof
         return f"{only.arm.label} and {only.reference} are equivalent within {_margin(only)} ({proof})"
@@ -185,15 +190,15 @@ def _margin(pair: _Pair) -> str:
 
 
 def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:
-    """What the arms are called, some of them only counted, and what all are compared with."""
-    names = [pair.arm.label for pair in pairs[: _NAMED[against]]]
+    """Return the labels of the arms, of which some are only counted, and the label of the reference."""
+    names = [pair.arm.label for pair in pairs[: _MOST_NAMED[against]]]
     if further := len(pairs) - len(names):
         names.append(plural(further, "other arm" if against == "base" else "other step"))
     return listed(names), pairs[0].reference if against == "base" else "the steps before them"
 
 
 def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
-    same = _with(pairs, "not distinguishable")
+    same = _with_verdict(pairs, "not distinguishable")
     identical = [pair for pair in same if _identical(pair)]
     groups = ([pair for pair in same if pair not in identical], identical)
     return "; ".join(_undistinguished(group, against) for group in groups if group)
@@ -204,12 +209,12 @@ def _undistinguished(pairs: Sequence[_Pair], against: Against) -> str:
         only = pairs[0]
         return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only)})"
     names, other = _names(pairs, against)
-    found = f"{_tested_by(pairs)}; {_detectable(pairs[: _NAMED[against]], pairs[_NAMED[against] :])}"
-    return f"{names} are not distinguishable from {other} ({found})"
+    proof = f"{_tested_by(pairs)}; {_detectable(pairs[: _MOST_NAMED[against]], pairs[_MOST_NAMED[against] :])}"
+    return f"{names} are not distinguishable from {other} ({proof})"
 
 
 def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
-    """`smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`; the further arms in a range."""
+    """For example `smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`. Other arms get a range."""
     parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
@@ -227,8 +232,8 @@ def _detail(pair: _Pair) -> str:
     if comparison.smallest_effect is None:
         return f"difference {pair.amount(comparison.difference or 0)} on every seed, with no scatter to test it against"
     value = with_unit(" ".join(_amount(pair)), pair.unit)
-    found = f"difference {value} over {pair.paired}"
-    return f"{found}; smallest detectable difference {pair.amount(comparison.smallest_effect)}"
+    difference_text = f"difference {value} over {pair.paired}"
+    return f"{difference_text}; smallest detectable difference {pair.amount(comparison.smallest_effect)}"
 
 
 def _identical(pair: _Pair) -> str:
@@ -237,7 +242,7 @@ def _identical(pair: _Pair) -> str:
 
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:
-    """Every arm that did, whatever its verdict, the reference too; of a sweep, at every value that was tried."""
+    """Name every arm that diverged, including the reference, and arms of a sweep that diverged at every value."""
     parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.diverged]
     swept = [arm for arm in arms if not arm.diverged and arm.comparison and arm.comparison.verdict == "diverged"]
     parts += [f"{arm.label} diverged at every value that was tried" for arm in swept]
@@ -245,10 +250,10 @@ def _diverged(arms: Sequence[ArmSummary]) -> str:
 
 
 def _reference_diverged(pairs: Sequence[_Pair]) -> str:
-    parts = [f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")]
-    return listed(parts) if parts else ""
+    parts = [f"{p.arm.label} finished, but {p.reference} diverged" for p in _with_verdict(pairs, "reference diverged")]
+    return "; ".join(parts)
 
 
 def _too_few(pairs: Sequence[_Pair]) -> str:
-    names = [pair.arm.label for pair in _with(pairs, "too few runs")]
+    names = [pair.arm.label for pair in _with_verdict(pairs, "too few runs")]
     return f"{listed(names)} cannot be judged: too few runs have a value" if names else ""

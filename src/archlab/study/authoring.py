@@ -1,4 +1,4 @@
-"""For a person who writes a file: a study to begin with, and JSON schemas for editors."""
+"""Help for writing files: a template of a study, and JSON schemas for editors."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -22,15 +22,17 @@ EXAMPLE: Raw = {
     "budget": {"tokens": "256K"},
     "seeds": 3,
 }
-"""A few minutes on two cores."""
+"""The study in the template. It takes a few minutes on two cores."""
 
 _WIDTH = 100
 
 
 def template(values: Raw = EXAMPLE) -> str:
-    """YAML of these values in the order of the schema. Each field stands below its description, and one that has no
-    value is a comment with its default."""
-    intro = "A study. Lines that begin with # are comments; docs/studies.md explains every field with examples."
+    """Return YAML of these values in the order of the schema.
+
+    Each field follows its description. A field without a value is a comment with its default.
+    """
+    intro = "A study. Lines that begin with # are comments. docs/studies.md explains every field with examples."
     blocks = [_comment(intro)]
     blocks += [_block(name, field, values) for name, field in StudyConfig.model_fields.items()]
     return "\n\n".join(blocks) + "\n"
@@ -47,33 +49,32 @@ def _block(name: str, field: FieldInfo, values: Raw) -> str:
 
 
 def _inside(field: FieldInfo) -> Iterator[str]:
-    """Of a field that has fields of its own."""
+    """Yield comments about the fields of a section."""
     for section in section_classes(field):
         for name in section.model_fields:
             yield _comment(f"{name}: {description(section, name)}", indent="  ")
 
 
 def _comment(text: Any, indent: str = "") -> str:
-    """As many lines as it needs."""
     lines = wrap(" ".join(str(text).split()), _WIDTH, initial_indent=f"# {indent}", subsequent_indent=f"# {indent * 2}")
     return "\n".join(lines)
 
 
 class ConfigFile(Config):
-    """A run's config, what it builds on, and what is known of the published model it describes."""
+    """A run's config, its base, and facts about the published model that it describes."""
 
     base: str | None = None
-    """A preset, or a file beside this one, whose values hold where this one says nothing."""
+    """A preset, or a file next to this one. Its values hold for all fields that this file leaves out."""
     about: About | None = None
-    """No part of the run."""
+    """Facts about the published model. They do not change the run."""
 
 
 SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfig}
-"""Kind of file -> what it holds."""
+"""Kind of file -> its schema."""
 
 
 def json_schema(kind: str = "config") -> Raw:
-    """JSON schema (2020-12) of one kind of file, with every field's description."""
+    """Return the JSON schema (2020-12) of a kind of file, with a description of every field."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[kind].model_json_schema()}
     _any_of(schema)
     if kind == "config":
@@ -82,7 +83,7 @@ def json_schema(kind: str = "config") -> Raw:
 
 
 def _any_of(schema: Any) -> None:
-    """Where pydantic writes oneOf: a section that leaves its kind out may fit several kinds."""
+    """Replace pydantic's oneOf by anyOf, because a section without a kind may fit several kinds."""
     if isinstance(schema, dict) and "oneOf" in schema:
         schema["anyOf"] = schema.pop("oneOf")
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -90,16 +91,17 @@ def _any_of(schema: Any) -> None:
 
 
 def _pop_required(section: Raw, definitions: Raw) -> Raw:
-    """What a section requires, down to the sections that it requires itself; taken out of where it stands."""
+    """Remove the required fields from a section, and return them with those of its required sections."""
     names = section.pop("required", [])
     nested = {name: _required_in(section["properties"][name], definitions) for name in names}
     return {"required": names, "properties": nested}
 
 
 def _required_in(value: Raw, definitions: Raw) -> Raw:
-    """What the value of a required field requires: of a tagged union, what each kind does, the first by default."""
-    if where := value.get("$ref"):
-        return _pop_required(definitions[where.rpartition("/")[2]], definitions)
+    """Return the requirements of a required field's value. For a union they depend on the kind; the first is the
+    default."""
+    if reference := value.get("$ref"):
+        return _pop_required(definitions[reference.rpartition("/")[2]], definitions)
     kinds = [definitions[kind["$ref"].rpartition("/")[2]] for kind in value.get("anyOf", ()) if "$ref" in kind]
     if not kinds:
         return {}

@@ -1,4 +1,4 @@
-"""From the runs of a study to its summary."""
+"""Collect the runs of a study into its summary."""
 
 import shlex
 import statistics
@@ -26,12 +26,12 @@ from archlab.study.comparisons import (
 from archlab.study.contrast_answer import contrast_answer, trend_answer
 from archlab.study.details import compare_documents, curve_of, probed_arm
 from archlab.study.fit import describe_equal
-from archlab.study.folder import mixed
+from archlab.study.folder import environment_warnings
 from archlab.study.formatting import listed, plural
 from archlab.study.outcome_schema import BY_SEED, Outcome
 from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
-from archlab.study.plan import StudyPlan, doubts_of_folds
+from archlab.study.plan import StudyPlan, fold_warnings
 from archlab.study.record import ArmSummary, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, StudyConfig
@@ -39,26 +39,26 @@ from archlab.study.stats import share
 from archlab.study.study_file import read_study
 
 
-def summarise(
+def summarize_study(
     name: str,
     plan: StudyPlan,
-    found: StudyRuns,
+    study_runs: StudyRuns,
     runs: Mapping[str, Mapping[int, Run]],
-    every: Sequence[Ended],
+    all_ended: Sequence[Ended],
     folder: Path,
     failed: Mapping[str, str],
     tuning: Sequence[TuningPoint],
     warnings: Sequence[str],
 ) -> StudySummary:
-    """The study's summary.
+    """Return the summary of a study.
 
-    `runs` are those that are compared, by arm and seed; `every` are all that have ended, of these, of its tuning and of
-    its sweep.
+    `runs` are the compared runs, by arm and seed. `all_ended` are all ended runs: of the comparison, of tuning and of
+    the sweep.
     """
-    study, arms = plan.config, found.arms
+    study, arms = plan.config, study_runs.arms
     references = {arm.name: arm.reference for arm in arms if arm.reference}
-    first = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
-    (about, outcome), *others = plan.outcomes.items()
+    first_seeds = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
+    (primary_name, outcome), *others = plan.outcomes.items()
     planned = factor_contrasts(arms)
     trends = planned_trends(arms)
     contrasts = {name: contrast.sum for name, contrast in planned.items()}
@@ -66,11 +66,12 @@ def summarise(
     seeds = list(runs[arms[0].name])
     folds = plan.shared_folds(seeds)
 
-    def judged(name: str, outcome: Outcome, margin: float | None = None) -> OutcomeSummary:
-        values = gather(outcome, found)
+    def judge(name: str, outcome: Outcome, margin: float | None = None) -> OutcomeSummary:
+        values = gather(outcome, study_runs)
         by_seed = outcome.source in BY_SEED
         shared = folds if by_seed else None
-        tested = outcome_statistics(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
+        first = first_seeds if by_seed else None
+        tested = outcome_statistics(outcome, values, references, margin, first, contrasts, shared)
         return OutcomeSummary(
             outcome=heading(name, outcome),
             arms={arm: tested[arm] for arm in values},
@@ -78,18 +79,19 @@ def summarise(
             sizes=size_trends(trends, tested, shared),
         )
 
-    primary = judged(about, outcome, study.margin)
+    primary = judge(primary_name, outcome, study.margin)
     against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
-    documents = {arm: compare_documents(found.ended[arm], found.ended[other]) for arm, other in references.items()}
+    ended = study_runs.ended
+    documents = {arm: compare_documents(ended[arm], ended[other]) for arm, other in references.items()}
     table = [
-        _arm(arm, found.ended[arm.name], runs[arm.name], primary.arms[arm.name], context).model_copy(
+        _arm(arm, ended[arm.name], runs[arm.name], primary.arms[arm.name], context).model_copy(
             update={"documents": documents.get(arm.name)}
         )
         for arm in arms
     ]
-    about = plan.corpora[arms[0].name].about
-    missing = sum(len(runs[arm]) - len(found.ended[arm]) for arm in runs)
+    text = plan.corpora[arms[0].name].about
+    missing = sum(len(runs[arm]) - len(ended[arm]) for arm in runs)
     is_task = any(isinstance(arm.config.data.task, Task) for arm in arms)
     return StudySummary(
         name=name,
@@ -97,22 +99,26 @@ def summarise(
         claim=study.claim,
         answer=" ".join(
             [
-                answer(table, against, primary.outcome, about.short() if about else None),
+                answer(table, against, primary.outcome, text.short() if text else None),
                 *contrast_answer(primary.contrasts, primary.outcome),
                 *trend_answer(primary.sizes, primary.outcome),
             ]
         ),
         warnings=[
-            *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
+            *([f"{plural(missing, 'run')} not finished and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
-            *doubts_of_folds(plan, seeds),
-            *(warning for name, other in plan.outcomes.items() for warning in _without_a_value(name, other, found)),
-            *mixed(run.environment for run in every),
+            *fold_warnings(plan, seeds),
+            *(
+                warning
+                for name, other in plan.outcomes.items()
+                for warning in _missing_value_warnings(name, other, study_runs)
+            ),
+            *environment_warnings(run.environment for run in all_ended),
         ],
         failed=dict(failed),
         outcome=primary.outcome,
-        others=[judged(name, other) for name, other in others],
+        others=[judge(name, other) for name, other in others],
         evaluated="share" if is_task else "bits per byte",
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
@@ -123,32 +129,34 @@ def summarise(
         sizes=primary.sizes,
         kv_context=context,
         tuning=list(tuning),
-        sweep=[point for field in study.sweep for point in sweep_points(field, found.swept)],
+        sweep=[point for field in study.sweep for point in sweep_points(field, study_runs.swept)],
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),
-        environment=next((run.environment for run in every if run.environment), {}),
-        seconds=sum(map(_seconds, every)),
-        command=f"archlab study run {shlex.quote(name if _is_ours(name, study) else visible(str(folder)))}",
+        environment=next((run.environment for run in all_ended if run.environment), {}),
+        seconds=sum(map(_seconds, all_ended)),
+        command=f"archlab study run {shlex.quote(name if _comes_with_archlab(name, study) else visible(str(folder)))}",
         study={**study.model_dump(mode="json", exclude_defaults=True), "base": visible(study.base)},
     )
 
 
-def _without_a_value(name: str, outcome: Outcome, found: StudyRuns) -> Iterator[str]:
-    """Of arms that have no value on seeds whose runs finished: the comparison is of the others."""
+def _missing_value_warnings(name: str, outcome: Outcome, study_runs: StudyRuns) -> Iterator[str]:
+    """Yield warnings about arms without a value on some seeds whose runs finished. The comparison uses the other
+    seeds."""
     if outcome.source not in ("log", "weights"):
         return
-    labels = {arm.name: arm.label for arm in found.arms}
-    gathered = gather(outcome, found)
-    if never := [labels[arm] for arm, values in gathered.items() if found.ended[arm] and not values]:
-        yield f"{name}: no value on any seed, and so not compared: {listed(never)}"
+    labels = {arm.name: arm.label for arm in study_runs.arms}
+    gathered = gather(outcome, study_runs)
+    if without := [labels[arm] for arm, values in gathered.items() if study_runs.ended[arm] and not values]:
+        yield f"{name}: not compared, because these arms have no value on any seed: {listed(without)}"
     for arm, values in gathered.items():
-        ended = len(found.ended[arm])
+        ended = len(study_runs.ended[arm])
         if values and (missing := ended - len(values)):
             seeds = f"{missing} of {plural(ended, 'seed')}"
-            yield f"{name}: {labels[arm]} has no value on {seeds}; it is compared on the others, which may not be alike"
+            used = "it is compared on the other seeds, which may be a biased selection"
+            yield f"{name}: {labels[arm]} has no value on {seeds}; {used}"
 
 
-def _is_ours(name: str, study: StudyConfig) -> bool:
-    """Whether it is the study that comes with archlab, not only called like it."""
+def _comes_with_archlab(name: str, study: StudyConfig) -> bool:
+    """Return whether it is the study of that name that comes with archlab."""
     return name in studies() and read_study(name)[1] == study
 
 
@@ -186,7 +194,7 @@ def _arm(
 
 
 def _seconds(run: Ended) -> float:
-    """Time spent in training steps."""
+    """Return the time of the training steps."""
     per_step = [m["tokens_per_second"] for m in run.metrics if "tokens_per_second" in m]
     tokens = next((m["tokens"] for m in run.metrics if "tokens_per_second" in m), 0)
     return sum(tokens / speed for speed in per_step)

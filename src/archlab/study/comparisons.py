@@ -1,13 +1,12 @@
-"""What a study compares: every arm with its reference, what crossed factors do, and trends over sizes.
+"""The comparisons of a study: every arm with its reference, effects of crossed factors, and trends over sizes.
 
-Effects of factors, and of two of them together beyond what each does alone, are sums of arms with weights (Fisher
-1935), so they are tested like the difference of two arms, by the same seeds.
+Averages and interactions of factors are weighted sums of arms (Fisher 1935). They are tested like the difference of two
+arms, with the same seeds.
 
-A trend says whether what an arm gains or loses carries over to larger models: it is the slope of its difference over a
-ladder of sizes, of the straight line through the differences over the logarithm of the size, fitted to each seed with
-equal weights. Weights by the variance at each size would be more precise if those were known; of three to five seeds
-they are not, and a test that takes them for known finds slopes that are not there. Nothing is said beyond the sizes
-that were trained.
+A trend says whether the difference of an arm carries over to larger models. A straight line is fitted to the
+differences over the logarithm of the size, for each seed and with equal weights; the trend is its slope. Weights by the
+variance at each size would be more precise if the variances were known. Three to five seeds do not tell them, and a
+test that takes their estimates as exact finds slopes that do not exist. A trend says nothing beyond the trained sizes.
 """
 
 import statistics
@@ -26,39 +25,41 @@ from archlab.study.stats import Contrast, Folds, Values, Weights, compare, exact
 
 
 class Crossed(Protocol):
-    """An arm, as far as contrasts ask."""
+    """The part of an arm that contrasts use."""
 
     @property
-    def name(self) -> str:
-        """Of the arm."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def factors(self) -> Mapping[str, Any]:
-        """Factor -> its level."""
+        """Factor -> the arm's level."""
         ...
 
 
 class PlannedContrast(NamedTuple):
-    """A contrast of factors, before there are values."""
+    """A contrast of factors, before its values are known."""
 
     factors: Mapping[str, tuple[Any, Any]]
-    """As in `FactorContrast`."""
+    """The same as in `FactorContrast`."""
     sum: Contrast
     effects: tuple[Weights, Weights] | None
-    """Of an interaction: of the last factor, at the first level of the other one and at the other level."""
+    """The two effects of an interaction: those of the last factor at the first level of the other factor and at its
+    other level. None for an average."""
 
 
 def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
-    """All that are corrected for each other: every arm with its reference, every contrast of factors, every trend."""
+    """Return all comparisons that are corrected together: arms with their references, contrasts of factors, and
+    trends."""
     references = {arm.name: arm.reference for arm in arms if arm.reference}
     factors = {name: planned.sum for name, planned in factor_contrasts(arms).items()}
     return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
 
 
 def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
-    """By name: the interactions of every two factors, then what each does on average; none where there is one factor,
-    for the arms' own comparisons say what that does."""
+    """Return name -> contrast: the interactions of every two factors, then the average effects.
+
+    With one factor there are none, because the comparisons of the arms already show its effect.
+    """
     levels: dict[str, list[Any]] = {}
     for factor, level in (pair for arm in arms for pair in arm.factors.items()):
         known_levels = levels.setdefault(factor, [])
@@ -66,15 +67,15 @@ def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
             known_levels.append(level)
     if len(levels) < 2:
         return {}
-    steps = {factor: [(first, other) for other in others] for factor, (first, *others) in levels.items()}
-    together = [
-        _interaction(arms, {one: here, other: there})
-        for one, other in combinations(steps, 2)
-        for here in steps[one]
-        for there in steps[other]
+    steps = {factor: [(first, level) for level in others] for factor, (first, *others) in levels.items()}
+    interactions = [
+        _interaction(arms, {condition: condition_step, factor: factor_step})
+        for condition, factor in combinations(steps, 2)
+        for condition_step in steps[condition]
+        for factor_step in steps[factor]
     ]
-    alone = [_average(arms, {factor: step}) for factor in steps for step in steps[factor]]
-    return dict([*together, *alone])
+    averages = [_average(arms, {factor: step}) for factor in steps for step in steps[factor]]
+    return dict([*interactions, *averages])
 
 
 def contrast_summaries(
@@ -83,7 +84,7 @@ def contrast_summaries(
     tested: Mapping[str, OutcomeStatistics],
     folds: Folds,
 ) -> list[FactorContrast]:
-    """`values`: of the arms; `tested`: of the contrasts."""
+    """Return the summary of each contrast. `values` are those of the arms, `tested` has the statistics by contrast."""
     return [
         FactorContrast(
             **dict(tested[name]),
@@ -96,13 +97,13 @@ def contrast_summaries(
 
 
 def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
-    (given, (first, other)), (factor, step) = factors.items()
-    effects = (_effect(arms, factor, step, {given: first}), _effect(arms, factor, step, {given: other}))
+    (condition, (first, other)), (factor, step) = factors.items()
+    effects = (_effect(arms, factor, step, {condition: first}), _effect(arms, factor, step, {condition: other}))
     names = short_names(arms[0].factors)
     changed = said(names[factor], step[1])
-    where = [f"where {said(names[given], level)}" for level in (first, other)]
+    conditions = [f"where {said(names[condition], level)}" for level in (first, other)]
     total = {**effects[1], **{arm: -weight for arm, weight in effects[0].items()}}
-    return f"{changed} {where[1]}", PlannedContrast(factors, Contrast(total, where[0]), effects)
+    return f"{changed} {conditions[1]}", PlannedContrast(factors, Contrast(total, conditions[0]), effects)
 
 
 def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
@@ -112,17 +113,19 @@ def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) ->
     return other, PlannedContrast(factors, Contrast(_effect(arms, factor, step, {}), first), None)
 
 
-def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], given: Mapping[str, Any]) -> Weights:
-    """Of a step from one level of a factor to another, where other factors have the given levels; the average over all
-    levels of the rest."""
+def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], condition: Mapping[str, Any]) -> Weights:
+    """Return the weights for the effect of a step from one level of a factor to another.
+
+    `condition` fixes levels of other factors. The effect is averaged over all levels of the remaining factors.
+    """
     first, other = (
-        [arm.name for arm in arms if {**arm.factors, **given, factor: level} == arm.factors] for level in step
+        [arm.name for arm in arms if {**arm.factors, **condition, factor: level} == arm.factors] for level in step
     )
     return {**dict.fromkeys(other, 1 / len(other)), **dict.fromkeys(first, -1 / len(first))}
 
 
 def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
-    """As in `Planned`, the means over the seeds that all arms have; None of what is no interaction."""
+    """Return the two mean effects of an interaction, over the seeds that all arms have; None for an average."""
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
         return None
@@ -131,25 +134,25 @@ def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Fold
 
 
 class PlannedTrend(NamedTuple):
-    """Of one arm, before there are values."""
+    """The trend of one arm, before its values are known."""
 
     arms: Sequence[Arm]
-    """At each size, ascending."""
+    """The arm at each size, ascending."""
     reference: str
-    """The label of the arm that it is compared with."""
+    """Label of the reference."""
     sizes: Sequence[int]
-    """Parameters of that arm."""
+    """Numbers of parameters of the reference."""
     change: Contrast
-    """By the line, the difference at the largest size minus that at the smallest."""
+    """The line's change: its value at the largest size minus its value at the smallest."""
     middle: Weights
-    """Of the mean difference over all sizes, through which the line goes."""
+    """Weights of the mean difference over all sizes. The line goes through this mean."""
 
 
 def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
-    """By name; none where there is one size."""
+    """Return name -> trend; empty if the arms have one size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
-    found = dict[str, PlannedTrend]()
+    trends = dict[str, PlannedTrend]()
     for column in zip(*by_size, strict=True) if len(by_size) > 1 else ():
         references = [named[arm.reference] for arm in column if arm.reference]
         if references:
@@ -157,32 +160,33 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
             change = Contrast(_differences(column, references, _weights(sizes)), f"at {count(sizes[0])}")
             middle = _differences(column, references, [1 / len(sizes)] * len(sizes))
             name = f"{column[0].name} to {count(column[-1].size or 0)}"
-            found[name] = PlannedTrend(column, references[0].plain_label, sizes, change, middle)
-    return found
+            trends[name] = PlannedTrend(column, references[0].plain_label, sizes, change, middle)
+    return trends
 
 
 def size_trends(
     planned: Mapping[str, PlannedTrend], tested: Mapping[str, OutcomeStatistics], folds: Folds
 ) -> list[SizeTrend]:
-    """`tested`: of the arms, and of the changes."""
-    return [_trend(name, one, tested, folds) for name, one in planned.items()]
+    """Return the summary of each trend. `tested` has the statistics of the arms and of the changes."""
+    return [_trend(name, trend, tested, folds) for name, trend in planned.items()]
 
 
 def _weights(sizes: Sequence[int]) -> list[float]:
-    """Of the values at these sizes: their sum is the line's change from the first size to the last."""
+    """Return weights for the values at these sizes. The weighted sum is the line's change from the first size to the
+    last."""
     x = [log(size) for size in sizes]
-    centred = [one - fmean(x) for one in x]
-    return [one * (x[-1] - x[0]) / sum(c * c for c in centred) for one in centred]
+    centered = [value - fmean(x) for value in x]
+    return [value * (x[-1] - x[0]) / sum(c * c for c in centered) for value in centered]
 
 
 def _differences(column: Sequence[Arm], references: Sequence[Arm], weights: Sequence[float]) -> Weights:
-    """The sum of the differences at each size, times these."""
-    ours = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
-    return ours | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
+    """Return the weights of the arms whose sum is the weighted sum of the differences at each size."""
+    weights_of_arms = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
+    return weights_of_arms | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
 
 
 def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatistics], folds: Folds) -> SizeTrend:
-    found = [tested[arm.name].comparison for arm in planned.arms]
+    comparisons = [tested[arm.name].comparison for arm in planned.arms]
     change = tested[name].comparison
     line = None
     if change and change.difference is not None:
@@ -191,8 +195,9 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
         values = {arm: tested[arm].values for arm in planned.middle}
         middle = fmean(independent(weighted(values, planned.middle), folds))
         line = (middle + slope * (x[0] - fmean(x)), middle + slope * (x[-1] - fmean(x)))
-    verdicts = [one.verdict if one else "too few runs" for one in (found[0], found[-1])]
-    real = change is not None and change.verdict in ("better", "worse", "differs")
+    ends = (comparisons[0], comparisons[-1])
+    verdicts = [comparison.verdict if comparison else "too few runs" for comparison in ends]
+    is_change = change is not None and change.verdict in ("better", "worse", "differs")
     return SizeTrend(
         **dict(tested[name]),
         name=name,
@@ -201,22 +206,22 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
         sizes=list(planned.sizes),
         arms=[arm.name for arm in planned.arms],
         line=line,
-        trend=_judged(line, verdicts) if real and line else "cannot be told",
+        trend=_trend_word(line, verdicts) if is_change and line else "cannot be told",
     )
 
 
-def _judged(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
-    """Of a change that was found. Where the line crosses zero, only an end at which a difference was found counts."""
+def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
+    """Return the trend of a significant change. If the line crosses zero, only ends with a significant difference
+    count."""
     first, last = line
     if first * last >= 0:
         return "grows" if abs(last) > abs(first) else "shrinks"
-    found = [verdict in ("better", "worse", "differs") for verdict in verdicts]
+    is_difference = [verdict in ("better", "worse", "differs") for verdict in verdicts]
     by_ends: dict[tuple[bool, bool], Trend] = {(True, True): "flips", (False, True): "grows", (True, False): "shrinks"}
-    return by_ends.get((found[0], found[1]), "cannot be told")
+    return by_ends.get((is_difference[0], is_difference[1]), "cannot be told")
 
 
 def heading(name: str, outcome: Outcome) -> Heading:
-    """What it is."""
     return Heading(name=name, title=outcome.title, unit=outcome.unit, better=outcome.better, source=outcome.source)
 
 
@@ -229,13 +234,14 @@ def outcome_statistics(
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
 ) -> dict[str, OutcomeStatistics]:
-    """Arm -> its values, compared with those of its reference; and contrast -> its values, compared with zero."""
+    """Return arm -> its values and comparison with its reference, and contrast -> its values and comparison with
+    zero."""
     if outcome.source == "config":
         comparisons = exactly(values, references, outcome.better, contrasts)
     else:
         comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds)
-    every = {**values, **{name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}}
-    return {name: _measured(found, comparisons.get(name), folds) for name, found in every.items()}
+    sums = {name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}
+    return {name: _measured(each, comparisons.get(name), folds) for name, each in {**values, **sums}.items()}
 
 
 def _measured(values: Values, comparison: Comparison | None, folds: Folds) -> OutcomeStatistics:

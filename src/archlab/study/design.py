@@ -1,4 +1,4 @@
-"""From a study to its arms: one validated config each, with what is held equal matched and checked."""
+"""Build the arms of a study: one validated config each, with the equal quantity matched and checked."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,32 +21,32 @@ from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
-from archlab.study.arm import NOT_TRAINED, Arm, levels_of, overrides_of_arms, section_of, usual_label
-from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, foreign_outcomes, misplaced_fields, overridden
-from archlab.study.fit import at_sizes, matched, quantity
+from archlab.study.arm import NOT_TRAINED, Arm, default_label, levels_of, overrides_of_arms, section_of
+from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden_fields, unfit_outcomes
+from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
 
 _NEVER_FOLLOWS = ("train.seq_len",)
-"""Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
+"""Derived from the model, but it decides how an arm is judged. An arm that changes it must set it."""
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """An arm, and its values as the arms after it start from them."""
+    """An arm, with the values from which the arms after it start."""
 
     arm: Arm
     raw: Raw
-    """Before anything was adjusted."""
+    """The values before any adjustment."""
     untuned: Config
     """The arm's config without its tuned values."""
 
 
 def arms(study: StudyConfig) -> list[Arm]:
-    """Every arm, matched.
+    """Return every arm, with the equal quantity matched.
 
-    UserError with every problem at once: fields that are wrong, outcomes that the text or task does not have, an arm
-    that cannot be matched, an arm that differs from its reference in more than its overrides.
+    Raise UserError with all problems at once: invalid fields, outcomes that do not fit the text or task, arms that
+    cannot be matched, and arms that differ from their reference in more than their overrides.
     """
     problems = list(misplaced_fields(study))
     try:
@@ -59,140 +59,145 @@ def arms(study: StudyConfig) -> list[Arm]:
     designed = list[Arm]()
     try:
         for size, scaled, sized in at_sizes(study, base):
-            found, wrong = _of_one_size(sized, scaled)
-            designed += [arm.at(size) for arm in found]
-            problems += wrong
+            arms_of_size, problems_of_size = _arms_of_one_size(sized, scaled)
+            designed += [arm.at(size) for arm in arms_of_size]
+            problems += problems_of_size
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
-    problems += [*_unread_text(designed, study), *foreign_outcomes(study, designed)]
+    problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed)]
     raise_problems(list(dict.fromkeys(problems)), "the study")
     return designed
 
 
-def _of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem]]:
-    """Every arm, and all that is wrong with them."""
+def _arms_of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem]]:
+    """Return every arm, and the problems of all arms."""
     drafts: list[_Draft] = []
-    wrong: dict[str, UserError] = {}
+    errors: dict[str, UserError] = {}
     for name in overrides_of_arms(study):
         try:
             drafts.append(_draft(study, name, base, drafts))
         except UserError as error:
-            wrong[name] = error
-            if not drafts:  # nothing to be matched with, but the others' fields can be judged
+            errors[name] = error
+            if not drafts:  # nothing to match, but the fields of the others can be checked
                 study = study.model_copy(update={"equal": None})
     for draft, point in product(drafts, grid(study)):
         try:
             draft.arm.with_values(point)
         except UserError as error:
-            wrong[draft.arm.name] = error
+            errors[draft.arm.name] = error
     designed = {draft.arm.name: draft.arm for draft in drafts}
     for arm in designed.values():
-        try:  # its reference may come after it; one that is wrong itself can tell nothing
+        try:  # its reference may come after it; an invalid reference is skipped
             if reference := designed.get(arm.reference or ""):
                 designed[arm.name] = replace(arm, follows=_follows(arm, reference, study))
         except UserError as error:
-            wrong[arm.name] = error
-    right = [arm for name, arm in designed.items() if name not in wrong]
-    equal = _equal_arms([draft for draft in drafts if draft.arm.name not in wrong], study)
-    return list(designed.values()), [*_problems_of_arms(wrong, study), *_judged_otherwise(right, study), *equal]
+            errors[arm.name] = error
+    valid = [arm for name, arm in designed.items() if name not in errors]
+    duplicates = _equal_arms([draft for draft in drafts if draft.arm.name not in errors], study)
+    return list(designed.values()), [*_problems_of_arms(errors, study), *_judged_differently(valid, study), *duplicates]
 
 
-def _unread_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
-    """Text that the study names although its arms read a task."""
+def _unused_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
+    """Yield a problem if the study names a text although its arms read a task."""
     tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, Task)]
-    for task in tasks if "data.path" in overridden(study.set) else ():
-        found = f"is not read, because data.task is {task.kind}"
-        yield Problem("set.data.path", f"{found}; leave it out, or add data.task: none")
+    for task in tasks if "data.path" in overridden_fields(study.set) else ():
+        problem = f"is not used, because data.task is {task.kind}"
+        yield Problem("set.data.path", f"{problem}; remove it, or add data.task: none")
 
 
 def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
-    """Arms that would share all their runs with an arm above them, so that a comparison says nothing."""
-    of_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
-    unseen = () if of_configs else NOT_TRAINED
+    """Yield a problem for each arm that would share all its runs with an arm above it. Their comparison would be
+    empty."""
+    counts_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
+    ignored = () if counts_configs else NOT_TRAINED
     per_layer = [f"model.{section}" for section in (*PER_LAYER, "layers")]
     first = dict[tuple[str, str, str], Arm]()
     for arm, config in ((draft.arm, draft.untuned) for draft in drafts):
         values = flatten(resolved(config))
-        others = {field: value for field, value in values.items() if not is_under([field], (*unseen, *per_layer))}
-        seen = config_hash(others), repr(parts_of_layers(config.model)), config.train.dtype
-        if (other := first.setdefault(seen, arm)) is arm:
+        others = {field: value for field, value in values.items() if not is_under([field], (*ignored, *per_layer))}
+        key = config_hash(others), repr(parts_of_layers(config.model)), config.train.dtype
+        if (other := first.setdefault(key, arm)) is arm:
             continue
         idle = _idle_overrides(arm, other, study)
-        why = "neither changes anything"
+        reason = "neither changes a field"
         if study.against == "previous" and arm.reference != other.name:
-            why = f"{arm.name} takes back what the steps since {other.name} have changed"
+            reason = f"{arm.name} undoes the changes of the steps after {other.name}"
         elif idle:
-            said = listed([f"{field}: {to_yaml_line(value)}" for field, value in idle.items()])
-            why = f"{said} {'makes' if len(idle) == 1 else 'make'} no difference"
+            fields = listed([f"{field}: {to_yaml_line(value)}" for field, value in idle.items()])
+            reason = f"{fields} {'makes' if len(idle) == 1 else 'make'} no difference"
         if study.equal and study.equal.by in idle:
-            why += f" (`equal` adjusts {study.equal.by})"
+            reason += f" (`equal` adjusts {study.equal.by})"
         section = section_of(study, arm.name)
         path = f"{section}.{next(iter(idle))}" if len(idle) == 1 else section
-        found = f"arms {other.name} and {arm.name} are equal: {why}"
-        yield Problem(path, f"{found}; change or remove one")
+        problem = f"arms {other.name} and {arm.name} are equal: {reason}"
+        yield Problem(path, f"{problem}; change or remove one")
 
 
 def _idle_overrides(arm: Arm, other: Arm, study: StudyConfig) -> Raw:
-    """The fields in which two equal arms pretend to differ, with their values."""
-    ours, theirs = (flatten(expand(each.overrides)) for each in (arm, other))
+    """Return the fields that two equal arms set differently, with their values."""
+    values, other_values = (flatten(expand(each.overrides)) for each in (arm, other))
     if study.against == "previous":
-        return ours
-    if ours == theirs:  # perhaps spelled in two ways: 10000 and 1e4
-        return {f: v for f, v in ours.items() if repr(v) != repr(theirs[f])} or ours
-    return {f: v for f, v in {**theirs, **ours}.items() if (f, v) not in ours.items() or (f, v) not in theirs.items()}
+        return values
+    if values == other_values:  # perhaps two spellings of a value: 10000 and 1e4
+        return {f: v for f, v in values.items() if repr(v) != repr(other_values[f])} or values
+    return {
+        f: v
+        for f, v in {**other_values, **values}.items()
+        if (f, v) not in values.items() or (f, v) not in other_values.items()
+    }
 
 
-def _judged_otherwise(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
-    """Arms whose held-out text is cut or masked in another way than the first one's."""
+def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
+    """Yield a problem for each arm whose held-out text is cut or masked differently from that of the first arm."""
     trains = [resolve_train(arm.config) for arm in designed]
     for arm, train in zip(designed, trains, strict=True):
         if train.eval_seq_len != trains[0].eval_seq_len:
-            lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in {trains[0].eval_seq_len}"
-            found = f"is judged in windows of {lengths}"
-            yield _of_arm(arm.name, f"{found}; say train.eval_seq_len in `set`, for all arms", study)
+            lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in windows of {trains[0].eval_seq_len}"
+            problem = f"is judged in windows of {lengths}"
+            yield _problem_of_arm(arm.name, f"{problem}; add train.eval_seq_len to `set`, for all arms", study)
         if train.document_mask != trains[0].document_mask:
-            found = "documents do not see each other in evaluation where train.document_mask is true"
+            problem = "changes the evaluation, because it decides whether documents see each other"
             yield Problem(
-                f"{section_of(study, arm.name)}.train.document_mask", f"{found}; it belongs in `set`, for all arms"
+                f"{section_of(study, arm.name)}.train.document_mask", f"{problem}; move it to `set`, for all arms"
             )
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
-    """Arms whose overrides are wrong whatever base they start from."""
-    wrong: dict[str, UserError] = {}
+    """Return the arms whose overrides are invalid with any base, and their errors."""
+    errors: dict[str, UserError] = {}
     for name, overrides in overrides_of_arms(study).items():
         raw = read_config("tiny-llama")
         try:
             raw = overlay(overlay(raw, study.set, Config), overrides, Config)
             Config.model_validate(raw)
         except ValidationError as error:
-            wrong[name] = ConfigError(explain(error, Config, raw), name)
+            errors[name] = ConfigError(explain(error, Config, raw), name)
         except UserError as error:
-            wrong[name] = error
-    return wrong
+            errors[name] = error
+    return errors
 
 
 def grid(study: StudyConfig) -> list[Raw]:
-    """Every combination of the values to tune over; empty when nothing is tuned."""
+    """Return every combination of the values to tune over; empty without tuning."""
     if not study.tune:
         return []
     return [dict(zip(study.tune, values, strict=True)) for values in product(*study.tune.values())]
 
 
 def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -> _Draft:
-    """The next arm, after those before it, but for what follows from what it changes."""
+    """Build the next arm, without the derived fields that follow from its changes."""
     ladder = study.against == "previous"
     overrides, tuned = overrides_of_arms(study)[name], study.tuned.get(name, {})
-    # As many as a run may have, until a budget of FLOPs or bytes says how many.
+    # The largest number of tokens, until a budget of FLOPs or bytes decides the number.
     budget = {"train.tokens": study.budget.tokens or MOST_TOKENS}
     raw = overlay(before[-1].raw if ladder and before else base, overrides, Config)
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)
     config, adjusted = build_config(authored), {}
     if study.equal and before:
-        config, adjusted = matched(authored, study.equal, quantity(study.equal)(before[0].arm.config))
+        config, adjusted = match_config(authored, study.equal, quantity_function(study.equal)(before[0].arm.config))
     check_next_token(config.model)
-    label = study.labels.get(name) or usual_label(study, name)
+    label = study.labels.get(name) or default_label(study, name)
     arm = Arm(
         name=name,
         label=label,
@@ -219,30 +224,31 @@ def _reference(study: StudyConfig, name: str, before: Sequence[str]) -> str | No
     return before[-1] if study.against == "previous" else before[0]
 
 
-def _of_arm(name: str, message: str, study: StudyConfig) -> Problem:
-    """A problem of no single field."""
+def _problem_of_arm(name: str, message: str, study: StudyConfig) -> Problem:
+    """Return a problem of an arm that has no single field."""
     return Problem(section_of(study, name), f"{name}: {message}" if study.cross else message)
 
 
-def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
-    """What is wrong with the arms' configs, and where in the study's file; what all arms share is wrong in the base."""
-    every = [set(error.problems) for error in wrong.values() if isinstance(error, ConfigError)]
+def _problems_of_arms(errors: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
+    """Yield the problems of the arms' configs, with their places in the study's file. Problems of all arms are those of
+    the base."""
+    problem_sets = [set(error.problems) for error in errors.values() if isinstance(error, ConfigError)]
     arms = overrides_of_arms(study)
-    shared = set.intersection(*every) if len(every) == len(arms) else set[Problem]()
-    for name, error in wrong.items():
+    shared = set.intersection(*problem_sets) if len(problem_sets) == len(arms) else set[Problem]()
+    for name, error in errors.items():
         own = section_of(study, name)
         if not isinstance(error, ConfigError):
-            yield _of_arm(name, str(error), study)
+            yield _problem_of_arm(name, str(error), study)
             continue
         sections = {own: arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune, "set": study.set}
         for problem in error.problems:
-            found = [section for section, values in sections.items() if _sets(values, problem)]
-            section = (*found, "base" if problem in shared else own)[0]
+            sections_setting_it = [section for section, values in sections.items() if _sets(values, problem)]
+            section = (*sections_setting_it, "base" if problem in shared else own)[0]
             yield Problem(DECIDED_BY.get(problem.path) or f"{section}.{problem.path}", problem.message)
 
 
 def _sets(values: Raw, problem: Problem) -> bool:
-    return is_under([problem.path], overridden(values))
+    return is_under([problem.path], overridden_fields(values))
 
 
 def _within_budget(config: Config, study: StudyConfig) -> Config:
@@ -257,39 +263,40 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
         tokens = int(study.budget.bytes * tokens_per_byte(config.data, config.model.vocab_size))
     batches = tokens // train.batch_tokens
     if not batches:
-        found = f"{budget} train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
-        raise ConfigError([Problem("train.tokens", found)], "the budget")
+        problem = f"{budget} are enough for {tokens:,} tokens; it must be at least one batch of {train.batch_tokens:,}"
+        raise ConfigError([Problem("train.tokens", problem)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
 def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
-    """The derived fields that change with the arm's overrides; UserError when it differs in anything else."""
-    declared = {*overridden(arm.overrides), *arm.adjusted, *reference.adjusted}
+    """Return the derived fields that change with the arm's overrides. Raise UserError if the arm differs in other
+    fields."""
+    declared = {*overridden_fields(arm.overrides), *arm.adjusted, *reference.adjusted}
     declared |= {*arm.tuned, *reference.tuned, *study.tune}
-    if study.against != "previous":  # the reference may change fields of its own
-        declared |= {*overridden(reference.overrides)}
+    if study.against != "previous":  # the reference may have its own overrides
+        declared |= {*overridden_fields(reference.overrides)}
     if study.budget.tokens is None:
         declared |= {"train.tokens"}
     changed = diff(reference.config, arm.config)
-    ours, theirs = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
-    # Who gives one field of a section that the other side leaves out brings all of the section.
-    left_out = [f"{field}." for side in (ours, theirs) for field, value in side.items() if value is None]
+    values, reference_values = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
+    # A side that sets one field of a section brings the whole section, if the other side lacks it.
+    left_out = [f"{field}." for side in (values, reference_values) for field, value in side.items() if value is None]
     declared |= {section[:-1] for section in left_out for name in declared if name.startswith(section)}
     moved = {field: values for field, values in changed.items() if not _is_declared(field, values, declared)}
-    silent = {f: v for f, v in moved.items() if ours.get(f) != theirs.get(f) or f in _NEVER_FOLLOWS}
+    silent = {f: v for f, v in moved.items() if values.get(f) != reference_values.get(f) or f in _NEVER_FOLLOWS}
     if silent:
         lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
-        hint = "say so in the arm, or set it in the base for all"
-        raise UserError("\n".join([f"differs from {reference.name} in more than it says; {hint}", *lines]))
+        hint = "add these fields to the arm, or to `set` for all arms"
+        raise UserError("\n".join([f"differs from {reference.name} in fields that it does not set; {hint}", *lines]))
     return {field: new for field, (_, new) in moved.items() if not is_under([field], SAME_FOR_ALL)}
 
 
 def _is_declared(field: str, values: tuple[Any, Any], declared: Iterable[str]) -> bool:
-    """Whether the field is named, or a section around it, or the kind without which the field does not exist."""
+    """Return whether the field, a section around it, or the kind that it depends on is declared."""
     for name in declared:
         if field == name or field.startswith(name + "."):
             return True
-        section, _, last = name.rpartition(".")
-        if last == "kind" and field.startswith(section + ".") and None in values:
+        section, _, last_word = name.rpartition(".")
+        if last_word == "kind" and field.startswith(section + ".") and None in values:
             return True
     return False

@@ -1,4 +1,4 @@
-"""A study's folder: whose it is, and what it keeps beside its runs."""
+"""A study's folder: the study that owns it, and the files besides its runs."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,55 +20,55 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.files import STUDY, TEMPORARY, disk_errors, make_folder, refuse_linked_folders, remove_folder, write_atomic
 from archlab.study.arm import Arm
-from archlab.study.formatting import listed
+from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary, has_summary, read_summary
 from archlab.study.schema import Seeds, StudyConfig
-from archlab.study.study_file import is_study_folder, read_held
+from archlab.study.study_file import is_study_folder, read_study_folder
 from archlab.training.code_digest import code_digest
 from archlab.training.run_folder import RunFolder
 
 _BASE = "base.yaml"
-"""The base in a study's folder, where it is no preset."""
+"""Name of the copied base in a study's folder, unless the base is a preset."""
 _CORPUS = "corpus.json"
 _PLANNED = "planned.json"
-_MATTERS = {
+_PARTS_OF_ENVIRONMENT = {
     "code": "code of archlab",
     "torch": "torch",
     "processor": "processor",
     "threads": "number of threads",
     "compiled": "choice to compile",
 }
-"""Part of a run's environment that changes rounding or speed -> what it is called."""
+"""Part of a run's environment that changes rounding or speed -> its name in messages."""
 
 
 class CorpusRecord(Base):
-    """The tokens that an arm reads: the settings that decide them, and what they were found to be."""
+    """The tokens that an arm reads: the settings that decide them, and a description of the result."""
 
     data: DataConfig
     vocab_size: int
     fingerprint: str
     """16 hex digits that change with the tokens."""
     n_folds: int
-    """Parts into which the text is cut."""
+    """Number of folds of the text."""
     description: str
-    """What text it is, how many bytes and tokens it has, and how much of it is held out."""
+    """Description of the text: its name, bytes, tokens and held-out share."""
     about: AboutText | AboutTask | None = None
-    """Its name, bytes and folds; null in records of older versions."""
+    """Name, bytes and folds of the text; null in records of older versions."""
 
     @property
     def test_folds(self) -> int:
-        """The first so many are for tests; no tokenizer was learned from them."""
+        """Number of folds for tests, the first ones. No tokenizer has learned from them."""
         return n_test_folds(self.n_folds)
 
 
 Corpora = Mapping[str, CorpusRecord]
-"""Arm -> its text. They differ only where the vocabulary does."""
+"""Arm -> its text. Only arms with different vocabularies have different texts."""
 
 _RECORDS = TypeAdapter(list[CorpusRecord])
 
 
 def open_corpora(arms: Sequence[Arm]) -> Corpora:
-    """Open the texts of all arms; a text that is not prepared yet is prepared."""
+    """Open the texts of all arms, and prepare texts that are not prepared yet."""
     opened = {_settings(arm): arm for arm in arms}
     records = {settings: _open(arm.config) for settings, arm in opened.items()}
     return {arm.name: records[_settings(arm)] for arm in arms}
@@ -87,7 +87,7 @@ def _open(config: Config) -> CorpusRecord:
 
 
 def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
-    """Say what all arms read, before any text becomes tokens: its name, its bytes and its folds, in one line.
+    """Return one line about the text of all arms: its name, its bytes and its folds. The text is not tokenized for it.
 
     Raise UserError if the text cannot be read or has too few folds.
     """
@@ -100,36 +100,38 @@ def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
 
 
 def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
-    """Return how many of a text's folds judge the runs. Raise UserError if it has too few; tuning needs one more."""
+    """Return the number of folds that judge the runs. Raise UserError if the text has too few; tuning needs one
+    more."""
     judging = study.folds or n_test_folds(n_folds)
-    most = n_folds - bool(study.tune)
-    if judging > most:
-        taken = ", and the last one is for tuning" if study.tune else ""
-        found = f"with data.held_out {data.held_out} the text has {n_folds}{taken}"
-        raise UserError(f"folds: {judging} for tests; {found}; allowed: up to {most}")
+    largest = n_folds - bool(study.tune)
+    if judging > largest:
+        for_tuning = ", and the last one is for tuning" if study.tune else ""
+        available = f"with data.held_out {data.held_out} the text has {plural(n_folds, 'fold')}{for_tuning}"
+        raise UserError(f"folds is {judging}; {available}; allowed: up to {largest}")
     return judging
 
 
 def write_corpora(corpora: Corpora, study: Path) -> None:
-    """Record them in the study's folder."""
+    """Record the texts in the study's folder."""
     distinct = {_key(record.data, record.vocab_size): record for record in corpora.values()}
     values = _RECORDS.dump_python(list(distinct.values()), mode="json")
     write_with_digests(study, {_CORPUS: json.dumps(values, indent=2)})
 
 
 def read_corpora(arms: Sequence[Arm], study: Path) -> Corpora | None:
-    """As recorded when the study ran; None where an arm's text is not recorded, or was by another version.
+    """Return the texts that were recorded when the study ran.
 
-    UserError for damage.
+    Return None if the text of an arm is not recorded, or if another version recorded it. Raise UserError if the record
+    is damaged.
     """
-    verify(study / _CORPUS, "delete it, and the text itself is read")
+    verify(study / _CORPUS, "delete it, and archlab reads the text itself")
     try:
         records = _RECORDS.validate_json((study / _CORPUS).read_bytes())
     except (OSError, ValueError):
         return None
     by_settings = {_key(record.data, record.vocab_size): record for record in records}
-    found = {arm.name: by_settings[_settings(arm)] for arm in arms if _settings(arm) in by_settings}
-    return found if len(found) == len(arms) else None
+    corpora = {arm.name: by_settings[_settings(arm)] for arm in arms if _settings(arm) in by_settings}
+    return corpora if len(corpora) == len(arms) else None
 
 
 def _settings(arm: Arm) -> str:
@@ -137,65 +139,65 @@ def _settings(arm: Arm) -> str:
 
 
 def _key(data: DataConfig, vocab_size: int) -> str:
-    """What decides an arm's tokens."""
+    """Return a key of the settings that decide an arm's tokens."""
     return json.dumps([data.model_dump(mode="json", exclude={"fold"}), vocab_size])
 
 
 class _PlannedSeeds(Base):
     seeds: Seeds
-    """As in the study's file."""
+    """The seeds in the study's file."""
 
 
 def write_planned_seeds(study: Path, seeds: Seeds) -> None:
-    """Record it in the study's folder."""
+    """Record the planned seeds in the study's folder."""
     write_with_digests(study, {_PLANNED: _PlannedSeeds(seeds=seeds).model_dump_json()})
 
 
 def planned_seeds(study: Path) -> Seeds | None:
-    """None where nothing was recorded; UserError for damage."""
-    file, remedy = study / _PLANNED, "remove it, and nothing is said of seeds that were added later"
+    """Return the recorded seeds, or None without a record. Raise UserError if it is damaged."""
+    file, remedy = study / _PLANNED, "delete it, and archlab gives no warning of seeds that were added later"
     verify(file, remedy)
     try:
         return _PlannedSeeds.model_validate_json(file.read_bytes()).seeds
     except FileNotFoundError:
         return None
     except ValueError:
-        raise UserError(f"{file}: damaged; {remedy}") from None
+        raise UserError(f"{file} is damaged; {remedy}") from None
 
 
 def added_later(planned: Collection[int], compared: Collection[int]) -> list[str]:
-    """The warning for a study that compares seeds that it did not plan, or none."""
+    """Return a warning if the study compares seeds that it did not plan; otherwise an empty list."""
     if not (added := set(compared) - set(planned)):
         return []
-    were = "was" if len(added) == 1 else "were"
+    verb = "was" if len(added) == 1 else "were"
     return [
-        f"{len(added)} of the {len(compared)} seeds that are compared {were} not planned before the first result: who "
-        "looks and then takes other seeds finds a difference between equal arms in more than 5% of studies"
+        f"{len(added)} of the {len(compared)} compared seeds {verb} not planned before the first result; choosing "
+        "seeds after a look at results finds a difference between equal arms in more than 5% of studies"
     ]
 
 
-def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
-    """Make the folder this study's, or check that it is."""
-    # Copied, so that the folder stays whole when those files change or go.
+def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
+    """Take a folder for this study, or check that it belongs to it."""
+    # Copies keep the folder complete when those files change or are deleted.
     plugins, copied = copies(config.plugins, folder)
     base = read_config(config.base)
     if Path(config.base).exists():
         copied[_BASE] = to_yaml(base).encode()
     with disk_errors(folder):
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder}: is a file; --out names a folder")
+            raise UserError(f"{folder} is a file; --out must be a folder")
         make_folder(folder)
         refuse_linked_folders(folder)
-        held = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))
-        # A kill may leave the copies and their digests alone.
+        files = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))
+        # A killed process may leave only the copies and their digests.
         foreign = [
-            p.name for p in held if p.name != DIGESTS and not (p.is_file() and p.read_bytes() == copied.get(p.name))
+            p.name for p in files if p.name != DIGESTS and not (p.is_file() and p.read_bytes() == copied.get(p.name))
         ]
-    if before := _before(folder):
-        if before.question != config.question:
-            raise UserError(f"{folder}: holds another study ({before.question!r}); name another folder")
+    if earlier := _study_in(folder):
+        if earlier.question != config.question:
+            raise UserError(f"{folder} holds another study ({earlier.question!r}); give another folder")
     elif foreign:
-        raise UserError(f"{folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
+        raise UserError(f"{folder} has other files ({foreign[0]}) and no study.yaml; give an empty folder")
     values = config.model_dump(mode="json", exclude_defaults=True)
     remember([*config.plugins, *plugins_of(base)])
     if copied:
@@ -204,61 +206,63 @@ def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         values["plugins"] = plugins
     if _BASE in copied:
         values["base"] = _BASE
-    write_atomic(folder / STUDY, to_yaml(values))  # not listed, for people may edit it
+    write_atomic(folder / STUDY, to_yaml(values))  # without a digest, because people may edit it
     write_corpora(corpora, folder)
     if not has_summary(folder):
         write_planned_seeds(folder, config.seeds)
 
 
 def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
-    """The fields in which the study that the folder holds differs from this one."""
-    before = _before(folder)
-    if before is None or before.question != config.question:
+    """Return the fields in which the study in the folder differs from this one."""
+    earlier = _study_in(folder)
+    if earlier is None or earlier.question != config.question:
         return []
-    same = {"plugins"} if _same_plugins(folder, config) else set[str]()
-    if before.base != config.base and read_config(before.base) == read_config(config.base):
-        same.add("base")
-    others = [name for name in StudyConfig.model_fields if name not in same]
-    return [name for name in others if name == "plugins" or getattr(before, name) != getattr(config, name)]
+    unchanged = {"plugins"} if _same_plugins(folder, config) else set[str]()
+    if earlier.base != config.base and read_config(earlier.base) == read_config(config.base):
+        unchanged.add("base")
+    compared = [name for name in StudyConfig.model_fields if name not in unchanged]
+    return [name for name in compared if name == "plugins" or getattr(earlier, name) != getattr(config, name)]
 
 
 def _same_plugins(folder: Path, config: StudyConfig) -> bool:
-    """Whether the folder holds a copy of each, and names no other."""
+    """Return whether the folder has copies of exactly these plug-ins."""
     names, copied = copies(config.plugins, folder)
-    held = read_yaml(folder / STUDY).get("plugins", [])
-    return held == names and all(
+    named = read_yaml(folder / STUDY).get("plugins", [])
+    return named == names and all(
         (folder / name).is_file() and (folder / name).read_bytes() == code for name, code in copied.items()
     )
 
 
 def old_summary(folder: Path) -> StudySummary:
-    """The summary that the folder holds, with a note that its runs are not there."""
+    """Return the summary in the folder, with a warning that its runs are missing."""
     summary = read_summary(folder)
-    note = "its runs are not here, or read other tokens, or in another number format; this is their old summary"
+    note = "this is an old summary: its runs are missing, or have other tokens or another number format"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
 
-def _before(folder: Path) -> StudyConfig | None:
-    return read_held(folder) if is_study_folder(folder) else None
+def _study_in(folder: Path) -> StudyConfig | None:
+    return read_study_folder(folder) if is_study_folder(folder) else None
 
 
 def remove_stale(runs: Path, now: Mapping[str, Any]) -> None:
-    """Remove the folders of runs that were made otherwise than they would be now; UserError where one is being
-    trained."""
+    """Remove the folders of runs that were made in another environment than `now`.
+
+    Raise UserError if one of them is being trained.
+    """
     for path in sorted(runs.iterdir()) if runs.is_dir() else ():
         folder = RunFolder(path)
-        before = folder.environment()
-        if any(before.get(key) != now[key] for key in _MATTERS if key in now):
+        earlier = folder.environment()
+        if any(earlier.get(key) != now[key] for key in _PARTS_OF_ENVIRONMENT if key in now):
             with folder.locked():
                 remove_folder(path)
 
 
-def mixed(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A warning for each thing in which the runs of one study differ, and one where other code made them."""
+def environment_warnings(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a warning for each part of the environment in which the runs differ, and one if other code made them."""
     known = [environment for environment in environments if environment]
-    for key, what in _MATTERS.items():
-        found = list(dict.fromkeys(str(environment[key]) for environment in known if key in environment))
-        if len(found) > 1:
-            yield f"its runs differ in the {what} ({listed(found)}); differences between arms may come of that"
+    for key, part in _PARTS_OF_ENVIRONMENT.items():
+        values = list(dict.fromkeys(str(environment[key]) for environment in known if key in environment))
+        if len(values) > 1:
+            yield f"its runs differ in the {part} ({listed(values)}), which can cause differences between arms"
     if any(environment.get("code") != code_digest() for environment in known):
-        yield "runs were made by other code of archlab than this; `archlab study run --renew` trains those again"
+        yield "another version of archlab's code made some runs; `archlab study run --renew` trains them again"

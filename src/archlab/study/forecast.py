@@ -1,4 +1,4 @@
-"""What a study will take, before it begins; and what each that comes with archlab will."""
+"""Estimates of the runs, FLOPs and time of a study before it begins, and of each study that comes with archlab."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log2, prod
@@ -19,39 +19,41 @@ from archlab.study.schema import Budget, StudyConfig, most_seeds
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
-"""Seconds of the training of one run; None where they cannot be foretold."""
+"""Function from a config to the seconds of its training; None if they cannot be estimated."""
 
 
 class Forecast(Base):
-    """Of all runs, those of tuning and all that a rule may add too."""
+    """Estimate for all runs of a study, including tuning and all seeds that a rule may add."""
 
     runs: int
     flops: float
-    """Of training, hidden pairs that are computed included; evaluation comes on top."""
+    """FLOPs of training, with the masked pairs that the kernel computes, and without evaluation."""
     seconds: float | None
-    """Of training; null where no time can be foretold."""
+    """Seconds of training; null if they cannot be estimated."""
 
 
-def as_timed(this: Hardware) -> Clock:
-    """On the machine as `archlab hardware --measure` found it, with all of its threads, nothing compiled; where the
-    number format is chosen by speed, in the faster one."""
+def as_timed(machine: Hardware) -> Clock:
+    """Return the clock of a machine that `archlab hardware --measure` has measured.
+
+    It uses all threads of the machine, without compilation. If the dtype is auto, it uses the faster number format.
+    """
 
     def clock(config: Config) -> float | None:
         train = resolve_train(config)
         formats: list[Format] = ["float32", "bfloat16"] if train.dtype == "auto" else [train.dtype]
-        found = list[float]()
+        times = list[float]()
         for number_format in formats:
-            rates = this.rates("training", number_format)
+            rates = machine.rates("training", number_format)
             work = cost(config, dtype=number_format).computed_work["training"]
             if rates and not untimed(work, rates):
-                found.append(train.steps * predicted(work, rates, train.batch_tokens).seconds)
-        return min(found, default=None)
+                times.append(train.steps * predicted(work, rates, train.batch_tokens).seconds)
+        return min(times, default=None)
 
     return clock
 
 
 def at_pace(flops_per_second: float) -> Clock:
-    """On a machine of which is known how many FLOPs of training it did in a second, of another model."""
+    """Return the clock of a machine whose training FLOPs per second are known from another model."""
 
     def clock(config: Config) -> float:
         return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
@@ -60,7 +62,7 @@ def at_pace(flops_per_second: float) -> Clock:
 
 
 def at_best(device: Hardware) -> Clock:
-    """At the limits of a device that is known from its data sheet alone: no training is as fast."""
+    """Return the clock at the limits of a device's data sheet. Real training is slower."""
 
     def clock(config: Config) -> float:
         train = resolve_train(config)
@@ -72,67 +74,70 @@ def at_best(device: Hardware) -> Clock:
 
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Forecast:
-    """`clock` None: without a time."""
+    """Estimate the runs, the FLOPs and, with a clock, the time of a study."""
     runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]
     times = [clock(arm.config) if clock else None for arm in arms]
     return Forecast(
         runs=sum(runs),
-        flops=sum(prod(one) for one in zip(runs, tokens, flops, strict=True)),
+        flops=sum(prod(factors) for factors in zip(runs, tokens, flops, strict=True)),
         seconds=None if None in times else sum(n * (time or 0.0) for n, time in zip(runs, times, strict=True)),
     )
 
 
 def _runs(study: StudyConfig, arm: Arm) -> int:
-    """Those of tuning; and for each seed the one that is compared and those of the sweep, of which it may be one."""
+    """Count the runs of an arm: tuning, the compared run of each seed, and the sweep, which may include the compared
+    run."""
     own = flatten(resolved(arm.config))
     at_once = max(len({own[field], *values}) for field, values in study.sweep.items()) if study.sweep else 1
     return most_seeds(study.seeds) * at_once + len(grid(study)) * study.tune_seeds
 
 
 STEPS = 3
-"""That are timed, after two that are not."""
+"""Number of timed steps, after two that are not timed."""
 
 _LARGEST = 2e11
-"""FLOPs of a step that is tried, a few seconds for all of them."""
+"""Largest number of FLOPs of a step that is timed. All timed steps together take a few seconds."""
 
 
 def as_rehearsed(config: Config) -> Clock | None:
-    """By steps of this config, not compiled, with all of this machine's threads; of others as many FLOPs take as long.
-    None where a step is too large to be tried."""
-    flops = _flops_of_a_step(config)
+    """Time steps of this config and return a clock that assumes the same speed for other configs.
+
+    The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.
+    """
+    flops = _flops_per_step(config)
     if flops > _LARGEST:
         return None
     per_flop = min(seconds_of(rehearse(uncompiled(config)).step, STEPS)) / flops
 
     def clock(other: Config) -> float:
-        return resolve_train(other).steps * _flops_of_a_step(other) * per_flop
+        return resolve_train(other).steps * _flops_per_step(other) * per_flop
 
     return clock
 
 
-def _flops_of_a_step(config: Config) -> float:
+def _flops_per_step(config: Config) -> float:
     return computed_training_flops(config) * resolve_train(config).batch_tokens
 
 
 class ListedStudy(Base):
-    """One of them."""
+    """A study that comes with archlab, with the estimate for each scale."""
 
     name: str
     question: str
     claim: str | None
-    """What is said, and by whom; null where it tests no claim."""
+    """The common opinion, with its source; null if the study tests no claim."""
     primary: str | None
-    """The outcome that its answer is about; null: the loss, or a task's accuracy."""
+    """The outcome that the answer is about. null: the loss, or a task's accuracy."""
     others: list[str]
-    """Outcomes that are compared beside."""
+    """Names of the other outcomes."""
     takes: dict[str, Forecast]
-    """Scale -> what it takes."""
+    """Scale -> its estimate."""
 
 
 def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
-    """Those of the names, in their order. `clocks`: scale -> how its time is foretold; without one it is not."""
+    """Yield the studies with these names, in order. `clocks` maps scales to clocks; other scales get no time."""
     for name in names:
         study = library_study(name, AS_IT_STANDS)
         yield ListedStudy(
@@ -141,23 +146,23 @@ def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterato
             claim=study.claim,
             primary=study.primary,
             others=[name for name in study.measure if name != study.primary],
-            takes={scale: _takes(name, scale, clocks.get(scale)) for scale in scales_of(name)},
+            takes={scale: _forecast_at(name, scale, clocks.get(scale)) for scale in scales_of(name)},
         )
 
 
 def bytes_per_token(vocab_size: int) -> float:
-    """About how many bytes of Python source a token is: within 4% of what five vocabularies from 512 to 8,192 make of
-    it (the results of the study `vocabulary`)."""
+    """Estimate the bytes of Python source per token. It is within 4% of the measured values for five vocabularies from
+    512 to 8,192 tokens (results of the study `vocabulary`)."""
     return 2.57 + 0.45 * log2(vocab_size / 1024)
 
 
-def _takes(name: str, scale: str, clock: Clock | None) -> Forecast:
+def _forecast_at(name: str, scale: str, clock: Clock | None) -> Forecast:
     study = library_study(name, scale)
     return forecast(study, _unprepared(study), clock)
 
 
 def _unprepared(study: StudyConfig) -> list[Arm]:
-    """Its arms; where the budget is in bytes, with about as many tokens as they are."""
+    """Return the arms without preparing text. For a budget in bytes, the number of tokens is an estimate."""
     if (n_bytes := study.budget.bytes) is None:
         return arms(study)
     designed = arms(study.model_copy(update={"budget": Budget(tokens=n_bytes)}))

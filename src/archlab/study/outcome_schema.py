@@ -1,5 +1,7 @@
-"""What a study can measure: the outcomes by which its arms are compared. Each gives one number per run, per round of
-timing, or per arm."""
+"""The outcomes that a study can measure and by which its arms are compared.
+
+Each outcome gives one number per run, per round of timing, or per arm.
+"""
 
 from collections.abc import Callable
 from string import Formatter
@@ -26,22 +28,25 @@ from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
 
 Better = Literal["lower", "higher", "neither"]
-"""Which values of an outcome are good; neither: a difference is only a difference."""
+"""Which values of an outcome are better. `neither`: a difference is neither good nor bad."""
 
 Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s", "bytes", "count", "norm", "rate"]
-"""Of an outcome's values, and how they are written."""
+"""Unit of an outcome's values. It also decides how they are written."""
 
 Source = Literal["log", "weights", "timing", "config", "sweep"]
-"""Where an outcome's values come from. log: what a run wrote while it trained, one value per seed. weights: what its
-last weights do, per seed. timing: all arms in turn, nothing else running, per round. config: no run at all, one exact
-value per arm. sweep: the runs of a seed at all swept rates, per seed."""
+"""Source of an outcome's values.
+
+`log`: the log of a run's training, one value per seed. `weights`: the final weights of a run, one value per seed.
+`timing`: all arms are timed in turn with nothing else running, one value per round. `config`: counted from the config
+without a run, one exact value per arm. `sweep`: the runs of a seed at all swept rates, one value per seed.
+"""
 
 BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
-"""Sources whose values are of runs; those of timing are of rounds, those of a config of arms."""
+"""Sources with one value per seed. Timing has one value per round, config one per arm."""
 
 
 class Outcome(Kinded, Registered):
-    """A number by which arms are compared."""
+    """Base class of outcomes: a number by which arms are compared."""
 
     section: ClassVar[Section] = "outcome"
 
@@ -49,28 +54,30 @@ class Outcome(Kinded, Registered):
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
     heading: ClassVar[str] = ""
-    """What is measured, with fields in braces. Needed unless `title` is overridden."""
+    """Title, with fields in braces. Required unless `title` is overridden."""
 
     @classmethod
     def check_class(cls) -> None:
-        """Refuse a kind with an unknown source, unit or direction, or without a heading."""
-        for what, allowed in (("source", Source), ("unit", Unit), ("better", Better)):
-            if (found := getattr(cls, what)) not in get_args(allowed):
-                raise UserError(f"outcome {kind_of(cls)}: {what} {found!r}; allowed: {', '.join(get_args(allowed))}")
+        """Raise UserError for a kind with an unknown source, unit or direction, or without a heading."""
+        for attribute, allowed in (("source", Source), ("unit", Unit), ("better", Better)):
+            if (value := getattr(cls, attribute)) not in get_args(allowed):
+                values = ", ".join(get_args(allowed))
+                raise UserError(f"outcome {kind_of(cls)}: {attribute} is {value!r}; allowed: {values}")
         if not cls.heading and cls.title is Outcome.title:
             raise UserError(f"outcome {kind_of(cls)}: {cls.__name__} has no heading; define it in the class")
-        named = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(cls.heading) if name}
-        if unknown := sorted(named - cls.model_fields.keys()):
-            raise UserError(f"outcome {kind_of(cls)}: its heading names {unknown[0]}, which is not one of its fields")
+        names = {name.partition("[")[0] for _, name, _, _ in Formatter().parse(cls.heading) if name}
+        if unknown := sorted(names - cls.model_fields.keys()):
+            raise UserError(f"outcome {kind_of(cls)}: its heading has {unknown[0]} in braces; allowed: its fields")
 
     @property
     def title(self) -> str:
-        """What is measured; the unit is named beside it."""
+        """Short description of the outcome, without its unit."""
         return self.heading.format(**self.model_dump())
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """All that decides its value for one run, as plain values, with digests of a user's code that takes part."""
+        """Everything that decides the value for one run, as plain values. It includes digests of user code that is
+        used."""
         plain = self.model_dump()
         if is_users(type(self)):
             plain = {**to_old_form(plain), "source": source_digest(type(self))}
@@ -79,7 +86,7 @@ class Outcome(Kinded, Registered):
 
 
 class BitsPerByte(Outcome):
-    """Of the held-out text after training."""
+    """Loss on the held-out text after training."""
 
     kind: Literal["bits_per_byte"] = "bits_per_byte"
     source: ClassVar[Source] = "log"
@@ -88,7 +95,7 @@ class BitsPerByte(Outcome):
 
 
 class Accuracy(Outcome):
-    """Of a task's answers after training: those that are the likeliest token."""
+    """Share of a task's answers that are right after training: the right token is the most likely one."""
 
     kind: Literal["accuracy"] = "accuracy"
     source: ClassVar[Source] = "log"
@@ -98,8 +105,8 @@ class Accuracy(Outcome):
 
 
 class Gap(Outcome):
-    """Loss on held-out text minus loss in training over the last tenth of the steps: overfitting is positive. Only in
-    training the ends of documents are predicted, too, so that text of short documents has a gap of its own."""
+    """Held-out loss minus the training loss over the last tenth of the steps. It is positive for overfitting. Only
+    the training loss includes the ends of documents, so a text of short documents has a gap without overfitting."""
 
     kind: Literal["gap"] = "gap"
     source: ClassVar[Source] = "log"
@@ -108,29 +115,30 @@ class Gap(Outcome):
 
 
 class TokensTo(Outcome):
-    """Training tokens until the held-out text has a given loss, read off a line between evaluations. A run that never
-    has it has no value."""
+    """Number of training tokens until the held-out loss reaches a given value, interpolated between evaluations. A run
+    that never reaches it has no value."""
 
     kind: Literal["tokens_to"] = "tokens_to"
     bits_per_byte: Positive
-    """The loss that is waited for."""
+    """The loss to reach."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "tokens"
     heading: ClassVar[str] = "training tokens until {bits_per_byte:g} bits per byte"
 
 
 class OnTheWay(Outcome):
-    """Of the held-out text at the last evaluation within a share of the training: before the rate falls, say."""
+    """Held-out loss at the last evaluation within a share of the training, for example before the learning rate
+    falls."""
 
     kind: Literal["on_the_way"] = "on_the_way"
     share: Annotated[Share, Field(gt=0)]
-    """Of the training tokens."""
+    """Share of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
 
     @property
     def title(self) -> str:
-        """With as many digits as the share has."""
+        """Title with all digits of the share."""
         return f"loss after {100 * self.share:g}% of the training"
 
 
@@ -144,8 +152,8 @@ class LargestGradient(Outcome):
 
 
 class Spikes(Outcome):
-    """Steps that `train.spikes` finds: loss or gradient far above those of the window before. A run that has no more
-    steps than that window has none."""
+    """Number of steps that `train.spikes` finds: their loss or gradient is far above the window before. A run that is
+    not longer than that window has none."""
 
     kind: Literal["spikes"] = "spikes"
     source: ClassVar[Source] = "log"
@@ -154,53 +162,53 @@ class Spikes(Outcome):
 
 
 OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms")
-"""Measures of a probe that no layer has by itself."""
+"""Measures of the whole model, not of a single layer."""
 
 OF_EVERY_LAYER = tuple(name for name, measure in OF_LAYERS.items() if measure.in_every_layer)
-"""Those that every layer has."""
+"""Measures that every layer has."""
 
 if TYPE_CHECKING:
     ProbeName = str
 else:
     ProbeName = Literal[*OF_LAYERS, *OF_THE_MODEL]
-"""What a probe measures, of every layer or of the model (docs/probes.md)."""
+"""Name of a probe's measure, of each layer or of the whole model (docs/probes.md)."""
 
 
 class Probe(Outcome):
-    """What a probe found inside the model; needs train.probe_every."""
+    """A value that a probe measures inside the model. It requires train.probe_every."""
 
     kind: Literal["probe"] = "probe"
     of: ProbeName
-    """The number, by its name in docs/probes.md."""
+    """Name of the measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """What becomes of the numbers of all layers; last_over_first: that of the last one over that of the first."""
+    """How the values of all layers become one number. `last_over_first`: the last layer's value divided by the
+    first's."""
     at: Literal["start", "end"] = "end"
-    """The first probe, before any update, or the last."""
+    """`start`: the first probe, before any update. `end`: the last probe."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
 
     @property
     def title(self) -> str:
-        """In words."""
-        how = {"last_over_first": ", of the last layer over that of the first", "mean": ", mean of the layers"}
-        said = "" if self.of in OF_THE_MODEL else how.get(self.layers, f", {self.layers} of all layers")
-        return f"{self.of.replace('_', ' ')}{said}, at the {self.at} of training"
+        suffixes = {"last_over_first": ", of the last layer over that of the first", "mean": ", mean of the layers"}
+        suffix = "" if self.of in OF_THE_MODEL else suffixes.get(self.layers, f", {self.layers} of all layers")
+        return f"{self.of.replace('_', ' ')}{suffix}, at the {self.at} of training"
 
 
 class WindowPart(Outcome):
-    """Bits per byte of the held-out tokens in one part of their window: late ones have more before them to use."""
+    """Bits per byte of the held-out tokens in one part of their window. Later tokens have more context."""
 
     kind: Literal["window_part"] = "window_part"
     first: Share = 0.75
-    """Where the part begins, as a share of the window."""
+    """Start of the part, as a share of the window."""
     last: Fraction = 1.0
-    """Where it ends."""
+    """End of the part, as a share of the window."""
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> "WindowPart":
         if self.first >= self.last:
-            raise ValueError(f"first {self.first}; allowed: below last, {self.last}")
+            raise ValueError(f"first is {self.first}; it must be below last, which is {self.last}")
         return self
 
     source: ClassVar[Source] = "weights"
@@ -209,33 +217,33 @@ class WindowPart(Outcome):
 
 
 class Beyond(Outcome):
-    """Bits per byte of held-out tokens beyond the training length (train.eval_seq_len where that is given), in windows
-    of `times` that length (Press 2022)."""
+    """Bits per byte of held-out tokens beyond the training length, in windows of `times` that length (Press 2022). If
+    train.eval_seq_len is set, it takes the place of the training length."""
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2
-    """Length of the windows, in training lengths; only what is beyond the first counts."""
+    """Length of the windows, in training lengths. Only tokens beyond the first training length count."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
     heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
 
 
 class Repetition(Outcome):
-    """Share of the runs of four tokens that have occurred before, in what greedy decoding writes after held-out
+    """Share of the runs of four tokens that have occurred before in text that greedy decoding writes after held-out
     prompts (Welleck 2020)."""
 
     kind: Literal["repetition"] = "repetition"
     tokens: Count = 128
-    """Written after each prompt."""
+    """Number of tokens written after each prompt."""
     prompts: Count = 32
-    """As long as half a window."""
+    """Number of prompts. Each is half a window long."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "share"
     heading: ClassVar[str] = "repeated runs of four in {tokens} greedy tokens"
 
 
 class TokensPerByte(Outcome):
-    """How finely the tokenizer cuts the held-out text."""
+    """Number of tokens per byte of the held-out text."""
 
     kind: Literal["tokens_per_byte"] = "tokens_per_byte"
     source: ClassVar[Source] = "weights"
@@ -245,13 +253,13 @@ class TokensPerByte(Outcome):
 
 
 class Answers(Outcome):
-    """Share of a task's answers that are right, of another task than the trained one: at a larger distance, say."""
+    """Share of right answers of another task than the trained one, for example one with a larger distance."""
 
     kind: Literal["answers"] = "answers"
     task: Task
-    """What is asked."""
+    """The task whose answers are counted."""
     seq_len: Count | None = None
-    """Tokens per window. null: the smallest into which the task fits."""
+    """Number of tokens per window. null: the smallest window that fits the task."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "share"
     better: ClassVar[Better] = "higher"
@@ -259,7 +267,7 @@ class Answers(Outcome):
 
 
 class TrainingSpeed(Outcome):
-    """Of whole updates on this machine, with nothing else running."""
+    """Speed of whole updates on this machine, with nothing else running."""
 
     kind: Literal["training_speed"] = "training_speed"
     source: ClassVar[Source] = "timing"
@@ -269,13 +277,13 @@ class TrainingSpeed(Outcome):
 
 
 class DecodingSpeed(Outcome):
-    """Of greedy steps on this machine, with nothing else running."""
+    """Speed of greedy decoding steps on this machine, with nothing else running."""
 
     kind: Literal["decoding_speed"] = "decoding_speed"
     context: Count = 128
-    """Tokens before the first step."""
+    """Number of tokens before the first step."""
     batch: Count = 1
-    """Texts side by side."""
+    """Number of sequences in the batch."""
     source: ClassVar[Source] = "timing"
     unit: ClassVar[Unit] = "tokens/s"
     better: ClassVar[Better] = "higher"
@@ -283,7 +291,7 @@ class DecodingSpeed(Outcome):
 
 
 class NormShare(Outcome):
-    """Share of the time of a training step, not compiled, that norms take, with nothing else running."""
+    """Share of the time of an uncompiled training step that norms take, with nothing else running."""
 
     kind: Literal["norm_share"] = "norm_share"
     source: ClassVar[Source] = "timing"
@@ -292,7 +300,7 @@ class NormShare(Outcome):
 
 
 class PeakMemory(Outcome):
-    """The most that a training step takes on this machine: of the process, or of the GPU."""
+    """Peak memory of a training step on this machine: of the GPU if it trains on one, otherwise of the process."""
 
     kind: Literal["peak_memory"] = "peak_memory"
     source: ClassVar[Source] = "timing"
@@ -301,25 +309,26 @@ class PeakMemory(Outcome):
 
 
 class StateBytes(Outcome):
-    """KV cache and recurrent state of one text, at bfloat16: counted, not measured."""
+    """Bytes of the KV cache and the recurrent state of one sequence, in bfloat16. It is counted, not measured."""
 
     kind: Literal["state_bytes"] = "state_bytes"
     context: Count | None = None
-    """Tokens of the text. null: the shortest max_seq_len of the arms."""
+    """Number of tokens of the sequence. null: the smallest max_seq_len of the arms."""
     source: ClassVar[Source] = "config"
     unit: ClassVar[Unit] = "bytes"
     heading: ClassVar[str] = "KV cache and state of a text of {context} tokens"
 
 
 class Intensity(Outcome):
-    """FLOPs of matrix products per byte that a decoding step reads and writes, at bfloat16: counted, not measured.
-    Below what a device computes while it reads a byte (`archlab hardware`), memory is its limit (Williams 2009)."""
+    """FLOPs of matrix products per byte that a decoding step reads and writes, in bfloat16. It is counted, not
+    measured. Memory is the limit if it is below the FLOPs that the device computes in the time to read a byte (Williams
+    2009; `archlab hardware`)."""
 
     kind: Literal["intensity"] = "intensity"
     context: Count = 128
-    """Tokens before the step."""
+    """Number of tokens before the step."""
     batch: Count = 1
-    """Texts side by side."""
+    """Number of sequences in the batch."""
     source: ClassVar[Source] = "config"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
@@ -327,8 +336,8 @@ class Intensity(Outcome):
 
 
 class Sensitivity(Outcome):
-    """Mean excess of the final loss over that of the best rate, over all rates that are swept; no run counts as worse
-    than an untrained model (learning-rate sensitivity, Wortsman 2023)."""
+    """Learning-rate sensitivity (Wortsman 2023): the mean excess of the final loss over that of the best rate, over all
+    swept rates. A run counts as at most as bad as an untrained model."""
 
     kind: Literal["sensitivity"] = "sensitivity"
     source: ClassVar[Source] = "sweep"
@@ -337,7 +346,7 @@ class Sensitivity(Outcome):
 
 
 class BestLoss(Outcome):
-    """The lowest final loss over all rates that are swept."""
+    """The lowest final loss over all swept rates."""
 
     kind: Literal["best_loss"] = "best_loss"
     source: ClassVar[Source] = "sweep"
@@ -346,7 +355,7 @@ class BestLoss(Outcome):
 
 
 class BestRate(Outcome):
-    """The rate, of those that are swept, with the lowest final loss."""
+    """The swept rate with the lowest final loss."""
 
     kind: Literal["best_rate"] = "best_rate"
     source: ClassVar[Source] = "sweep"
@@ -358,16 +367,17 @@ class BestRate(Outcome):
 def register_outcome(
     name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
 ) -> None:
-    """Register an outcome, for files that were written before classes registered themselves.
+    """Register an outcome. This is for files from before classes registered themselves.
 
-    `function(run, options)` gives a finite number, or None for a run that cannot have one.
+    `function(run, options)` returns a finite number, or None for a run without a value.
     """
     outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
     implements(outcome)(lambda config, run: function(run, config))
 
 
-def named(value: Any) -> Any:
-    """A list of kinds is a mapping whose names are the kinds, and so is an outcome without a kind."""
+def outcomes_with_kinds(value: Any) -> Any:
+    """Return the outcomes as a mapping in which each has its kind. A list of kinds becomes a mapping, and an outcome
+    without a kind gets its name as its kind."""
     if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
         value = dict.fromkeys(value)
     if not isinstance(value, dict):
@@ -382,11 +392,11 @@ _OfItsName = Annotated[
     dict[str, Any] | None,
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
-"""Settings of the outcome whose kind is the name."""
+"""Settings of an outcome whose name is its kind."""
 
 _AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
     dict[Line, Outcome],
-    BeforeValidator(named, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
+    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
 ]
-"""Name -> outcome. The name is its kind where none is given."""
+"""Name -> outcome. If no kind is given, the name is the kind."""

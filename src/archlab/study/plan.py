@@ -1,4 +1,4 @@
-"""Which runs a study has: to tune, to compare, to sweep; and what tuning finds."""
+"""The runs of a study (tuning, comparison and sweep), and the result of tuning."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,29 +19,29 @@ from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.stats import Folds
 
 _FEW_FOLDS = 5
-"""Fewer make a test much weaker than its seeds suggest."""
+"""With fewer folds a test is much weaker than its number of seeds suggests."""
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study's file says, with its arms and the texts that they read."""
+    """A study's config, with its arms and their texts."""
 
     config: StudyConfig
     arms: Sequence[Arm]
     corpora: Corpora
     outcomes: Mapping[str, Outcome]
-    """By name, the one that the answer is about first."""
+    """Name -> outcome, the primary outcome first."""
     threads: int
-    """Of each run."""
+    """Number of threads of each run."""
 
     def compared(self, arm: Arm, seed: int) -> Run:
-        """The run of one arm and seed; the folds for tests take turns."""
+        """Return the compared run of an arm and seed. Seeds are judged on the test folds in turn."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
-        """By the value of the swept field; empty where the study sweeps none."""
+        """Return value of the swept field -> run; empty without a sweep."""
         return {
             value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
@@ -49,8 +49,10 @@ class StudyPlan:
         }
 
     def tuning(self) -> dict[str, list[list[Run]]]:
-        """Arm -> its tuning runs for each point of the grid; empty when nothing is tuned. Judged on the last fold, so
-        that no value is chosen for the text by which it is compared."""
+        """Return arm -> its tuning runs for each point of the grid; empty without tuning.
+
+        They are judged on the last fold, so no value is chosen for the text of the comparison.
+        """
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
         seeds = list(islice(free, self.config.tune_seeds))
@@ -64,94 +66,92 @@ class StudyPlan:
         }
 
     def all_tuning(self) -> Iterator[Run]:
-        """Every tuning run."""
         return (run for rows in self.tuning().values() for runs in rows for run in runs)
 
     @property
     def n_folds(self) -> int | None:
-        """Folds that judge the seeds in turn; None where one judges all, so that no seed is about other text."""
+        """Number of folds that judge the seeds in turn; None if one fold judges all seeds."""
         n_folds = self._judging_folds(self.arms[0])
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
-        """Seed -> its fold, where several seeds share one but not all the same: then the study is not about one fold,
-        yet has fewer of them than seeds."""
+        """Return seed -> fold if there are fewer folds than seeds, but more than one; otherwise None."""
         folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
         return folds if 1 < len(set(folds.values())) < len(seeds) else None
 
     def _with(self, arm: Arm, values: Raw, seed: int, fold: int) -> Run:
-        said = "".join(f", {field}={value}" for field, value in values.items())
+        suffix = "".join(f", {field}={value}" for field, value in values.items())
         config = arm.with_values(values).seeded(seed, fold)
-        return Run(f"{arm.label}{said}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads)
+        return Run(f"{arm.label}{suffix}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads)
 
     def _judging_folds(self, arm: Arm) -> int:
         corpus = self.corpora[arm.name]
         return judging_folds(self.config, corpus.data, corpus.n_folds)
 
 
-def doubts_of_folds(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
-    """Warnings where few folds judge many seeds, or where a tokenizer has learned from a fold that judges."""
+def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
+    """Yield warnings if few folds judge many seeds, or if a tokenizer may have learned from a judging fold."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
     used = {seed % n_folds for seed in seeds}
     if len(used) == 1 < n_folds:
-        yield f"all seeds are judged on fold {min(used)}: the intervals are about that part of the text alone"
+        yield f"all seeds are judged on fold {min(used)}, so the intervals are about that part of the text only"
     elif 1 < len(used) < min(len(seeds), _FEW_FOLDS):
         yield (
-            f"{len(seeds)} seeds are judged on {len(used)} folds, and tested as {len(used)}: more folds, up to "
-            f"{corpus.n_folds - bool(plan.config.tune)}, would find smaller differences"
+            f"{len(seeds)} seeds are judged on {len(used)} folds, so the test has {len(used)} values; more folds (up "
+            f"to {corpus.n_folds - bool(plan.config.tune)}) would find smaller differences"
         )
     if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, Task):
-        yield f"the tokenizer may have learned from the folds beyond the first {corpus.test_folds} that judge"
+        yield f"the tokenizer may have learned from the judging folds after the first {corpus.test_folds}"
 
 
-class Tuned(NamedTuple):
-    """What tuning found."""
+class TuningResult(NamedTuple):
+    """Result of tuning."""
 
     arms: list[Arm]
-    """Those whose tuning is over, with their best values; all as they were where nothing is tuned."""
+    """Arms whose tuning is finished, with their best values. Without tuning, all arms, unchanged."""
     warnings: list[str]
-    """For each arm whose best value lies on the grid's edge, or that diverged everywhere."""
+    """One for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
     points: list[TuningPoint]
-    """Every point of the grid for every one of these arms."""
+    """Every point of the grid for each of these arms."""
 
 
-def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> Tuned:
-    """`ended`: what a run left, or None while it has not ended."""
-    points, tries = grid(plan.config), plan.tuning()
+def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
+    """Choose the best values of each arm. `ended` returns the result of a run, or None if it has not ended."""
+    points, tuning_runs = grid(plan.config), plan.tuning()
     if not points:
-        return Tuned(list(plan.arms), [], [])
-    tuned = Tuned([], [], [])
+        return TuningResult(list(plan.arms), [], [])
+    tuned = TuningResult([], [], [])
     for arm in plan.arms:
-        left = [[ended(run) for run in runs] for runs in tries[arm.name]]
-        over = [[run for run in runs if run] for runs in left]
-        if list(map(len, over)) != list(map(len, left)):
+        results = [[ended(run) for run in runs] for runs in tuning_runs[arm.name]]
+        finished = [[run for run in runs if run] for runs in results]
+        if list(map(len, finished)) != list(map(len, results)):
             continue
-        losses = [_mean_loss(runs) for runs in over]
+        losses = [_mean_loss(runs) for runs in finished]
         best = min(range(len(points)), key=lambda i: losses[i])
         if losses[best] == inf:
-            tuned.warnings.append(f"{arm.label}: diverged at every value of the tuning grid; the first is used")
+            tuned.warnings.append(f"{arm.label}: diverged at every value of the tuning grid; the first value is used")
         else:
-            tuned.warnings.extend(f"{arm.label}: {warning}" for warning in _edges(plan, points[best]))
+            tuned.warnings.extend(f"{arm.label}: {warning}" for warning in _edge_warnings(plan, points[best]))
         tuned.arms.append(arm.with_values(points[best]))
         tuned.points.extend(
             TuningPoint(arm=arm.name, values=point, results=[run.summary.score for run in runs], chosen=i == best)
-            for i, (point, runs) in enumerate(zip(points, over, strict=True))
+            for i, (point, runs) in enumerate(zip(points, finished, strict=True))
         )
     return tuned
 
 
 def _mean_loss(runs: Sequence[Ended]) -> float:
-    """Bits per byte, or the share of wrong answers; infinite where a run diverged."""
+    """Return the mean of bits per byte, or of the share of wrong answers; infinite if a run diverged."""
     scores = [run.summary for run in runs]
     if any(summary.status == "diverged" for summary in scores):
         return inf
     return fmean(1 - (s.accuracy or 0) if s.bits_per_byte is None else s.bits_per_byte for s in scores)
 
 
-def _edges(plan: StudyPlan, best: Raw) -> Iterator[str]:
-    """A warning for each number that is the smallest or the largest of its grid."""
+def _edge_warnings(plan: StudyPlan, best: Raw) -> Iterator[str]:
+    """Yield a warning for each best value that is the smallest or the largest number of its grid."""
     for field, values in plan.config.tune.items():
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
         if numbers and len(values) > 1 and best[field] in (min(values), max(values)):
-            yield f"{field} = {best[field]} won at the edge of its grid; a wider one may find better"
+            yield f"{field} = {best[field]} is best, at the edge of its grid; a wider grid may find a better value"

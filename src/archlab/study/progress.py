@@ -1,4 +1,4 @@
-"""Progress of a study, shown to a person: a bar for the runs of a phase, and a line for each run that ends."""
+"""Progress of a study in the terminal: a bar for the runs of a phase, and a line for each run that ends."""
 
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -12,27 +12,27 @@ from archlab.study.runs import Run
 from archlab.training.summary import RunSummary
 
 _COLUMNS = 80
-"""A line that would be longer does not say how long the rest takes."""
+"""Largest width of a line with the time left. Longer lines leave it out."""
 
 
 class StudyProgress:
-    """Shows the progress of a study, phase by phase: tuning, then the comparison, then what is timed."""
+    """Show the progress of a study, phase by phase: tuning, comparison, timing."""
 
     def __init__(self) -> None:
         self._bar = Bar(seconds_between_lines=None)
         self._noted: set[str] = set()
 
     def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
-        """Begin the phase of these runs."""
-        what = runs[0].phase
-        self._bar.begin(what)
-        self._bar.print(f"{what}: {plural(len(runs), 'run')}, from random weights")
+        """Begin the phase with these runs."""
+        phase = runs[0].phase
+        self._bar.begin(phase)
+        self._bar.print(f"{phase}: {plural(len(runs), 'run')}, from random weights")
         return PhaseProgress(self._bar, runs, self._noted)
 
     def timing(self, title: str) -> Callable[[int], None]:
-        """Begin to time the outcome of that title."""
+        """Begin to time the outcome with this title."""
         self._bar.begin(f"timing {title}")
-        self._bar.print(f"timing, with nothing beside it: {title}")
+        self._bar.print(f"timing, with nothing else running: {title}")
         return lambda rounds: self._bar.update(rounds / ROUNDS, f"{rounds}/{ROUNDS}")
 
     def __enter__(self) -> Self:
@@ -44,7 +44,7 @@ class StudyProgress:
 
 
 class PhaseProgress:
-    """Shows the runs of one phase. A note that many of them have is printed for the first one only."""
+    """Show the runs of one phase. A note that many runs have is printed only once."""
 
     def __init__(self, bar: Bar, runs: Sequence[Run], noted: set[str]) -> None:
         self._bar, self._noted = bar, noted
@@ -54,16 +54,16 @@ class PhaseProgress:
         self._move()
 
     def __call__(self, progress: RunProgress) -> None:
-        """Move the bar; print how a run ended."""
+        """Move the bar, and print the result of a run that has ended."""
         name, label = progress.run.name, progress.run.label
-        if not progress.note:  # which says nothing of how far the run is
+        if not progress.note:  # a note does not say how far the run is
             self._share_done[name] = progress.share_done
         if progress.note and progress.note not in self._noted:
             self._noted.add(progress.note)
             note(f"{label}: {progress.note}")
         if progress.busy and name not in self._busy:
             self._busy.add(name)
-            note(f"{label}: another process trains it; it is waited for")
+            note(f"{label}: another process is training it; waiting for that process")
         if progress.failed:
             note(f"{label}: failed: {progress.failed}")
         if progress.summary is not None:
@@ -83,9 +83,9 @@ class PhaseProgress:
         self._bar.update(self._share, f"{self._ended}/{self._all} runs")
 
     def _with_time_left(self, line: str) -> str:
-        """Outside a terminal, where no bar says it."""
-        left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
-        return f"{line}; {left}" if left and len(f"{line}; {left}") <= _COLUMNS else line
+        """Add the time left if the output is not a terminal, which would show it in the bar."""
+        time_left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
+        return f"{line}; {time_left}" if time_left and len(f"{line}; {time_left}") <= _COLUMNS else line
 
 
 def _result(summary: RunSummary) -> str:

@@ -1,4 +1,4 @@
-"""What a study leaves behind: `summary.json`, the only file that the report reads, and `runs.csv`."""
+"""The result of a study: `summary.json`, the only file that the report reads, and `runs.csv`."""
 
 import csv
 import io
@@ -17,142 +17,143 @@ from archlab.study.outcome_schema import BY_SEED, Better, Source, Unit
 
 _FILE = "summary.json"
 _RUNS = "runs.csv"
-"""For other programs, a row per run: nothing reads it here."""
+"""Table for other programs, with a row per run. archlab does not read it."""
 
 _OF_ARMS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
 COLUMNS = ("arm", "seed", "diverged", *_OF_ARMS)
-"""Of that table, beside factors and outcomes."""
+"""Columns of that table besides factors and outcomes."""
 
 Verdict = Literal[
     "better", "worse", "differs", "equal", "equivalent", "not distinguishable", "diverged", "reference diverged",
     "too few runs",
 ]  # fmt: skip
-"""What stats.py can say. "differs": of an outcome where neither lower nor higher is better; "equal": of one that is
-counted, not measured; the last two where nothing could be tested."""
+"""Verdicts of stats.py. "differs": the outcome has no better direction. "equal": the outcome is counted, not measured.
+"reference diverged" and "too few runs": nothing could be tested."""
 
 
 class Comparison(Base):
-    """An arm against its reference, paired by seed. Differences are arm minus reference, in the outcome's unit."""
+    """Comparison of an arm with its reference, paired by seed. Differences are arm minus reference, in the outcome's
+    unit."""
 
     reference: Shown
-    """Name of the arm it is compared with; of a contrast, what is subtracted, in words."""
+    """Name of the reference arm. For a contrast, a description of what is subtracted."""
     pairs: int
-    """Seeds, or rounds of timing, for which all the arms that are compared have a value."""
+    """Number of seeds, or rounds of timing, for which all compared arms have a value."""
     folds: int | None = None
-    """Parts of the text that judge them, where several seeds share one: their differences are averaged, and tested as
-    one. null where each seed is tested by itself."""
+    """Number of folds of the text that judge them, if several seeds share a fold. Differences of seeds that share a
+    fold are averaged and tested as one value. null if each seed is tested by itself."""
     difference: float | None
-    """Mean paired difference, of the parts where seeds share them; null with fewer than one pair."""
+    """Mean paired difference, over folds if seeds share folds; null without a pair."""
     low: float | None
     """Lower end of the interval of the difference; null with fewer than two pairs or no scatter."""
     high: float | None
-    """Upper end."""
+    """Upper end of the interval of the difference."""
     confidence: float | None
-    """Of this interval alone: 1 less the level at which Holm judges the comparison, so that 0 lies outside where the
-    verdict says that there is a difference, and nowhere else. What all cover together is not claimed. null where `low`
-    is."""
+    """Confidence of this interval alone: 1 minus the level at which Holm's correction judges the comparison. So the
+    interval excludes 0 exactly when the verdict is a difference. Nothing is claimed about all intervals together. null
+    if `low` is null."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
-    """After Holm's correction over the study's comparisons."""
+    """p-value after Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that a new study of this design finds with 80% probability. It allows for the
-    uncertainty of the observed scatter (power.py); null where `low` is, and for arms that gave identical results."""
+    """The smallest true difference that a new study of this design finds with 80% probability. It includes
+    the uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
     smallest_effect_low: float | None = None
-    """Lower end of the 95% interval of the difference that such a study finds with 80% probability, were the true
-    scatter known."""
+    """Lower end of the 95% interval of the difference that such a study would find with 80% probability if the true
+    scatter were known."""
     smallest_effect_high: float | None = None
-    """Upper end."""
+    """Upper end of that interval."""
     margin: float | None = None
-    """Of the study: the largest difference that does not matter; null where none was named."""
+    """The study's largest difference that does not matter; null if the study has none."""
     p_equivalent: float | None = None
-    """The larger p-value of two one-sided tests that the true difference is beyond the margin, after a Holm correction
-    of their own. null without a margin, with fewer than two pairs, and for a difference without scatter."""
+    """The larger p-value of two one-sided tests that the true difference is beyond the margin. They have a separate
+    Holm correction. null without a margin, with fewer than two pairs, and for a nonzero difference without scatter."""
     within_low: float | None = None
-    """Lower end of the interval that lies within the margin where `p_equivalent` is below 0.05 and nowhere else: of 1 -
-    2 x the level at which Holm judges equivalence."""
+    """Lower end of the interval that lies within the margin exactly when `p_equivalent` is below 0.05. Its confidence
+    is 1 - 2 x the level at which Holm's correction judges equivalence."""
     within_high: float | None = None
-    """Upper end."""
+    """Upper end of that interval."""
     verdict: Verdict
 
 
 class Curve(Base):
-    """One seed's evaluations over the training tokens, the one before the first update included; and its updates."""
+    """Evaluations of one seed over the training tokens, from before the first update on, and its updates."""
 
     seed: int
     tokens: list[int]
     values: list[float]
-    """Bits per byte of held-out text, or the share of a task's answers that are right."""
+    """Bits per byte of held-out text, or a task's share of right answers."""
     trained: list[int] = Field(default_factory=list)
-    """Training tokens at the ends of the parts, at most 100, into which the run's updates are cut."""
+    """Training tokens at the end of each part. The run's updates are cut into at most 100 parts."""
     losses: list[float] = Field(default_factory=list)
-    """The mean loss in training over each part, in nats per token."""
+    """Mean training loss of each part, in nats per token."""
     gradients: list[float] = Field(default_factory=list)
-    """The largest norm of the whole gradient, before clipping, in each part."""
+    """Largest norm of the whole gradient in each part, before clipping."""
 
 
 class Heading(Base):
-    """What an outcome is."""
+    """Description of an outcome."""
 
     name: Shown
     title: str
     unit: Unit
     better: Better
     source: Source
-    """Whether values are by seed, by round of timing, or one for the arm."""
+    """It decides whether there is a value per seed, per round of timing, or per arm."""
 
 
 class OutcomeStatistics(Base):
     """One outcome of one arm."""
 
     values: dict[int, float | None]
-    """By seed, or by round of timing; null where the run diverged, left out where there is no value."""
+    """Seed or round of timing -> value. null if the run diverged; left out if it has no value for another reason."""
     mean: float | None
-    """Over those that there are; where seeds share parts of the text, over the parts."""
+    """Mean of the known values; over folds if seeds share folds."""
     deviation: float | None
-    """Standard deviation over the same (n - 1); null with fewer than two."""
+    """Standard deviation of the same values (divided by n - 1); null with fewer than two."""
     comparison: Comparison | None
-    """null for the arm that all others start from."""
+    """null for the first arm, which has no reference."""
 
 
 class FactorContrast(OutcomeStatistics):
-    """What one level of a factor does over its first one: on average over all other factors, or, of an interaction, at
-    one level of another factor more than at the first level of that. `values` are these differences by seed."""
+    """Effect of one level of a factor compared with its first level. An average is this effect over all other factors.
+    An interaction is the effect at one level of another factor minus the effect at that factor's first level."""
 
     name: Shown
-    """`warmup=0.1 where norm.placement=post`."""
+    """For example `warmup=0.1 where norm.placement=post`."""
     factors: dict[str, tuple[Any, Any]]
-    """Factor -> its first level and the other one. Of an interaction two: the one that decides, and the one whose
-    effect is told."""
+    """Factor -> its first level and the other level. An interaction has two factors: the condition, then the factor
+    whose effect is compared."""
     effects: tuple[float, float] | None
-    """Of an interaction: the mean effect of the last factor, at the first level of the other one and at the other
-    level, over the seeds on which all arms finished. null without such seeds, and of an average."""
+    """The two mean effects of an interaction: those of the last factor at the first level of the condition and at its
+    other level. They are over the seeds on which all arms finished. null without such seeds, and for an average."""
 
 
 Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
-"""Of a difference from the smallest size to the largest."""
+"""Change of a difference from the smallest size to the largest."""
 
 
 class SizeTrend(OutcomeStatistics):
-    """The difference of one arm to its reference over a ladder of sizes. `values` are, by seed, how much the straight
-    line through the differences over the logarithm of the size changes from the smallest size to the largest."""
+    """Trend of an arm's difference from its reference. For each seed a straight line is fitted to the differences over
+    the logarithm of the size. `values` are its changes from the smallest size to the largest."""
 
     name: Shown
     label: Shown
-    """Of the arm, without a size."""
+    """Label of the arm, without a size."""
     reference: Shown
-    """The label of the arm that it is compared with."""
+    """Label of the reference."""
     sizes: list[int]
-    """Parameters of the reference, ascending."""
+    """Numbers of parameters of the reference, ascending."""
     arms: list[Shown]
-    """The names of the arm at these sizes, whose comparisons are in the study's `arms`."""
+    """Names of the arm at these sizes. Its comparisons at each size are in the study's `arms`."""
     line: tuple[float, float] | None
-    """The line at the smallest and the largest size; null where a difference is missing."""
+    """Values of the line at the smallest and the largest size; null if a difference is missing."""
     trend: Trend
 
 
 class OutcomeSummary(Base):
-    """All that is said of one outcome. Its comparisons are corrected for each other alone."""
+    """All results for one outcome. Holm's correction is over the comparisons of this outcome only."""
 
     outcome: Heading
     arms: dict[str, OutcomeStatistics]
@@ -161,161 +162,163 @@ class OutcomeSummary(Base):
 
 
 class DocumentDifference(Base):
-    """One held-out document, as far as it was evaluated."""
+    """The evaluated part of one held-out document."""
 
     begins: Shown
-    """Its first words."""
+    """First words of the document."""
     difference: float
     """Arm minus reference, in bits per byte."""
     bytes: int
 
 
 class DocumentView(Base):
-    """An arm against its reference, document by document, over all seeds."""
+    """Comparison of an arm with its reference, document by document, over all seeds."""
 
     documents: int
-    """Those that both have scored with the same seed."""
+    """Number of documents that both have scored with the same seed."""
     difference: float
-    """Bits per byte over all of them."""
+    """Arm minus reference over all documents, in bits per byte."""
     low: float
-    """Lower end of the 95% interval over the choice of documents, the trained models being what they are: it covers
-    no noise of seeds."""
+    """Lower end of its 95% interval over the choice of documents. The interval does not include the noise of seeds."""
     high: float
-    """Upper end."""
+    """Upper end of that interval."""
     lowest: list[DocumentDifference]
-    """Where the arm does best beside its reference, most of all first."""
+    """Documents on which the arm is best compared with its reference, the best first."""
     highest: list[DocumentDifference]
-    """Where it does worst."""
+    """Documents on which the arm is worst compared with its reference, the worst first."""
 
 
 class ProbedArm(Base):
-    """What probes found while an arm was trained: the mean over its seeds, with four digits, by the names of
-    docs/probes.md. null where a seed has none that is finite."""
+    """Probe values of an arm during training, by the names in docs/probes.md. Each value is the mean over the seeds,
+    with four digits. It is null if a seed has no finite value."""
 
     seeds: list[int]
-    """Those that finished; where none did, all that diverged."""
+    """Seeds that finished. If none did, all seeds that diverged."""
     tokens: list[int]
-    """Training tokens before each probe that all these seeds have, at most 50 of them."""
+    """Number of training tokens before each probe that all these seeds have; at most 50 probes."""
     at_end: dict[str, list[float | None]]
-    """At the last of these probes, by layer."""
+    """Measure -> its value in each layer at the last of these probes."""
     over_time: dict[str, list[float | None]]
-    """At each of these probes: the mean over the layers (of `largest_score` and `largest_load` the largest), and what
-    is measured of the whole model."""
+    """Measure -> its value at each of these probes. Values of layers are averaged; for `largest_score` and
+    `largest_load` the largest counts. Measures of the whole model are included."""
 
 
 class ArmSummary(OutcomeStatistics):
-    """One arm of a study, with the outcome that the answer is about."""
+    """Results of one arm, with its values of the primary outcome."""
 
     name: Shown
     label: Shown
-    """What tables and pictures call it."""
+    """Name of the arm in tables and charts."""
     overrides: dict[str, Any]
-    """The fields that the study's file changes for it, relative to its reference."""
+    """The fields that the study's file changes for the arm."""
     adjusted: dict[str, Any]
-    """What was adjusted to hold the study's quantity equal (`model.mlp.d_ff`)."""
+    """Field that was adjusted to hold the study's quantity equal (such as `model.mlp.d_ff`) -> its value."""
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Factor -> the arm's level of it; empty where the study's file names its arms."""
+    """Factor -> the arm's level; empty without crossed factors."""
     follows: dict[str, Any] = Field(default_factory=dict)
-    """Derived fields that changed with them (`model.attention.head_dim` with the number of heads)."""
+    """Derived fields that changed as a result, such as `model.attention.head_dim` with the number of heads."""
     tuned: dict[str, Any]
-    """Values found by tuning, here or in an earlier study."""
+    """Values found by tuning, in this study or an earlier one."""
     parameters: int
     flops_per_token: float
-    """Training FLOPs per token, forward and backward, with the hidden pairs that the kernel multiplies."""
+    """Training FLOPs per token, forward and backward. They include the masked pairs that the kernel computes."""
     kv_cache_bytes: int
-    """KV cache of one text of the study's `kv_context` tokens, all layers, each bounded by its window, at bf16."""
+    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16. It is the sum over the layers, each
+    limited by its window."""
     tokens_per_second: float | None
-    """Median over the seeds, as measured beside the study's other runs; null when none finished."""
+    """Median training speed over the seeds, measured while other runs of the study trained. null if no run has a
+    speed."""
     tokens: int
-    """Training tokens per run."""
+    """Number of training tokens of each run."""
     seeds: list[int]
-    """Whose runs have ended."""
+    """Seeds whose runs have ended."""
     diverged: list[int]
-    """Those of them whose runs diverged."""
+    """Seeds whose runs diverged."""
     divergence: tuple[float, float] | None
-    """The 95% interval of the share of seeds that diverge (Clopper & Pearson 1934); null before a run has ended."""
+    """95% interval of the probability that a run diverges (Clopper & Pearson 1934); null before a run has ended."""
     runs: dict[int, str] = Field(default_factory=dict)
-    """Seed -> the folder of its run, below the study's (`runs/0123456789ab`); runs that have not ended are left out."""
+    """Seed -> its run folder, relative to the study's folder (`runs/0123456789ab`). Only runs that have ended."""
     documents: DocumentView | None = None
-    """Where it differs from its reference; null where both did not score the same documents."""
+    """Differences from the reference by document; null if the two did not score the same documents."""
     curves: list[Curve]
     probes: ProbedArm | None = None
-    """null where its runs were not probed (`train.probe_every`)."""
+    """null if the runs were not probed (`train.probe_every`)."""
     config: dict[str, Any]
-    """The resolved config, without the seed."""
+    """The resolved config, without the seed and the fold."""
 
 
 class TuningPoint(Base):
-    """One point of the grid, tried for one arm."""
+    """One point of the tuning grid for one arm."""
 
     arm: Shown
     values: dict[str, Any]
     """Field -> value."""
     results: list[float | None]
-    """By tuning seed: bits per byte, or the share of right answers; null where the run diverged."""
+    """Bits per byte, or the share of right answers, of each tuning seed; null if the run diverged."""
     chosen: bool
-    """Whether the arm is compared with these values."""
+    """Whether the comparison uses these values."""
 
 
 class SweepPoint(Base):
-    """One value of the swept field, tried for one arm."""
+    """One value of the swept field for one arm."""
 
     arm: Shown
     field: Shown
     value: float
     losses: dict[int, float | None]
-    """By seed: bits per byte at the end; null where the run diverged."""
+    """Seed -> final bits per byte; null if the run diverged."""
 
 
 class StudySummary(Base):
-    """A finished (or partly finished) study."""
+    """Summary of a finished or partly finished study."""
 
     name: Shown
     question: Shown
     claim: Shown | None
     answer: Shown
-    """The verdict in a sentence or two."""
+    """The verdict in a few sentences."""
     warnings: list[Shown]
-    """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
+    """Doubts that a reader must know: for example missing runs, few folds, or a best value at the edge of the tuning
+    grid."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
-    """Run -> why it failed; running the study again tries it again."""
+    """Run -> why it failed. Run the study again to repeat it."""
     outcome: Heading
-    """What the arms' values are."""
+    """The primary outcome, of which the arms have values."""
     others: list[OutcomeSummary] = Field(default_factory=list)
-    """What else was measured."""
+    """The other outcomes."""
     evaluated: Literal["bits per byte", "share"]
-    """Unit of the learning curves, and of tuning."""
+    """Unit of the learning curves and of tuning."""
     tuning: list[TuningPoint] = Field(default_factory=list)
-    """What was tried to find the arms' `tuned` values; empty where nothing was tuned here."""
+    """Points of the tuning grid and their results; empty without tuning."""
     sweep: list[SweepPoint] = Field(default_factory=list)
-    """What the outcomes of a sweep are made of, arm by arm, values ascending; empty where nothing was swept."""
+    """Points of the sweep, arm by arm, with ascending values; empty without a sweep."""
     against: Literal["base", "previous"] | dict[Shown, Shown]
-    """As in the study's file: how arms are compared."""
+    """References of the arms, as in the study's file."""
     equal: str | None
-    """For people: `parameters within 1%, by model.mlp.d_ff`."""
+    """The quantity that is held equal, in words: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     folds: dict[int, int] | None = None
-    """Seed -> the part of the text that judges it, where several seeds share one; else null."""
+    """Seed -> the fold of the text that judges it, if several seeds share a fold; otherwise null."""
     arms: list[ArmSummary]
     contrasts: list[FactorContrast] = Field(default_factory=list)
-    """Interactions of crossed factors, then what each does on average."""
+    """Interactions of crossed factors, then their average effects."""
     sizes: list[SizeTrend] = Field(default_factory=list)
-    """Of every arm with a reference; empty where the study has one size."""
+    """Trend of every arm with a reference; empty without `sizes`."""
     kv_context: int
-    """Tokens of the text whose KV cache is compared: the shortest `max_seq_len` of the arms."""
+    """Length of the sequence whose KV cache is compared: the smallest `max_seq_len` of the arms."""
     corpus: Shown
-    """What text it is, how many bytes and tokens it has, and how much of it is held out."""
+    """Description of the text: its name, bytes, tokens and held-out share."""
     environment: dict[str, Any]
     """Versions, processor, dtype, threads."""
     seconds: float
-    """Time of all runs' training steps, one after the other, those of tuning too; evaluation left out."""
+    """Total time of the training steps of all runs, including tuning, without evaluation."""
     command: Shown
-    """What reproduces it, quoted for a shell."""
+    """Shell command that repeats the study."""
     study: dict[str, Any]
     """The study file's values."""
 
     def by(self, outcome: str) -> "StudySummary":
-        """The same study with that one of its outcomes as the one that the arms' values are."""
+        """Return the same study with the named outcome as the primary one."""
         (other,) = (other for other in self.others if other.outcome.name == outcome)
         arms = [arm.model_copy(update=dict(other.arms[arm.name])) for arm in self.arms]
         return self.model_copy(
@@ -324,24 +327,24 @@ class StudySummary(Base):
 
     @property
     def shared_folds(self) -> dict[int, int] | None:
-        """Seed -> its part of the text, where seeds share some and the arms' values are by seed."""
+        """Seed -> its fold, if seeds share folds and the primary outcome has a value per seed; otherwise None."""
         return self.folds if self.outcome.source in BY_SEED else None
 
     @property
     def asked_sizes(self) -> list[int]:
-        """Parameters, as the study's file says; each arm comes near."""
+        """Numbers of parameters in the study's file. The arms come near to them."""
         return list(self.study.get("sizes", ()))
 
     def frame(self) -> list[dict[str, Any]]:
-        """One row per arm and seed that ended, with every outcome and every factor's level, as `pandas.DataFrame`
-        and `polars.DataFrame` take it. What is not by seed is the arm's mean in each of its rows."""
+        """Return one row per arm and ended seed, with all outcomes and factors, for `pandas.DataFrame` or
+        `polars.DataFrame`. For outcomes without a value per seed, each row has the arm's mean."""
         return [
             {
                 "arm": arm.name,
                 "seed": seed,
                 **arm.factors,
                 "diverged": seed in arm.diverged,
-                **{outcome.name: _value(outcome, found[arm.name], seed) for outcome, found in self._outcomes()},
+                **{outcome.name: _value(outcome, measured[arm.name], seed) for outcome, measured in self._outcomes()},
                 **{name: getattr(arm, name) for name in _OF_ARMS},
             }
             for arm in self.arms
@@ -354,44 +357,43 @@ class StudySummary(Base):
             yield other.outcome, other.arms
 
 
-def _value(outcome: Heading, measured: OutcomeStatistics, seed: int) -> float | None:
-    return measured.values.get(seed) if outcome.source in BY_SEED else measured.mean
+def _value(outcome: Heading, statistics: OutcomeStatistics, seed: int) -> float | None:
+    return statistics.values.get(seed) if outcome.source in BY_SEED else statistics.mean
 
 
 def load_study(folder: str | Path) -> StudySummary:
-    """What `archlab study run` found and wrote into its folder; UserError where it is missing or damaged."""
+    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it is missing or damaged."""
     if not has_summary(Path(folder)):
-        raise UserError(f"{Path(folder) / _FILE}: missing; `archlab study run` writes it when all runs have ended")
+        raise UserError(f"{Path(folder) / _FILE} is missing; `archlab study run` writes it when all runs have ended")
     return read_summary(Path(folder))
 
 
 def has_summary(folder: Path) -> bool:
-    """Whether a study's folder has one."""
     return (folder / _FILE).is_file()
 
 
 def write_summary(folder: Path, summary: StudySummary) -> None:
-    """Write it into a study's folder, with the table of its runs, over older ones if there are any."""
-    # json can write the name of a file that is no UTF-8; pydantic cannot.
+    """Write the summary and the table of runs into a study's folder, in place of older ones."""
+    # json can write the name of a file that is not UTF-8; pydantic cannot.
     text = json.dumps(summary.model_dump(mode="json"), indent=2)
     write_with_digests(folder, {_RUNS: csv_of_runs(summary), _FILE: text})
 
 
 def csv_of_runs(summary: StudySummary) -> str:
-    """`StudySummary.frame` with a heading; what is null is empty."""
-    rows, written = summary.frame(), io.StringIO()
-    table = csv.DictWriter(written, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    """Return `StudySummary.frame` as CSV with a header. null becomes an empty cell."""
+    rows, buffer = summary.frame(), io.StringIO()
+    table = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def read_summary(folder: Path) -> StudySummary:
-    """As it was written; UserError for damage."""
+    """Read the summary of a study's folder. Raise UserError if it is damaged."""
     file = folder / _FILE
-    remedy = "remove it, and `archlab study report` writes it again from the runs"
+    remedy = "delete it, and `archlab study report` writes it again from the runs"
     verify(file, remedy)
     try:
         return StudySummary.model_validate_json(file.read_bytes())
     except ValueError:
-        raise UserError(f"{file}: damaged, or written by another version of archlab; {remedy}") from None
+        raise UserError(f"{file} is damaged, or another version of archlab wrote it; {remedy}") from None

@@ -1,4 +1,4 @@
-"""Running a study: tune every arm, train every arm with every seed, time them, and summarise what has ended."""
+"""Run a study: tune every arm, train it with every seed, time it, and summarize the finished runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -9,7 +9,7 @@ from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.study.arm import Arm
 from archlab.study.checks import named_outcomes
-from archlab.study.collect import summarise
+from archlab.study.collect import summarize_study
 from archlab.study.comparisons import comparisons
 from archlab.study.design import arms
 from archlab.study.executors.executor import Executor, RunProgress, usual_threads
@@ -18,7 +18,7 @@ from archlab.study.folder import (
     Corpora,
     added_later,
     changed_fields,
-    claim,
+    claim_folder,
     old_summary,
     open_corpora,
     planned_seeds,
@@ -27,8 +27,8 @@ from archlab.study.folder import (
     remove_stale,
 )
 from archlab.study.outcomes.gather import StudyRuns, gather
-from archlab.study.outcomes.timing import OnTiming, forget_timings, read_timings, time_all, unseen
-from archlab.study.plan import StudyPlan, Tuned, tune
+from archlab.study.outcomes.timing import OnTiming, forget_timings, no_progress, read_timings, time_all
+from archlab.study.plan import StudyPlan, TuningResult, tune
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
@@ -37,43 +37,45 @@ from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
-"""Called with the runs of a phase; returns what is to be called with their progress."""
+"""Function that is called with the runs of a phase. It returns a function to call with their progress."""
 
 
 class Study:
-    """A study in its folder. `executor`: what trains its runs, this machine where nothing is said. `threads`: of each
-    run; as many as are usual on this machine where nothing is said."""
+    """A study in its folder.
+
+    `executor` trains the runs; the default is this machine. `threads` is the number of threads of each run; the default
+    depends on this machine.
+    """
 
     def __init__(
         self, name: str, config: StudyConfig, folder: Path, executor: Executor | None = None, threads: int | None = None
     ) -> None:
         self.name, self.config, self.folder = name, config, folder
-        self.arms = _compiled_alike(arms(config))
+        self.arms = _with_one_choice_of_compiling(arms(config))
         self.outcomes = named_outcomes(config, self.arms)
         self.executor = executor or Local()
         self.threads = threads or usual_threads([arm.config for arm in self.arms])
         self._damaged: dict[str, RunProgress] = {}
-        """Name of a run whose files are damaged -> that it failed, and why."""
+        """Name of a run with damaged files -> its failure."""
 
     @cached_property
     def corpora(self) -> Corpora:
-        """Arm -> what it reads, as recorded when the study ran. Where it has not run, the text is opened."""
+        """Arm -> its text, as recorded when the study ran. Before the first run the text is opened."""
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property
     def plan(self) -> StudyPlan:
-        """Its runs."""
         return StudyPlan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
 
-    def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = unseen) -> StudySummary:
-        """Everything that has not been run yet, then the summary of what there is, which is also written.
+    def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = no_progress) -> StudySummary:
+        """Train all missing runs, then write and return the summary.
 
-        `renew`: runs that were made by other code, or on another machine, are made again. A run that fails ends no
-        other; the summary names it. UserError when there is nothing to summarise.
+        `renew` repeats runs that were made by other code or on another machine. If a run fails, the others go on, and
+        the summary names it. Raise UserError if no run has finished.
         """
         print_to_stderr(reading(self.config, self.arms))
         self.corpora = open_corpora(self.arms)  # it may have changed since
-        claim(self.folder, self.config, self.corpora)
+        claim_folder(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))
             remove_stale(self.folder / "runs", now | {"threads": self.threads})
@@ -87,65 +89,66 @@ class Study:
         failed += self._run(list(self._runs(tuned, added)), start_phase)
         if len(tuned.arms) == len(self.arms):
             time_all(self.outcomes.values(), tuned.arms, self.folder, on_timing)
-        return self._summarise(tuned, failed)
+        return self._summarize(tuned, failed)
 
     def read(self) -> StudySummary:
-        """The summary of what has been run so far, which is also written; for runs made elsewhere, the old one.
+        """Write and return the summary of the finished runs. If the runs are not here, return the old summary.
 
-        UserError when there is neither, or when tuning is not over.
+        Raise UserError if there is no finished run and no old summary, or if tuning is not finished.
         """
         begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
         if has_summary(self.folder) and not begun:
             return old_summary(self.folder)
-        return self._summarise(tune(self.plan, self._ended), failed=())
+        return self._summarize(tune(self.plan, self._ended), failed=())
 
     def changed(self) -> list[str]:
-        """The fields in which the study that the folder holds differs from this one."""
+        """Return the fields in which the study in the folder differs from this one."""
         return changed_fields(self.folder, self.config)
 
-    def _runs(self, tuned: Tuned, seeds: Sequence[int]) -> Iterator[Run]:
-        """To compare, and to sweep, seed by seed."""
+    def _runs(self, tuned: TuningResult, seeds: Sequence[int]) -> Iterator[Run]:
+        """Yield the runs of the comparison and of the sweep, seed by seed."""
         plan = self.plan
         for seed in seeds:
             for arm in tuned.arms:
                 yield plan.compared(arm, seed)
                 yield from plan.swept(arm, seed).values()
 
-    def _seeds(self, tuned: Tuned, seeds: Seeds) -> list[int]:
-        """Those that `seeds` asks for, of the comparison; a rule adds some when all of the first ones have ended."""
+    def _seeds(self, tuned: TuningResult, seeds: Seeds) -> list[int]:
+        """Return the seeds of the comparison. A rule adds seeds when all runs of the first seeds have ended."""
         first = first_seeds(seeds)
         if not isinstance(seeds, AddedSeeds) or len(tuned.arms) < len(self.arms):
             return first
-        found = self._found(tuned, first)
-        if any(len(runs) < len(first) for runs in found.ended.values()):
+        first_runs = self._ended_runs(tuned, first)
+        if any(len(runs) < len(first) for runs in first_runs.ended.values()):
             return first
-        values = gather(next(iter(self.outcomes.values())), found)
+        values = gather(next(iter(self.outcomes.values())), first_runs)
         return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds, self.plan.n_folds)))
 
     def _first_runs(self) -> list[Run]:
-        """The runs that come first, and so tell whether the study has begun here."""
+        """Return the runs that come first. If one of them has ended, the study has begun in this folder."""
         plan = self.plan
         return list(plan.all_tuning()) or [
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
         ]
 
-    def _found(self, tuned: Tuned, seeds: Sequence[int]) -> StudyRuns:
-        """All that has ended, of these seeds."""
+    def _ended_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> StudyRuns:
+        """Return all ended runs of these seeds."""
         plan = self.plan
         ended = {
-            arm.name: {s: left for s in seeds if (left := self._ended(plan.compared(arm, s)))} for arm in tuned.arms
+            arm.name: {s: results for s in seeds if (results := self._ended(plan.compared(arm, s)))}
+            for arm in tuned.arms
         }
         swept = dict[str, dict[int, dict[float, Ended]]]()
         for arm in tuned.arms:
             for seed in seeds:
                 runs = plan.swept(arm, seed)
-                left = {value: found for value, run in runs.items() if (found := self._ended(run))}
-                if runs and len(left) == len(runs):
-                    swept.setdefault(arm.name, {})[seed] = left
+                results = {value: result for value, run in runs.items() if (result := self._ended(run))}
+                if runs and len(results) == len(runs):
+                    swept.setdefault(arm.name, {})[seed] = results
         return StudyRuns(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
 
     def _ended(self, run: Run) -> Ended | None:
-        """None while it has not ended, and for one whose files are damaged, which counts as failed."""
+        """Return the results of a run; None if it has not ended or its files are damaged, which counts as failed."""
         self._damaged.pop(run.name, None)
         try:
             return run.ended(self.folder)
@@ -154,46 +157,52 @@ class Study:
             return None
 
     def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
-        """Run those that are not over; arms with the same config share their runs. Returns the ones that failed.
+        """Train the runs that are not finished, and return those that failed. Arms with the same config share runs.
 
         Damaged runs are only reported; the summary names them.
         """
-        once: dict[str, Run] = {}
+        by_name: dict[str, Run] = {}
         for run in runs:
             if not run.is_over(self._ended(run)):
-                once.setdefault(run.name, run)
-        if not once:
+                by_name.setdefault(run.name, run)
+        if not by_name:
             return []
-        on_progress = start_phase(list(once.values()))
-        for progress in (self._damaged[name] for name in once if name in self._damaged):
+        on_progress = start_phase(list(by_name.values()))
+        for progress in (self._damaged[name] for name in by_name if name in self._damaged):
             on_progress(progress)
-        todo = [run for name, run in once.items() if name not in self._damaged]
+        todo = [run for name, run in by_name.items() if name not in self._damaged]
         return self.executor.run_all(todo, self.folder, on_progress)
 
-    def _summarise(self, tuned: Tuned, failed: Sequence[RunProgress]) -> StudySummary:
+    def _summarize(self, tuned: TuningResult, failed: Sequence[RunProgress]) -> StudySummary:
         plan, seeds = self.plan, self._seeds(tuned, self.config.seeds)
         runs = {arm.name: {seed: plan.compared(arm, seed) for seed in seeds} for arm in tuned.arms}
-        once = {run.name: run for run in (*self._runs(tuned, seeds), *plan.all_tuning())}
-        every = [left for run in once.values() if (left := self._ended(run))]
-        found = self._found(tuned, seeds)
+        by_name = {run.name: run for run in (*self._runs(tuned, seeds), *plan.all_tuning())}
+        all_ended = [result for run in by_name.values() if (result := self._ended(run))]
+        ended = self._ended_runs(tuned, seeds)
         reasons = {progress.run.label: str(progress.failed) for progress in (*self._damaged.values(), *failed)}
         lines = [f"\n  {label}: failed: {why}" for label, why in reasons.items()]
         if len(tuned.arms) < len(self.arms):
-            raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it{''.join(lines)}")
-        if not any(found.ended.values()):
+            raise UserError(
+                f"{self.folder}: tuning is not finished; continue it with `archlab study run`{''.join(lines)}"
+            )
+        if not any(ended.ended.values()):
             if reasons:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
-            raise UserError(f"{self.folder}: no finished run; `archlab study run` makes them")
+            raise UserError(f"{self.folder} has no finished run; `archlab study run` trains them")
         warnings = tuned.warnings
         if (planned := planned_seeds(self.folder)) is not None:
             warnings = [*warnings, *added_later(self._seeds(tuned, planned), seeds)]
-        summary = summarise(self.name, plan, found, runs, every, self.folder, reasons, tuned.points, warnings)
+        summary = summarize_study(self.name, plan, ended, runs, all_ended, self.folder, reasons, tuned.points, warnings)
         write_summary(self.folder, summary)
         return summary
 
 
-def _compiled_alike(designed: Sequence[Arm]) -> list[Arm]:
-    """With `train.compile: auto` decided once for all arms: compiled only where all would be. Compiled layers round
-    otherwise and are faster, and neither is what a study compares."""
-    every = all(is_compiled(a.config, resolve_train(a.config), planned_device(a.config.train)) for a in designed)
-    return [arm.compiled(every) if arm.config.train.compile == "auto" else arm for arm in designed]
+def _with_one_choice_of_compiling(designed: Sequence[Arm]) -> list[Arm]:
+    """Decide `train.compile: auto` once for all arms: compile if all of them would be compiled.
+
+    Compiled layers round differently and are faster. A study should not compare these two effects.
+    """
+    is_compiled_everywhere = all(
+        is_compiled(arm.config, resolve_train(arm.config), planned_device(arm.config.train)) for arm in designed
+    )
+    return [arm.compiled(is_compiled_everywhere) if arm.config.train.compile == "auto" else arm for arm in designed]

@@ -1,4 +1,4 @@
-"""One run of a study: its name, which says what it means, and what it left."""
+"""One run of a study: its name, which identifies what is trained, and its results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcome_schema import Outcome
-from archlab.study.outcomes.weights import kept
+from archlab.study.outcomes.weights import read_measured
 from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 
-_ADDED = (
+_NEW_FIELDS = (
     ("model.mup", None),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
-"""Fields, at any depth, that older names do not contain, each with its default. At that value a field adds nothing to
-a name, so that no study runs again because of a new field."""
+"""Fields that older names do not contain, at any depth, with their defaults. With its default a field does not change a
+name, so a new field makes no study run again."""
 
 
-def _deciding(section: Raw, path: str) -> Raw:
+def _values_in_name(section: Raw, path: str) -> Raw:
     """Return the values of a section that are part of a run's name."""
     return {
-        key: _deciding(value, field) if isinstance(value, dict) else value
+        key: _values_in_name(value, field) if isinstance(value, dict) else value
         for key, value in section.items()
-        if (field := f"{path}.{key}") not in NOT_TRAINED and (field, value) not in _ADDED
+        if (field := f"{path}.{key}") not in NOT_TRAINED and (field, value) not in _NEW_FIELDS
     }
 
 
@@ -44,46 +44,48 @@ class Run:
     """One training of one arm with one seed."""
 
     label: str
-    """What the user sees while it runs; not part of its name."""
+    """Label that the user sees during the run; not part of its name."""
     config: Config
     corpus: str
     """Fingerprint of the tokens."""
     threads: int
-    """With which it is trained; not part of its name."""
+    """Number of threads of its training; not part of its name."""
     measures: tuple[Outcome, ...] = ()
-    """What is measured of its weights when it has ended; not part of its name."""
+    """Outcomes that are measured on its final weights; not part of its name."""
     phase: Literal["tuning", "comparing"] = "comparing"
     """Phase of the study that it belongs to; not part of its name."""
 
     @cached_property
     def name(self) -> str:
-        """12 hex digits of the model, the training, the tokens and the number format: of what is trained, not of where
-        or by which version of the code, which the run's folder records."""
+        """12 hex digits of the model, the training, the tokens and the number format.
+
+        They identify what is trained. The run folder records where it was trained and with which version of the code.
+        """
         plain = in_old_form(resolved(self.config))
-        decides = {section: _deciding(plain[section], section) for section in ("model", "train")}
-        decides |= {
+        values = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
+        values |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,
             "fold": self.config.data.fold,
         }
         if code := sources(self.config):
-            decides["plugins"] = code
-        return config_hash(decides)
+            values["plugins"] = code
+        return config_hash(values)
 
     def folder(self, study: Path) -> Path:
-        """Its place in a study's folder."""
+        """Return its folder in a study's folder."""
         return study / "runs" / self.name
 
     def ended(self, study: Path) -> "Ended | None":
-        """What it left in a study's folder, or None while it has not ended; UserError for damage."""
+        """Return its results from a study's folder, or None if it has not ended. Raise UserError for damaged files."""
         folder = RunFolder(self.folder(study))
         if (summary := folder.summary()) is None:
             return None
-        measured = kept(self.measures, folder.path)
+        measured = read_measured(self.measures, folder.path)
         return Ended(summary, folder.metrics(), folder.environment(), folder.documents(), measured)
 
     def is_over(self, ended: "Ended | None") -> bool:
-        """Whether nothing is left to do: it has ended, and if it has weights they were measured."""
+        """Return whether the run has ended and, unless it diverged, all its outcomes were measured."""
         if ended is None:
             return False
         return ended.summary.status == "diverged" or ended.measured.keys() >= set(self.measures)
@@ -91,12 +93,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a run left that has ended."""
+    """Results of a run that has ended."""
 
     summary: RunSummary
     metrics: list[dict[str, Any]]
     environment: dict[str, Any]
     documents: list[DocumentScore]
-    """How well each held-out document is predicted at the end."""
+    """Score of each held-out document at the end."""
     measured: Mapping[Outcome, float | None]
-    """Of its weights; None for what it cannot have."""
+    """Outcome of its weights -> value; None if the run cannot have one."""

@@ -1,19 +1,19 @@
 """The statistics of a study: paired differences, their intervals, and verdicts that survive many comparisons.
 
-A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives
-cannot answer here: the sign-flip permutation test of n pairs never gives p below 2 / 2^n (0.25 with 3 seeds;
-it takes 6 to pass 0.05, more under a correction), and a bootstrap (BCa too) of 3 differences has 10 distinct
-resamples and intervals far too short. The price is an assumption: the differences scatter roughly normally.
+A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives fail here.
+The sign-flip permutation test of n pairs never gives p below 2 / 2^n: 0.25 with 3 seeds. It needs 6 seeds to get below
+0.05, and more with a correction. A bootstrap of 3 differences (also BCa) has 10 distinct resamples, and its intervals
+are far too short. The t-test assumes that the differences are roughly normal.
 
-No comparison borrows scatter from another. With moderated variances (Smyth 2004), and with residuals pooled over arms
-and seeds, up to 14 and 21 of 100 studies whose arms are equal but scatter unequally find a difference.
+No comparison uses the scatter of another. With moderated variances (Smyth 2004), up to 14 of 100 studies find a
+difference between arms that are equal but scatter unequally. With residuals pooled over arms and seeds, up to 21 do.
 
-Seeds may be added by a rule, so that the error rate stays what it is (Stein 1945): the scatter over the first seeds
-decides how many there are in all, and the test keeps the first seeds' degrees of freedom. The number may depend on
-scatter, which tells nothing of a difference, and never on the means. Stein's test keeps the first seeds' scatter too.
-That is exact for normal differences, but with heavy tails and several comparisons it was wrong in 9 of 100 studies
-whose arms were equal, for the first seeds often lack the rare large difference. So the larger one is taken, of the
-first seeds or of all, which is at least as strict.
+A rule can add seeds without changing the error rate (Stein 1945). The scatter over the first seeds decides the total
+number, and the test keeps the degrees of freedom of the first seeds. The number may depend on the scatter, which says
+nothing about a difference, but never on the means. Stein's test also keeps the scatter of the first seeds. That is
+exact for normal differences. With heavy tails and several comparisons, it was wrong in 9 of 100 studies of equal arms,
+because the first seeds often lack the rare large difference. So the larger scatter is used, that of the first seeds or
+that of all seeds. This is at least as strict.
 """
 
 from collections import defaultdict
@@ -30,41 +30,42 @@ from archlab.study.record import Comparison, Verdict
 from archlab.study.schema import AddedSeeds
 
 ALPHA = 0.05
-"""Family-wise: the probability of any false "better", "worse" or "differs" in a study whose arms are all equal, and
-that of any false "equivalent" where all differences are as large as the margin."""
+"""Family-wise error rate: the probability of any false "better", "worse" or "differs" in a study of equal arms. It is
+also the probability of any false "equivalent" if all differences are as large as the margin."""
 
 _NO_SCATTER = 1e-12
-"""Of the size of the values: a thousand times the rounding of 64-bit subtraction, far below any real scatter."""
+"""Smallest scatter that counts, relative to the values. It is a thousand times the rounding error of 64-bit
+subtraction, and far below any real scatter."""
 
 Values = Mapping[int, float | None]
-"""Seed -> what its run gave, of any outcome; None where the run diverged or gave nothing."""
+"""Seed -> value of an outcome; None if the run diverged or has no value."""
 
 
 Folds = Mapping[int, int] | None
-"""Seed -> the part of the text that judges it, where several seeds share one; else None. Differences on one part are no
-independent evidence of other text, so that what is tested are their means, one for each part."""
+"""Seed -> the fold of the text that judges it, if several seeds share a fold; otherwise None. Differences on one fold
+are not independent evidence about other text, so the test is over their means, one for each fold."""
 
 Weights = Mapping[str, float]
-"""Arm -> weight. What is compared is the sum, over the arms, of each one's value times its weight, seed by seed."""
+"""Arm -> weight. The compared value is the weighted sum of the arms' values, seed by seed."""
 
 
 class Contrast(NamedTuple):
-    """A comparison of more than two arms."""
+    """A comparison of two or more arms: a weighted sum that is tested against zero."""
 
     weights: Weights
     reference: str
-    """What the arms of negative weight have in common, in words."""
+    """Description of the arms with negative weights."""
 
 
 class Estimate(NamedTuple):
-    """A mean, its interval, the two-sided p-value against zero, and what they come from."""
+    """A mean, its interval, its two-sided p-value against zero, and the numbers behind them."""
 
     mean: float
     low: float | None
     high: float | None
     p: float
     deviation: float
-    """Standard deviation of the values; 0 where there is none but rounding."""
+    """Standard deviation of the values; 0 if it is only rounding."""
     error: float
     """Standard error of the mean."""
     freedom: int
@@ -80,41 +81,41 @@ def compare(
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
 ) -> dict[str, Comparison]:
-    """Every arm of `references` (arm -> the arm it is compared with) against its reference, paired by seed, and every
-    contrast, by name.
+    """Compare every arm with its reference, paired by seed, and every contrast with zero. Return name -> comparison.
 
-    `margin`, in the values' unit: differences up to it are too small to matter; None judges no equivalence. `first`:
-    the seeds whose scatter decided how many there are in all (`seeds_in_all`); None where that was planned.
+    `references` maps each arm to its reference. `margin` is the largest difference that does not matter, in the unit of
+    the values; None tests no equivalence. `first` are the seeds whose scatter decided the total number
+    (`seeds_in_all`); None if the number was planned.
 
-    Holm's correction runs over all of them together, once for differences and once for equivalence. A comparison that
-    could not be tested still counts as one of them, so that a study does not become more lenient where runs diverged
-    or are missing. Every interval is of the level at which Holm judges its comparison, so that it leaves out zero where
-    the verdict is that there is a difference, and nowhere else.
+    Holm's correction is over all comparisons together, once for differences and once for equivalence. A comparison that
+    could not be tested still counts, so a study does not become more lenient if runs diverged or are missing. Each
+    interval has the level at which Holm's correction judges its comparison. So it excludes zero exactly when the
+    verdict is a difference.
     """
     planned = {**pairwise(references), **(contrasts or {})}
     samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in planned.items()}
     tests = {arm: sample.estimate(ALPHA) for arm, sample in samples.items()}
     p_values = [1.0 if test is None else test.p for test in tests.values()]
-    inside = [None if test is None or margin is None else _p_equivalent(test, margin) for test in tests.values()]
-    corrected, equivalent = holm(p_values), holm([1.0 if p is None else p for p in inside])
-    found = {}
+    p_inside = [None if test is None or margin is None else _p_equivalent(test, margin) for test in tests.values()]
+    corrected, equivalent = holm(p_values), holm([1.0 if p is None else p for p in p_inside])
+    comparisons = {}
     for index, (name, contrast) in enumerate(planned.items()):
         sample, test = samples[name], tests[name]
         p_holm = None if test is None else corrected[index]
-        p_equivalent = None if inside[index] is None else equivalent[index]
+        p_equivalent = None if p_inside[index] is None else equivalent[index]
         level = _level(p_values, index)
-        shown = sample.estimate(level)
-        within = sample.estimate(2 * _level([1.0 if p is None else p for p in inside], index))
+        interval = sample.estimate(level)
+        inner = sample.estimate(2 * _level([1.0 if p is None else p for p in p_inside], index))
         effect = (test.deviation, len(sample.values), test.freedom, level) if test and test.deviation else None
         reach = smallest_effect_interval(*effect) if effect else None
-        found[name] = Comparison(
+        comparisons[name] = Comparison(
             reference=contrast.reference,
             pairs=sample.pairs,
             folds=None if folds is None else len(sample.values),
             difference=float(np.mean(sample.values)) if test is None and sample.values else test and test.mean,
-            low=shown and shown.low,
-            high=shown and shown.high,
-            confidence=None if shown is None or shown.low is None else 1 - level,
+            low=interval and interval.low,
+            high=interval and interval.high,
+            confidence=None if interval is None or interval.low is None else 1 - level,
             p=test and test.p,
             p_holm=p_holm,
             smallest_effect=smallest_effect(*effect) if effect else None,
@@ -122,11 +123,11 @@ def compare(
             smallest_effect_high=reach and reach[1],
             margin=margin,
             p_equivalent=p_equivalent,
-            within_low=None if p_equivalent is None else within and within.low,
-            within_high=None if p_equivalent is None else within and within.high,
+            within_low=None if p_equivalent is None else inner and inner.low,
+            within_high=None if p_equivalent is None else inner and inner.high,
             verdict=_verdict(*_sides(values, contrast.weights), test, p_holm, p_equivalent, better),
         )
-    return found
+    return comparisons
 
 
 def exactly(
@@ -135,13 +136,13 @@ def exactly(
     better: Better,
     contrasts: Mapping[str, Contrast] | None = None,
 ) -> dict[str, Comparison]:
-    """As `compare`, of outcomes that have one exact value for each arm, so that nothing is to be tested."""
-    found = {}
+    """Compare outcomes with one exact value for each arm, like `compare` but without a test."""
+    comparisons = {}
     for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
         (difference,) = weighted(values, contrast.weights).values()
         assert difference is not None
         rounding = _NO_SCATTER * max(abs(value or 0.0) for arm in values.values() for value in arm.values())
-        found[name] = Comparison(
+        comparisons[name] = Comparison(
             reference=contrast.reference,
             pairs=1,
             difference=difference,
@@ -153,27 +154,26 @@ def exactly(
             smallest_effect=None,
             verdict="equal" if abs(difference) <= rounding else _direction(difference, better),
         )
-    return found
+    return comparisons
 
 
 def estimate(
     values: Sequence[float], alpha: float = ALPHA, size: float | None = None, first: Sequence[float] | None = None
 ) -> Estimate | None:
-    """The one-sample t estimate of `values` (Student 1908), with the interval that leaves out zero where p is below
-    `alpha`; None with fewer than two.
+    """Return the one-sample t estimate of `values` (Student 1908), or None with fewer than two values.
 
-    `size` is that of the numbers that they were computed from, their own where it is None. `first` are those of them
-    whose scatter decided how many there are: their degrees of freedom are used, and their scatter where it is larger.
+    Its interval excludes zero exactly when p is below `alpha`. `size` is the magnitude of the numbers from which the
+    values were computed; None means that of the values. `first` are the values whose scatter decided the total number.
+    Their degrees of freedom are used, and also their scatter if it is larger.
 
-    Values without any scatter have no t. All zero, as from one config under two names, they are exactly zero:
-    interval [0, 0], p = 1. All equal to something else is no evidence of a noiseless difference but of a
-    metric that hides the noise: no interval, and p of the sign-flip test, 2 / 2^n, which assumes nothing of
-    scatter.
+    Values without scatter have no t statistic. If all are zero, as from one config under two names, the interval is [0,
+    0] and p is 1. If all equal another number, the metric probably hides the noise. Then there is no interval, and p is
+    that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
     """
     n, first = len(values), values if first is None else first
     if len(first) < 2:
         return None
-    mean, deviation = float(np.mean(values)), max(float(np.std(some, ddof=1)) for some in (values, first))
+    mean, deviation = float(np.mean(values)), max(float(np.std(sample, ddof=1)) for sample in (values, first))
     freedom, rounding = len(first) - 1, _NO_SCATTER * (max(map(abs, values)) if size is None else size)
     if deviation > rounding:
         error = deviation / sqrt(n)
@@ -186,12 +186,13 @@ def estimate(
 
 
 def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
-    """Arm -> its comparison with its reference."""
+    """Return arm -> its comparison with its reference."""
     return {arm: Contrast({arm: 1.0, reference: -1.0}, reference) for arm, reference in references.items()}
 
 
 def weighted(values: Mapping[str, Values], weights: Weights) -> dict[int, float | None]:
-    """Seed -> the weighted sum, of the seeds of which every arm has a run; None where one of them diverged."""
+    """Return seed -> weighted sum, for the seeds of which every arm has a run. The sum is None if one of the runs
+    diverged."""
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
     return {seed: _sum((values[arm][seed], weight) for arm, weight in weights.items()) for seed in seeds}
 
@@ -206,23 +207,24 @@ def _sum(terms: Iterable[tuple[float | None, float]]) -> float | None:
 
 
 def known(values: Values, seeds: Collection[int] | None = None) -> list[float]:
-    """Those that there are, by seed; `seeds`: of these only."""
+    """Return the values that are not None, by seed. `seeds` selects some of them."""
     return [value for seed, value in sorted(values.items()) if value is not None and (seeds is None or seed in seeds)]
 
 
 def independent(values: Values, folds: Folds, seeds: Collection[int] | None = None) -> list[float]:
-    """The known values, the mean of those that share a fold; `seeds`: of these only."""
+    """Return the known values, with one mean for all seeds that share a fold. `seeds` selects some of them."""
     if folds is None:
         return known(values, seeds)
     shared = defaultdict[int, list[float]](list)
     for seed, value in sorted(values.items()):
         if value is not None and (seeds is None or seed in seeds):
             shared[folds[seed]].append(value)
-    return [float(np.mean(one)) for one in shared.values()]
+    return [float(np.mean(values_of_fold)) for values_of_fold in shared.values()]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (1979): all below alpha hold together with family-wise error alpha."""
+    """Return p-values after Holm's step-down correction (1979). Rejecting all below alpha has family-wise error
+    alpha."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -232,41 +234,41 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def share(k: int, n: int) -> tuple[float, float]:
-    """The exact 95% interval of a probability of which k in n cases were seen (Clopper & Pearson 1934)."""
-    found = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
-    return float(found.low), float(found.high)
+    """Return the exact 95% interval of a probability after k of n cases (Clopper & Pearson 1934)."""
+    interval = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
+    return float(interval.low), float(interval.high)
 
 
 def seeds_in_all(
     values: Mapping[str, Values], compared: Mapping[str, Contrast], rule: AddedSeeds, n_folds: int | None = None
 ) -> int:
-    """How many seeds every arm gets: as many as the comparison that needs most, at most `rule.at_most`, and no more
-    than there are folds of the text to judge them, `n_folds`, for seeds that share one tell nothing of other text.
+    """Return the number of seeds of every arm: the largest number that a comparison needs, at most `rule.at_most`.
 
-    `values` has those of the first seeds, `compared` are all comparisons. Each is planned at the strictest level at
-    which Holm's correction may judge it. One with fewer than two pairs tells nothing of its scatter and asks for none.
+    It is also at most `n_folds`, the number of folds that judge the seeds, because seeds that share a fold say nothing
+    about other text. `values` has the values of the first seeds, and `compared` has all comparisons. Each is planned at
+    the strictest level at which Holm's correction may judge it. A comparison with fewer than two pairs is ignored.
     """
     first = range(rule.first)
     needed = [rule.first]
     for contrast in compared.values():
-        found = known(weighted(values, contrast.weights), first)
-        if len(found) > 1:
+        differences = known(weighted(values, contrast.weights), first)
+        if len(differences) > 1:
             level = ALPHA / len(compared)
-            needed.append(pairs_for(rule.until, float(np.std(found, ddof=1)), len(found) - 1, level))
-    most = rule.at_most if n_folds is None else min(rule.at_most, max(n_folds, rule.first))
-    return min(most, max(needed))
+            needed.append(pairs_for(rule.until, float(np.std(differences, ddof=1)), len(differences) - 1, level))
+    largest = rule.at_most if n_folds is None else min(rule.at_most, max(n_folds, rule.first))
+    return min(largest, max(needed))
 
 
 class _Sample(NamedTuple):
-    """The differences of one comparison: by seed, or their means by fold."""
+    """Differences of one comparison: one per seed, or one mean per fold."""
 
     values: list[float]
     first: list[float]
-    """Those of them whose scatter decided how many there are; all where that was planned."""
+    """The values whose scatter decided the total number; all values if the number was planned."""
     size: float
-    """The largest number that they were computed from."""
+    """Largest magnitude of the numbers from which they were computed."""
     pairs: int
-    """Seeds that have one."""
+    """Number of seeds with a difference."""
 
     def estimate(self, alpha: float) -> Estimate | None:
         return estimate(self.values, alpha, self.size, self.first)
@@ -274,24 +276,25 @@ class _Sample(NamedTuple):
 
 def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[int] | None, folds: Folds) -> _Sample:
     size = max((abs(value) for arm in weights for value in known(values[arm])), default=0.0)
-    found = weighted(values, weights)
-    return _Sample(independent(found, folds), independent(found, folds, first), size, len(known(found)))
+    differences = weighted(values, weights)
+    first_differences = independent(differences, folds, first)
+    return _Sample(independent(differences, folds), first_differences, size, len(known(differences)))
 
 
 def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:
-    """What is compared: an arm and its reference. Of more arms, where a run of any is as bad as one of another, their
-    weighted sum with nothing."""
+    """Return the two sides of a comparison: an arm and its reference. With more arms, return their weighted sum and
+    zeros, because a diverged run of any arm is equally bad."""
     if len(weights) == 2:
         arm, reference = weights
         return values[arm], values[reference]
-    found = weighted(values, weights)
-    return found, dict.fromkeys(found, 0.0)
+    sums = weighted(values, weights)
+    return sums, dict.fromkeys(sums, 0.0)
 
 
 def _p_equivalent(test: Estimate, margin: float) -> float | None:
-    """The larger p-value of the two one-sided tests that the true difference is beyond the margin (Schuirmann 1987).
+    """Return the larger p-value of two one-sided tests that the true difference is beyond the margin (Schuirmann 1987).
 
-    None where a difference has no scatter to be tested by; exact zeros are equivalent.
+    It is None for a nonzero difference without scatter, and 0 for exact zeros, which are equivalent.
     """
     if test.deviation:
         return float(scipy.stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
@@ -299,7 +302,7 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
 
 
 def _level(p_values: Sequence[float], index: int) -> float:
-    """The p-value below which Holm would have let this comparison pass, the others being what they are."""
+    """Return the p-value below which Holm's correction would reject this comparison, given the other p-values."""
     others = [1.0 if i == index else p for i, p in enumerate(p_values)]
     return ALPHA / (len(others) - sum(p < ALPHA for p in holm(others)))
 
@@ -312,8 +315,8 @@ def _verdict(
     p_equivalent: float | None,
     better: Better,
 ) -> Verdict:
-    """A run that diverged where the other finished outweighs the values of the seeds that survived."""
-    if _lost(arm, reference):
+    """Return the verdict. A run that diverged on a seed that the other finished outweighs the values of other seeds."""
+    if _diverged_alone(arm, reference):
         return "diverged"
     if test is None or p_holm is None:
         if None in arm.values():
@@ -321,17 +324,16 @@ def _verdict(
         return "reference diverged" if None in reference.values() else "too few runs"
     if p_holm >= ALPHA:
         return "equivalent" if p_equivalent is not None and p_equivalent < ALPHA else "not distinguishable"
-    found = _direction(test.mean, better)
-    return "reference diverged" if found == "worse" and _lost(reference, arm) else found
+    verdict = _direction(test.mean, better)
+    return "reference diverged" if verdict == "worse" and _diverged_alone(reference, arm) else verdict
 
 
 def _direction(difference: float, better: Better) -> Verdict:
-    """What a difference is, if it is one."""
     if better == "neither":
         return "differs"
     return "better" if (difference < 0) == (better == "lower") else "worse"
 
 
-def _lost(values: Values, other: Values) -> bool:
-    """Whether a run diverged on a seed that the other finished."""
+def _diverged_alone(values: Values, other: Values) -> bool:
+    """Return whether a run diverged on a seed that the other finished."""
     return any(value is None and other.get(seed) is not None for seed, value in values.items())

@@ -1,4 +1,4 @@
-"""Which kernel computes the attention of each layer in training: measured on this machine, and for a run's record."""
+"""Attention kernels in training: a measurement on this machine, and the kernel of each layer for a run's record."""
 
 import time
 from collections import Counter
@@ -20,21 +20,22 @@ from archlab.model.softmax import Softmax
 from archlab.training.device import Device
 
 LONG = 1024
-"""Tokens from which a kernel that multiplies every query with every key is worth a note."""
+"""Window length, in tokens, from which a note mentions kernels that multiply every query with every key."""
 
 SHORT = 512
-"""Tokens of a text up to which weights are kept for the backward pass: their memory grows with the square."""
+"""Longest window, in tokens, for attention by products, whose memory grows with the square of the length."""
 
 WORTHWHILE = 1.1
-"""Speed of attention by products over that of torch's kernel from which products are taken: they round more."""
+"""Speed relative to torch's kernel from which attention by products is used, because products round more."""
 
 
 @cache
 def products_up_to(device: Device) -> int:
-    """Tokens of a text up to which attention trains faster by products than by torch's fused kernel; 0: it does not.
+    """Return the longest window, in tokens, that trains faster by products than by torch's fused kernel; 0 for none.
 
-    Only in bfloat16, which that kernel computes slower than float32 on a CPU. Measured once per machine: where products
-    in bfloat16 are twice as fast as in float32 it takes a third to two thirds of the time, elsewhere as long.
+    Products can be faster only on a CPU in bfloat16, where torch's kernel is slower than in float32. The speed is
+    measured once per machine. If bfloat16 products are twice as fast as float32 products, attention by products takes a
+    third to two thirds of the time. On other machines it takes as long.
     """
     if device.type != "cpu" or device.dtype is not torch.bfloat16:
         return 0
@@ -43,7 +44,7 @@ def products_up_to(device: Device) -> int:
 
 
 def _gain_of_products(repeats: int = 10) -> float:
-    """Speed over that of torch's fused kernel, forward and backward."""
+    """Return the speed of products relative to torch's fused kernel, forward and backward."""
     own = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(4, n, 256, 64, generator=own).bfloat16().requires_grad_() for n in (4, 2, 2))
     shortest = {kernel: float("inf") for kernel in (sdpa, products)}
@@ -64,14 +65,15 @@ def attention_kernels(
     on_cuda: bool,
     products_up_to: int,
 ) -> dict[str, int]:
-    """Name of a kernel -> how many layers use it; `sdpa, whole` and `reference` multiply every query with every key.
+    """Return the number of layers that use each kernel, by its name.
 
-    `runs`: a process's tokens, where several divide each window.
+    `sdpa, whole` and `reference` multiply every query with every key. `runs`: indices of this process's tokens if
+    several processes divide each window.
     """
     keys_1S = torch.arange(seq_len)[None]
     queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)
     starts_1T = queries_1T if packed else None
-    found = Counter[str]()
+    kernels = Counter[str]()
     layers = layer_configs(model)
     for layer in dict.fromkeys(layers):
         attention = layer.attention
@@ -92,14 +94,14 @@ def attention_kernels(
         )
         kernel = kernel_for("auto", needs)
         is_whole = kernel == "sdpa" and RULES[kernel].pairs(needs) == "all"
-        found[f"{kernel}, whole" if is_whole else kernel] += layers.count(layer)
-    return dict(found)
+        kernels[f"{kernel}, whole" if is_whole else kernel] += layers.count(layer)
+    return dict(kernels)
 
 
 def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
-    """A note for people; None where nothing that is hidden is computed, or texts are short."""
+    """Return a note if layers compute hidden scores of long windows, otherwise None."""
     slow = {name: n for name, n in kernels.items() if name in ("sdpa, whole", "reference")}
     if not slow or seq_len < LONG:
         return None
     listed = " and ".join(f"{n} by {name.partition(',')[0]}" for name, n in slow.items())
-    return f"attention multiplies every query with every key, seen or not, in some layers: {listed}"
+    return f"attention multiplies every query with every key, even hidden ones, in some layers: {listed}"

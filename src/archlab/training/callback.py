@@ -1,4 +1,4 @@
-"""What a person sees while a model trains."""
+"""Callbacks that show the progress of training."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -10,7 +10,7 @@ from archlab.training.evaluate import Score
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The state of a run after one step."""
+    """State of a run after one step."""
 
     step: int
     steps: int
@@ -18,17 +18,20 @@ class StepMetrics:
     tokens_per_second: float
     mfu: float
     score: Score | None
-    """Of the evaluation after this step, if there was one."""
+    """Score of the evaluation after this step; None without an evaluation."""
 
     @property
     def details(self) -> list[str]:
-        """Everything but the step, in words."""
+        """Everything except the step, as short texts."""
         held_out = [] if self.score is None else [str(self.score)]
         return [f"loss {self.loss:.3f}", *held_out, f"{si(self.tokens_per_second)} tok/s", f"MFU {self.mfu:.0%}"]
 
 
 class Callback:
-    """Methods that a training calls while it runs; a context that lasts as long as its steps. This one does nothing."""
+    """Methods that are called during training. This base class does nothing.
+
+    It is also a context manager, which is entered before the first step and left after the last one.
+    """
 
     def __enter__(self) -> Self:
         return self
@@ -36,29 +39,29 @@ class Callback:
     def __exit__(self, *_: object) -> None: ...
 
     def on_note(self, text: str) -> None:
-        """There is something that the user should know."""
+        """Receive a note for the user."""
 
     def on_weights(self, source: str) -> None:
-        """The model has the weights that `source` names; called once, before the first step."""
+        """Receive the source of the model's weights; called once, before the first step."""
 
     def on_data(self, description: str) -> None:
-        """The training reads the text, or the task, that `description` names."""
+        """Receive a description of the text or task that is read."""
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """One step is done."""
+        """Receive the metrics of a step that is done."""
 
 
 class Printing(Callback):
-    """Prints to stderr where the weights come from, what is read, the notes, and the progress: a bar in a terminal.
+    """Callback that prints the source of the weights, the data, notes and progress to stderr.
 
-    Lines that come before `on_weights` are printed after it.
+    In a terminal, the progress is a bar. Lines that come before `on_weights` are printed after it.
     """
 
     def __init__(self) -> None:
         self._bar = Bar()
         self._bar.begin("training")
         self._waiting: list[str] | None = []
-        """Lines that came before the weights were known. None: they are known."""
+        """Lines that came before `on_weights`; None after it was called."""
         self._score: Score | None = None
 
     def __enter__(self) -> Self:
@@ -69,18 +72,18 @@ class Printing(Callback):
         self._bar.__exit__(*error)
 
     def on_weights(self, source: str) -> None:
-        """Print it, then the lines so far."""
+        """Print the source, then the lines that came before it."""
         self._bar.print(f"weights: {source}")
         waiting, self._waiting = self._waiting or [], None
         for line in waiting:
             self._bar.print(line)
 
     def on_data(self, description: str) -> None:
-        """Print it after the weights."""
+        """Print the line after the source of the weights."""
         self._after_weights(f"data: {description}")
 
     def on_note(self, text: str) -> None:
-        """Print it after the weights."""
+        """Print the line after the source of the weights."""
         self._after_weights(f"note: {text}")
 
     def _after_weights(self, line: str) -> None:
@@ -90,8 +93,8 @@ class Printing(Callback):
             self._waiting.append(line)
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Move the bar, on which the last evaluation stays; elsewhere print a line of every evaluation."""
+        """Update the bar, which keeps showing the last score. Without a terminal, print a line per evaluation."""
         self._score = metrics.score or self._score
         shown = replace(metrics, score=self._score) if self._bar.in_terminal else metrics
-        how_far = f"{metrics.step:,}/{metrics.steps:,}"
-        self._bar.update(metrics.step / metrics.steps, how_far, *shown.details, line=metrics.score is not None)
+        position = f"{metrics.step:,}/{metrics.steps:,}"
+        self._bar.update(metrics.step / metrics.steps, position, *shown.details, line=metrics.score is not None)

@@ -1,10 +1,10 @@
-"""Checkpoints: a folder per step with weights, optimiser state and metrics so far. How they are written: saving.py.
+"""Checkpoints: one folder per step, with weights, optimizer state and metrics. Its files are:
 
-    model.safetensors  optimizer.safetensors     of one process: whole tensors
-    shard-00001-….safetensors                    of several: what each has of weights and optimiser together
+    model.safetensors  optimizer.safetensors     whole tensors of a single process, or
+    shard-00001-….safetensors                    parts of all tensors of several processes
     metrics.jsonl  digests.json
 
-Either is read by any number of processes.
+Any number of processes can read both. saving.py writes them.
 """
 
 import math
@@ -31,11 +31,11 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 METRICS = "metrics.jsonl"
 PARTS = "shard-*.safetensors"
-"""As torch.distributed.checkpoint names what each of several processes writes."""
+"""Files that torch.distributed.checkpoint writes, one per process."""
 
 
 class Form(NamedTuple):
-    """What a tensor is, without its values."""
+    """Shape and dtype of a tensor."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -46,16 +46,16 @@ class StoredTensors(Protocol):
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """Of each."""
+        """Shape and dtype of each tensor."""
         ...
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy the values of these names; of a target that is cut, this process's part."""
+        """Copy values into the targets, by name. A sharded target receives only this process's part."""
         ...
 
 
 class WholeTensors:
-    """A file of whole tensors; UserError where it is missing or damaged."""
+    """File of whole tensors. Raise UserError if it is missing or damaged."""
 
     def __init__(self, file: Path) -> None:
         self._tensors = _read(file)
@@ -63,35 +63,35 @@ class WholeTensors:
 
     @torch.no_grad()
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """See StoredTensors."""
+        """Copy values into the targets, by name."""
         for name, target in targets.items():
             target.copy_(part_of(self._tensors[name], target))
 
 
 class TensorParts:
-    """Files in a folder, each with parts of all tensors; a process reads of them what it needs."""
+    """Files in a folder, each with parts of tensors. A process reads only the parts that it needs."""
 
     def __init__(self, folder: Path) -> None:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
         self._reader = HuggingFaceStorageReader(str(folder))
-        found = self._reader.read_metadata().state_dict_metadata
-        tensors = {name: x for name, x in found.items() if isinstance(x, TensorStorageMetadata)}
+        metadata = self._reader.read_metadata().state_dict_metadata
+        tensors = {name: x for name, x in metadata.items() if isinstance(x, TensorStorageMetadata)}
         self.forms = {name: Form(x.size, x.properties.dtype) for name, x in tensors.items()}
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """See StoredTensors."""
+        """Copy values into the targets, by name."""
         from torch.distributed import is_initialized
         from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
-        with warnings.catch_warnings():  # that one process reads all of them is meant
+        with warnings.catch_warnings():  # a single process is meant to read all parts
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             load_parts(dict(targets), storage_reader=self._reader, no_dist=not is_initialized())
 
 
 def parts_in(folder: Path) -> Iterator[Path]:
-    """Files of parts; none where tensors are whole."""
+    """Return the files with parts of tensors; none if tensors are whole."""
     return folder.glob(PARTS)
 
 
@@ -100,18 +100,18 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
     try:
         str(path).encode()
-    except UnicodeEncodeError:  # safetensors cannot open a file whose name is no UTF-8
+    except UnicodeEncodeError:  # safetensors cannot open a file whose name is not UTF-8
         return load(path.read_bytes())
     try:
         return load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path}: damaged: {error}") from None
-    except OSError as error:  # its message names no file
+    except OSError as error:  # its message does not name the file
         raise UserError(f"{path}: {error.strerror or error}") from None
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Where a step's checkpoint stands, without the damaged one that may be there: its steps were made again."""
+    """Return the folder for the checkpoint of a step. Remove a damaged one, whose step was made again."""
     path = folder / f"step-{step:08d}"
     if path.exists():
         remove_folder(path)
@@ -119,46 +119,46 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def state_of(model: nn.Module, optimizer: Optimizer | None) -> dict[str, dict[str, Tensor]]:
-    """File -> name -> tensor: the weights (persistent buffers among them), and the optimiser's state unless None."""
+    """Return file -> name -> tensor of the weights (with persistent buffers) and the optimizer's state, if any."""
     state = {WEIGHTS: model.state_dict()}
     return state if optimizer is None else state | {OPTIMIZER: _state(model, optimizer)}
 
 
 def write_whole(temporary: Path, step: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """File -> name -> tensor, as one process has them; UserError where the disk is full."""
+    """Write the files of a single process. Raise UserError if the disk is full."""
     for file, tensors in state.items():
         try:
             save_file({name: x.contiguous() for name, x in tensors.items()}, temporary / file)
-        except SafetensorError as error:  # how it reports a full disk
+        except SafetensorError as error:  # for example a full disk
             raise UserError(f"{temporary.parent}: cannot write the checkpoint of step {step}: {error}") from None
 
 
 def complete(temporary: Path, metrics: bytes) -> None:
-    """Add the metrics up to its step, and the digests of all files."""
+    """Complete a checkpoint: add the metrics up to its step, and the digests of all files."""
     (temporary / METRICS).write_bytes(metrics)
     write_digests(temporary)
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints of a run stay on the disk, and which of them hold the optimizer's state."""
+    """Rule that decides which checkpoints of a run are kept, and which of them hold the optimizer's state."""
 
     keep: Keep
     last_step: int
-    """The step with which the run ends. After its checkpoint, `keep.last` has no effect."""
+    """Last step of the run. After its checkpoint, `keep.last` has no effect."""
     extension_step: int = 0
-    """The step from which a longer run goes on; its checkpoint stays whatever `keep` says. 0: none."""
+    """Step from which a longer run can continue; its checkpoint is always kept. 0: none."""
 
     def needs(self, step: int) -> bool:
-        """Whether a checkpoint of that step is always written."""
+        """Return whether a checkpoint of the step is always written."""
         return step in (self.last_step, self.extension_step)
 
     def needs_optimizer(self, step: int) -> bool:
-        """Whether a training may go on from that step."""
+        """Return whether training may continue from the step."""
         return step != self.last_step or step == self.extension_step
 
     def kept(self, steps: Iterable[int], newest: int) -> set[int]:
-        """Return those of the checkpoints of these steps that stay when `newest` has been written."""
+        """Return the steps whose checkpoints are kept after that of step `newest` was written."""
         before = sorted(step for step in steps if step < newest)
         recent = [] if newest == self.last_step else before[max(0, len(before) + 1 - self.keep.last) :]
         every = self.keep.every
@@ -166,7 +166,7 @@ class Retention:
 
 
 def remove_others(folder: Path, newest: int, retention: Retention) -> None:
-    """Remove the checkpoints that do not stay when that of `newest` has been written."""
+    """Remove the checkpoints that are not kept after that of step `newest` was written."""
     steps = _steps(folder)
     kept = retention.kept(steps, newest)
     for step, path in steps.items():
@@ -175,17 +175,17 @@ def remove_others(folder: Path, newest: int, retention: Retention) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a folder of checkpoints holds any, damaged or not."""
+    """Return whether a folder holds any checkpoint, damaged or not."""
     return bool(_steps(folder))
 
 
 def newest_checkpoint(
     folder: Path, *, weights_only: bool = False, up_to: float = math.inf
 ) -> tuple[tuple[int, Path] | None, list[str]]:
-    """(step, path) of the newest undamaged checkpoint in a folder of checkpoints, and what is wrong with newer ones.
+    """Return (step, path) of the newest undamaged checkpoint in a folder, and what is wrong with newer ones.
 
-    `weights_only`: nothing else has to be undamaged. A training that goes on may remove old checkpoints meanwhile.
-    `up_to`: the last step that may be returned.
+    `weights_only`: other files may be damaged. `up_to`: the last step that may be returned. A run in training may
+    remove old checkpoints at the same time.
     """
     damaged: list[str] = []
     for step, path in sorted(_steps(folder).items(), reverse=True):
@@ -195,7 +195,7 @@ def newest_checkpoint(
             _verify(path, weights_only)
             return (step, path), damaged
         except (UserError, FileNotFoundError) as error:
-            if not path.exists():  # the training has newer ones by now
+            if not path.exists():  # the run in training has newer ones by now
                 return newest_checkpoint(folder, weights_only=weights_only, up_to=up_to)
             damaged.append(str(error))
     return None, damaged
@@ -216,25 +216,25 @@ def _verify(path: Path, weights_only: bool) -> None:
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Fill the model from a checkpoint; names, shapes and dtypes must be the model's."""
-    stored, held = _stored(path, WEIGHTS), model.state_dict()
+    """Load the weights of a checkpoint. Raise UserError unless names, shapes and dtypes are those of the model."""
+    stored, weights = _stored(path, WEIGHTS), model.state_dict()
     forms = {name: form for name, form in stored.forms.items() if not _is_of_optimizer(name)}
-    wrong = sorted(forms.keys() ^ held.keys())
-    wrong += [name for name, x in held.items() if name in forms and Form(x.shape, x.dtype) != forms[name]]
+    wrong = sorted(forms.keys() ^ weights.keys())
+    wrong += [name for name, x in weights.items() if name in forms and Form(x.shape, x.dtype) != forms[name]]
     if wrong:
         raise UserError(
-            f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
+            f"{path / WEIGHTS}: does not fit the config; missing, unknown or of another shape: {', '.join(wrong[:8])}"
         )
-    stored.fill(held)
+    stored.fill(weights)
 
 
 def load_metrics(path: Path) -> bytes:
-    """The metrics up to a checkpoint's step."""
+    """Return the metrics up to the step of a checkpoint."""
     return (path / METRICS).read_bytes()
 
 
 def has_optimizer(path: Path) -> bool:
-    """Whether a checkpoint holds the optimizer's state."""
+    """Return whether a checkpoint holds the optimizer's state."""
     return any(map(_is_of_optimizer, TensorParts(path).forms)) if any(parts_in(path)) else (path / OPTIMIZER).is_file()
 
 
@@ -246,14 +246,14 @@ def remove_after(folder: Path, step: int) -> None:
 
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Fill the optimiser's state from a checkpoint."""
+    """Load the optimizer's state of a checkpoint. Raise UserError if it does not fit the model."""
     stored, parameters = _stored(path, OPTIMIZER), dict(model.named_parameters())
     forms = {name: form for name, form in stored.forms.items() if _is_of_optimizer(name)}
     owners = {name: name.rpartition("/")[0] for name in forms}
-    is_adamw = isinstance(optimizer, torch.optim.AdamW)  # another one may keep nothing of some parameters
-    found = set(owners.values())
-    if wrong := sorted(found ^ parameters.keys() if is_adamw else found - parameters.keys()):
-        raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}")
+    is_adamw = isinstance(optimizer, torch.optim.AdamW)  # others may have no state for some parameters
+    stored_names = set(owners.values())
+    if wrong := sorted(stored_names ^ parameters.keys() if is_adamw else stored_names - parameters.keys()):
+        raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or unknown: {', '.join(wrong[:8])}")
     state = {name: _empty(form, parameters[owners[name]]) for name, form in forms.items()}
     stored.fill(state)
     for name, value in state.items():
@@ -265,12 +265,12 @@ def _stored(path: Path, file: str) -> StoredTensors:
 
 
 def _is_of_optimizer(name: str) -> bool:
-    """`layers.0.mlp.up.weight/exp_avg`; no module's name has a slash."""
+    """Return whether it is a name like `layers.0.mlp.up.weight/exp_avg`; names of modules have no slash."""
     return "/" in name
 
 
 def _empty(form: Form, parameter: Tensor) -> Tensor:
-    """A place for what an optimiser keeps of a parameter: cut as that is, where it has its shape."""
+    """Allocate optimizer state for a parameter. It is sharded like the parameter if it has the same shape."""
     if form.shape == parameter.shape:
         return torch.empty_like(parameter, dtype=form.dtype, requires_grad=False)
     return torch.empty(form.shape, dtype=form.dtype, device=parameter.device)
@@ -278,13 +278,13 @@ def _empty(form: Form, parameter: Tensor) -> Tensor:
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    found = {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
-    for name, value in found.items():
-        if not isinstance(value, Tensor):  # of a plug-in
-            raise UserError(f"the optimiser keeps {name} = {value!r}; allowed in its state: tensors, to be saved")
-    return found
+    values = {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
+    for name, value in values.items():
+        if not isinstance(value, Tensor):  # possible for the optimizer of a plug-in
+            raise UserError(f"the state of the optimizer has {name} = {value!r}; allowed: only tensors can be saved")
+    return values
 
 
 def _steps(folder: Path) -> dict[int, Path]:
-    found = {path: re.fullmatch(r"step-(\d+)", path.name) for path in (folder.iterdir() if folder.is_dir() else ())}
-    return {int(match[1]): path for path, match in found.items() if match}
+    matches = {path: re.fullmatch(r"step-(\d+)", path.name) for path in (folder.iterdir() if folder.is_dir() else ())}
+    return {int(match[1]): path for path, match in matches.items() if match}

@@ -1,4 +1,4 @@
-"""Checks of a run before it opens its data: `check_run` is the list."""
+"""Checks of a run before it opens its data. `check_run` lists them."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
@@ -18,7 +18,7 @@ from archlab.training.world import World
 
 
 def check_run(config: Config, train: TrainConfig, device: Device, world: World) -> None:
-    """Raise UserError for what the model, the processes or this machine cannot do."""
+    """Raise UserError if the model, the processes or this machine cannot do the run."""
     check_next_token(config.model)
     if world.is_first:
         check_installed(train.log)
@@ -30,70 +30,74 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
 
 
 def shared_by(n_processes: int, config: Config) -> TrainConfig:
-    """Return the resolved settings of each of `n_processes` that read windows of their own.
+    """Return the resolved settings of each process. `n_processes` is the number of those that read their own windows.
 
     Raise ConfigError if they cannot share a batch evenly.
     """
     train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)
-    asked = config.train.micro_batch_tokens
+    micro_batch = config.train.micro_batch_tokens
     if rest:
-        found = f"{train.batch_tokens:,}, which are {train.rows} windows, for {n_processes} processes"
+        message = f"{train.batch_tokens:,} ({train.rows} windows) for {n_processes} processes"
         allowed = f"a multiple of {n_processes * train.seq_len:,}"
-        raise ConfigError([Problem("train.batch_tokens", f"{found}; allowed: {allowed}")], "the config")
-    if asked and own % (asked // train.seq_len):
-        found = f"{asked:,}; each of {n_processes} processes has {own * train.seq_len:,} tokens of a batch"
-        raise ConfigError([Problem("train.micro_batch_tokens", f"{found}; allowed: a divisor of these")], "the config")
-    return train if asked else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
+        raise ConfigError([Problem("train.batch_tokens", f"{message}; allowed: {allowed}")], "the config")
+    if micro_batch and own % (micro_batch // train.seq_len):
+        n_own = f"{own * train.seq_len:,}"
+        message = f"{micro_batch:,}; each of {n_processes} processes has {n_own} tokens of a batch"
+        problem = Problem("train.micro_batch_tokens", f"{message}; allowed: a divisor of {n_own}")
+        raise ConfigError([problem], "the config")
+    return train if micro_batch else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
 
 
 def decides_by_micro_batch(model: ModelConfig) -> bool:
-    """Whether losses depend on how a batch is cut into micro batches: what is dropped is drawn for each by itself, and
-    in each by itself experts are balanced."""
+    """Return whether losses depend on how a batch is cut into micro batches.
+
+    Dropout draws new numbers for each micro batch, and the balance loss of experts is computed per micro batch.
+    """
     mixtures = (layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE))
     return has_dropout(model) or any(mixture.balance.loss for mixture in mixtures)
 
 
 def has_dropout(model: ModelConfig) -> bool:
-    """Anywhere."""
+    """Return whether any part of the model has dropout."""
     return bool(model.dropout.embedding) or any(rate for layer in distinct_layers(model) for _, rate in layer.dropout)
 
 
 def _check_probes(train: TrainConfig, world: World) -> None:
     if world.size > 1 and train.probe_every:
-        found = f"{train.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
-        raise ConfigError([Problem("train.probe_every", found)], "the config")
+        message = f"{train.probe_every}; probes run in a single process only, but there are {world.size}; allowed: null"
+        raise ConfigError([Problem("train.probe_every", message)], "the config")
 
 
 def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world: World) -> None:
-    """At least: of tables and the head, and of what is no expert, each process of a group has more."""
+    """Check a lower bound: each process holds more of the tables, the head, and parameters that are not experts."""
     shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
     device.check_memory(training_memory(parameters(model), train.optimizer).total // shards)
 
 
 def check_shares(model: ModelConfig, n: int) -> None:
-    """ConfigError that names what so many processes cannot share (`parallel.tensor`)."""
+    """Raise ConfigError, naming all reasons, if `n` processes cannot share components (`parallel.tensor`)."""
     if n == 1:
         return
-    found = dict[str, Problem]()
+    problems = dict[str, Problem]()
     for layer in distinct_layers(model):
         for branch in layer.branches:
             try:
                 branch.component.share(n).parameters(layer.site)
             except UserError as error:
-                found[str(error)] = Problem("parallel.tensor", f"{n}; model.{branch.name}: {error}")
+                problems[str(error)] = Problem("parallel.tensor", f"{n}; model.{branch.name}: {error}")
         if layer.dropout.attention:
-            why = f"{n}; model.dropout.attention would drop other scores than in one process; allowed with it: 1"
-            found[why] = Problem("parallel.tensor", why)
-    raise_problems(list(found.values()), "the config")
+            why = f"{n}; model.dropout.attention would drop other scores than in one process; allowed with dropout: 1"
+            problems[why] = Problem("parallel.tensor", why)
+    raise_problems(list(problems.values()), "the config")
 
 
 def check_dealt(model: ModelConfig, n: int) -> None:
-    """ConfigError where so many processes cannot be dealt the experts (`parallel.expert`)."""
+    """Raise ConfigError if experts cannot be distributed over `n` processes (`parallel.expert`)."""
     mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE)]
     if n > 1 and not mixtures:
-        found = f"{n}, and no layer has experts; allowed: 1"
-        raise ConfigError([Problem("parallel.expert", found)], "the config")
+        message = f"{n}, but no layer has experts; allowed: 1"
+        raise ConfigError([Problem("parallel.expert", message)], "the config")
     for mixture in mixtures:
         try:
             mixture.dealt(n)
@@ -102,22 +106,26 @@ def check_dealt(model: ModelConfig, n: int) -> None:
 
 
 def check_divided(config: Config, seq_len: int, n: int) -> None:
-    """ConfigError that names what hinders so many processes from dividing each window (`parallel.context`)."""
+    """Raise ConfigError, naming all reasons, if `n` processes cannot divide each window (`parallel.context`)."""
     if n == 1:
         return
-    found = list[str]()
+    reasons = list[str]()
     if has_dropout(config.model):
-        found.append("model.dropout would drop other numbers than in one process; allowed with it: 1")
+        reasons.append("model.dropout would drop other numbers than in one process; allowed with dropout: 1")
     for layer in distinct_layers(config.model):
         for branch in layer.branches:
             component = branch.component
             if is_users(type(component)):
-                found.append(f"model.{branch.name} is yours, and may look at other tokens; allowed with it: 1")
+                reasons.append(
+                    f"model.{branch.name} is a user's component, which may read other tokens; allowed with it: 1"
+                )
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
-                found.append(f"model.{branch.name} goes through a window token by token; allowed with it: 1")
+                reasons.append(f"model.{branch.name} processes a window token by token; allowed with it: 1")
     if isinstance(config.data.task, Task):
-        found.append("data.task scores some tokens of a window only, which cannot be dealt evenly; allowed with it: 1")
+        reasons.append(
+            "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with it: 1"
+        )
     if seq_len % (2 * n):
-        found.append(f"windows of {seq_len} tokens; allowed: lengths that are divided by {2 * n}")
-    problems = [Problem("parallel.context", f"{n}; {why}") for why in dict.fromkeys(found)]
+        reasons.append(f"windows have {seq_len} tokens; allowed: a multiple of {2 * n}")
+    problems = [Problem("parallel.context", f"{n}; {why}") for why in dict.fromkeys(reasons)]
     raise_problems(problems, "the config")

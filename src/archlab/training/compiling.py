@@ -1,4 +1,4 @@
-"""Whether a run's layers are compiled, and compiling them."""
+"""Compilation of a run's layers: whether it pays, and how it is done."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,19 +15,23 @@ from archlab.pricing.work import training_flops
 from archlab.training.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
-"""Training FLOPs from which compiling pays by kind of device: it takes a processor up to a minute and saves a tenth to
-a fifth of some ten minutes, and a GPU as long and saves half of two."""
+"""Kind of device -> training FLOPs from which compiling pays. Compiling takes up to a minute.
+
+That many FLOPs take about ten minutes on a CPU, of which it saves a tenth to a fifth. They take about two minutes on a
+GPU, of which it saves half.
+"""
 
 
 def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
-    """What `train.compile` means for this run on this machine: auto does where it pays and there is a compiler.
+    """Return whether to compile this run on this machine. `auto` compiles if it pays and there is a compiler.
 
-    UserError where it is asked for and there is none, or processes share components, experts or windows.
+    Raise UserError if `train.compile` is true but there is no compiler, or if processes share components, experts or
+    windows.
     """
     if config.parallel.tensor * config.parallel.expert * config.parallel.context > 1:
         if train.compile is True:
-            found = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
-            raise ConfigError([Problem("train.compile", found)], "the config")
+            message = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
+            raise ConfigError([Problem("train.compile", message)], "the config")
         return False
     if train.compile == "auto":
         flops = training_flops(config.model, train.seq_len) * train.trained
@@ -38,22 +42,24 @@ def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
 
 
 def compile_layers(model: Decoder) -> None:
-    """In place, when they first run. Layers of the same config share what is compiled; later runs find it in torch's
-    cache, as long as that is kept."""
+    """Compile layers in place, when they first run. Layers of the same config share the compiled code.
+
+    Later runs find the code in torch's cache, unless that was deleted.
+    """
     allow_forms()
     for layer in model.layers:
         layer.compile()
 
 
 def recompute_layers(model: Decoder) -> None:
-    """Let each layer keep its input alone for the backward pass, and go through it again there (Chen 2016)."""
+    """Let each layer keep only its input, and run again in the backward pass (Chen 2016)."""
     for layer in model.layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 @contextmanager
 def uncompiled(model: Decoder) -> Iterator[None]:
-    """Within it the layers run as they were written; what they compile themselves (flex) stays compiled."""
+    """Run layers without compilation inside the block. Code that layers compile themselves (flex) stays compiled."""
     compiled = [layer._compiled_call_impl for layer in model.layers]
     try:
         for layer in model.layers:

@@ -1,4 +1,4 @@
-"""Where a run computes: the processor, its number format and its speed, and the versions of the software."""
+"""Device of a run: the processor, its dtype, its speed, and the versions of the software."""
 
 import os
 import platform
@@ -20,59 +20,61 @@ from archlab.training.rates import product_flops
 from archlab.version import __version__
 
 WORTHWHILE = 1.2
-"""Speed of bfloat16's products over float32's from which they are used: autocast also converts."""
+"""Speed of bfloat16 products relative to float32 from which they are used, because autocast also converts."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where a run computes, and in which number format."""
+    """Device and dtype with which a run computes."""
 
     type: str
     """cpu or cuda."""
     dtype: torch.dtype
-    """Of matrix products (autocast); weights and sums stay float32."""
+    """Dtype of matrix products (autocast). Weights and sums stay float32."""
 
     @property
     def name(self) -> str:
-        """What the processor is called."""
+        """Name of the processor."""
         if self.type == "cuda":
             return torch.cuda.get_device_name()
         return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
 
     @property
     def format(self) -> Format:
-        """The name of `dtype`."""
+        """Name of `dtype`."""
         return "bfloat16" if self.dtype is torch.bfloat16 else "float32"
 
     def autocast(self) -> torch.autocast:
-        """Within it, matrix products are in `dtype`."""
+        """Return a context in which matrix products use `dtype`."""
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
     def peak_flops(self, seconds: float = 0) -> float:
-        """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use; the best of
-        a few, or of as many as `seconds` have room for."""
+        """Measure the FLOPs per second of a large matrix product in `dtype`, with the threads in use.
+
+        Return the best of several measurements, which take at least `seconds`.
+        """
         return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024, seconds)
 
     @property
     def memory(self) -> int:
-        """Bytes."""
+        """Memory of the device in bytes."""
         if self.type == "cuda":
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, averages)") -> None:
-        """UserError when this machine cannot hold so many bytes; activations need more on top."""
+        """Raise UserError if the device has less than `needed` bytes. Activations need additional memory."""
         if needed > self.memory:
             raise UserError(
                 f"the model needs {binary(needed)} {what}, "
-                f"and {self.name} has {binary(self.memory)}; `archlab cost` counts it"
+                f"but {self.name} has {binary(self.memory)}; `archlab cost` shows what needs it"
             )
 
 
 def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
-    """What `train.device` and `train.dtype` mean on this machine; UserError where it cannot do it.
+    """Resolve `train.device` and `train.dtype` on this machine. Raise UserError if the device is not available.
 
-    `recorded` is the dtype with which the run was begun, if it was: it decides what `auto` means.
+    `recorded` is the dtype of a run that has already begun; it replaces `auto`.
     """
     device_type = resolve_device_type(train.device, "train.device")
     dtype = (recorded or "auto") if train.dtype == "auto" else train.dtype
@@ -84,56 +86,59 @@ def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
 
 
 def planned_device(train: TrainConfig) -> Device:
-    """Where a run is trained, which may be on another machine: what the config says of device and number format is
-    believed, and what it leaves to `auto` is decided by this machine; UserError where it cannot be.
+    """Return the device of a run that may train on another machine.
+
+    Explicit settings of the config are not checked. This machine resolves `auto`; raise UserError if it cannot.
     """
     if train.dtype == "auto" and train.device == "cuda" and not torch.cuda.is_available():
-        found = "auto, and this machine has no GPU that would tell"
-        raise UserError(f"train.dtype: {found}; to train on other machines' GPUs, say bfloat16 or float32")
+        raise UserError(
+            "train.dtype: auto, but this machine has no GPU to test; "
+            "to train on the GPUs of other machines, set bfloat16 or float32"
+        )
     if train.dtype == "auto" or train.device == "auto":
         return choose_device(train)
     return Device(train.device, getattr(torch, train.dtype))
 
 
 def resolve_device_type(name: str, field: str) -> str:
-    """cpu or cuda; `auto` is cuda where there is one. UserError that names the field where it is not there."""
-    is_there = torch.cuda.is_available()
-    if name == "cuda" and not is_there:
+    """Return cpu or cuda; `auto` is cuda if available. Raise UserError that names `field` if cuda is not available."""
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
         raise UserError(f"{field}: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
-    return name if name != "auto" else "cuda" if is_there else "cpu"
+    return name if name != "auto" else "cuda" if has_cuda else "cpu"
 
 
 def torch_device(device: torch.device | str) -> torch.device:
-    """The torch device of this name; UserError where there is no such device, or none here."""
+    """Return the torch device with this name. Raise UserError if it does not exist or is not available."""
     try:
-        found = torch.device(device)
+        resolved = torch.device(device)
     except RuntimeError:
         raise UserError(f"device: {device!r}; allowed: cpu, cuda, cuda:0, cuda:1, …") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if resolved.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device: {device}, but torch finds no CUDA device here; allowed: cpu")
-    return found
+    return resolved
 
 
 @cache
 def _cpu_gains_by_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 (avx512_bf16 or amx_bf16 on x86, bf16 on Arm), and faster than float32.
+    """Return whether the processor multiplies bfloat16, and faster than float32.
 
-    Measured once per machine: server processors of Intel without AMX have the instruction at half of float32's speed,
-    AMD's of the same name at twice.
+    Its instructions are avx512_bf16 or amx_bf16 on x86, and bf16 on Arm. The speed is measured once per machine: with
+    avx512_bf16, Intel's server processors without AMX reach half of float32's speed, but AMD's reach twice of it.
     """
-    found = dict(torch.cpu.get_capabilities())
-    if not any(has and name.endswith("bf16") for name, has in found.items()):
+    capabilities = dict(torch.cpu.get_capabilities())
+    if not any(has and name.endswith("bf16") for name, has in capabilities.items()):
         return False
 
     def gains() -> bool:
         own, wide = (product_flops("cpu", dtype, side=512) for dtype in (torch.bfloat16, torch.float32))
         return own / wide > WORTHWHILE
 
-    return cached(["bfloat16 gains", found, torch.__version__], [], gains)
+    return cached(["bfloat16 gains", capabilities, torch.__version__], [], gains)
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """What besides the config and the text decides a run's numbers."""
+    """Return everything besides the config and the text that decides a run's numbers."""
     return {
         "archlab": __version__,
         "code": code_digest(),

@@ -1,4 +1,4 @@
-"""How well a model predicts what is held out."""
+"""Evaluation of a model on held-out data."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,57 +14,57 @@ from archlab.model.decoder import Decoder
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces
-from archlab.training.step import chosen, hidden_and_targets
+from archlab.training.step import hidden_and_targets, select_scored
 from archlab.training.world import ALONE, World
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well it is predicted, over the tokens that count."""
+    """Score of a model on held-out data, over the scored tokens."""
 
     loss: float
     """Cross-entropy in nats per token."""
     bits_per_byte: float | None
-    """Total bits over total bytes; None for a task."""
+    """Total bits divided by total bytes; None for a task."""
     accuracy: float | None
-    """Share of a task's answers that are the likeliest token; None for text."""
+    """Share of a task's answers that are the most likely token; None for text."""
 
     @property
     def is_finite(self) -> bool:
-        """False where the model's output is NaN or infinite."""
+        """False if the model's output is NaN or infinite."""
         return math.isfinite(self.loss)
 
     def measures(self) -> dict[str, float]:
-        """For the log, without what there is not."""
-        found = {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy, "held_out_loss": self.loss}
-        return {name: value for name, value in found.items() if value is not None}
+        """Return the values that are not None, by name, for the log."""
+        values = {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy, "held_out_loss": self.loss}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         return f"{self.accuracy:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
 
 
 class DocumentScore(Base):
-    """How well one document is predicted."""
+    """Score of one document."""
 
     begins: str
-    """Its first words."""
+    """First words of the document."""
     bits: float
-    """Of all its tokens together."""
+    """Total bits of its tokens."""
     bytes: int
-    """Of text."""
+    """Length of its text in bytes."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of every predicted token of some windows, [n, T]; what does not count is 0."""
+    """Predictions for every token of some windows, [n, T]. Tokens that are not scored have 0."""
 
     nats: np.ndarray
-    """float32: cross-entropy."""
+    """Cross-entropy in nats, float32."""
     right: np.ndarray | None
-    """bool: whether it is the likeliest token; None for text, of which nobody asks."""
+    """Whether the token is the most likely one, bool; None for text."""
 
     def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
-        """Of text alone: a score for each document, as far as it is in the windows."""
+        """Return a score for each document, over its part in the windows; empty for a task."""
         if held_out.documents is None or held_out.bytes is None:
             return []
         numbers = held_out.documents.ravel()
@@ -74,7 +74,7 @@ class Predictions:
         return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
 
     def score(self, held_out: HeldOut) -> Score:
-        """Of all that count."""
+        """Return the score over all scored tokens."""
         nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.scored.sum())
         return Score(
             loss=nats / n_tokens,
@@ -84,7 +84,7 @@ class Predictions:
 
 
 def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
-    """How well the model predicts what is held out."""
+    """Return the model's score on held-out data."""
     return predict(model, held_out, device, batch_tokens).score(held_out)
 
 
@@ -92,8 +92,10 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
 def predict(
     model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192, world: World = ALONE
 ) -> Predictions:
-    """How well it predicts each token, as in evaluation: without dropout. Each process of the world passes some of the
-    windows, and has the predictions of all."""
+    """Predict each token, without dropout.
+
+    Each process of the world computes some of the windows, and returns the predictions of all of them.
+    """
     was_training = model.training
     model.eval()
     nats = np.zeros(held_out.scored.shape, np.float32)
@@ -103,13 +105,13 @@ def predict(
         passed = some if some.start < len(nats) else slice(1)
         windows_BT = torch.from_numpy(held_out.tokens[passed]).to(device.type)
         scored_BT = torch.from_numpy(held_out.scored[some]).to(device.type)
-        with uncompiled(model):  # batches of other shapes than training's, which are not worth compiling for
+        with uncompiled(model):  # batches have other shapes than in training, and compiling for them does not pay
             hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
         if passed is not some:
-            continue  # only because the others pass theirs, which takes all
+            continue  # this pass only took part in the collective operations of the others
         losses, hits = list[torch.Tensor](), list[torch.Tensor]()
         for _, logits_NV, targets_N in logits_in_pieces(
-            model, chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT), device
+            model, select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT), device
         ):
             losses.append(F.cross_entropy(logits_NV.float(), targets_N, reduction="none"))
             if right is not None:
@@ -125,6 +127,6 @@ def predict(
 
 
 def _shared(n_windows: int, rows: int, world: World) -> Iterator[slice]:
-    """The windows of this process, `rows` at a time; all have as many turns, the last ones without windows."""
+    """Yield slices of this process's windows, `rows` at a time. All have the same number; some are empty."""
     for start in range(0, n_windows, rows * world.readers):
         yield slice(start + world.reader * rows, start + (world.reader + 1) * rows)

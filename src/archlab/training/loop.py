@@ -1,4 +1,4 @@
-"""The training loop: updates, evaluations and checkpoints, one after the other, in a run's folder."""
+"""Training loop: updates, evaluations and checkpoints, written to the folder of a run."""
 
 import time
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ from archlab.training.spikes import (
     rewinds_to,
 )
 from archlab.training.step import StepResult, update
-from archlab.training.summary import NOT_FINITE, RunSummary, summarise
+from archlab.training.summary import NOT_FINITE, RunSummary, summarize
 from archlab.training.world import World
 
 
@@ -53,16 +53,16 @@ class RunSetup:
     held_out: HeldOut
     is_compiled: bool
     products_up_to: int
-    """Tokens of a text up to which attention is computed by products."""
+    """Longest text, in tokens, whose attention uses the kernel `products`."""
     kernels: Mapping[str, int]
     """Name of an attention kernel -> number of layers that use it."""
 
 
 class Training:
-    """The model, the optimizer and the current step."""
+    """A run in training: the model, the optimizer and the current step."""
 
     def __init__(self, setup: RunSetup, folder: RunFolder, callback: Callback) -> None:
-        """Go on from the newest checkpoint in the folder, or begin."""
+        """Load the newest checkpoint in the folder, or begin at step 0."""
         settings, device, world = setup.settings, setup.device, setup.world
         self._setup, self._settings, self._device, self._world = setup, settings, device, world
         self._folder, self._callback = folder, callback
@@ -72,8 +72,8 @@ class Training:
         self._done = 0
         self._resume()
         if world.size > 1:
-            own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
-            callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
+            own, total = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
+            callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)
         if settings.recompute:
@@ -84,10 +84,10 @@ class Training:
         self._saver = Saver(folder.checkpoints, self._retention, world)
         self._probing = Probing(self._model, setup.held_out, settings.probe_every, device)
         self._why: str | None = None
-        """Why it diverged, if it did."""
+        """Reason if the run diverged, otherwise None."""
 
     def run(self) -> RunSummary:
-        """To its end; KeyboardInterrupt, after a checkpoint, when it is asked to stop."""
+        """Train to the end and return the summary. Raise KeyboardInterrupt, after a checkpoint, if asked to stop."""
         with stop_on_signal() as stop, self._callback, self._saver:
             if self._done == 0:
                 self._before_the_first()
@@ -108,7 +108,7 @@ class Training:
         self._probing.after_update(0, self._folder)
 
     def _advanced(self) -> bool:
-        """One step; False where it went back, or diverged."""
+        """Make one step. Return False if the run went back to a checkpoint or diverged."""
         settings, folder, step = self._settings, self._folder, self._done
         self._probing.before_update(step + 1)
         start = time.perf_counter()
@@ -136,9 +136,9 @@ class Training:
         return True
 
     def _log(self, result: StepResult, speed: float) -> None:
-        """A step, with its learning rate where an update was made."""
+        """Log a step, with its learning rate if an update was made."""
         if not result.updated:
-            self._callback.on_note(f"a spike at step {self._done}: no update was made of its batch")
+            self._callback.on_note(f"spike at step {self._done}: its batch was skipped, without an update")
         made = {"lr": result.lr} if result.updated else {SKIPPED: 1}
         spike = {} if self._spike is None else {SPIKE: self._spike}
         self._folder.log(
@@ -147,7 +147,7 @@ class Training:
         )  # fmt: skip
 
     def _evaluated(self) -> Score | None:
-        """Where it is time for it."""
+        """Evaluate if it is due."""
         done, is_last, held_out = self._done, self._done == self._settings.steps, self._setup.held_out
         if done % self._settings.eval_every and not is_last:
             return None
@@ -158,7 +158,7 @@ class Training:
             self._folder.log(step=done, diverged=True, held_out_loss=str(score.loss))
             return score
         self._folder.log(step=done, tokens=done * self._settings.batch_tokens, **score.measures())
-        if is_last:  # before the last checkpoint, after which nothing is evaluated any more
+        if is_last:  # before the last checkpoint: a run that resumes from it does not evaluate again
             beginnings = self._setup.data.beginnings(held_out)
             self._folder.write_documents(predictions.by_document(held_out, beginnings))
         return score
@@ -167,20 +167,22 @@ class Training:
         return predict(self._model, self._setup.held_out, self._device, world=self._world)
 
     def _save(self, stopping: bool) -> None:
-        """Save a checkpoint if it is time for one."""
+        """Save a checkpoint if one is due or the run is stopping."""
         self._saver.check()
         is_due = self._done % self._settings.checkpoint_every == 0 or self._retention.needs(self._done)
         if is_due or stopping:
             self._saver.save(self._done, self._model, self._optimizer, self._folder.logged())
 
     def _refuses(self, loss: float, grad_norm: float) -> bool:
-        """Whether no update is to be made of what a step found. Processes that find it may differ by a rounding."""
-        self._spike = self._watch.found(loss, grad_norm)
+        """Return whether to skip the update of a step. Processes vote, because their numbers may differ by rounding."""
+        self._spike = self._watch.add(loss, grad_norm)
         return self._settings.spikes.action != "note" and self._world.any(self._spike is not None)
 
     def _went_back(self, step: int) -> bool:
-        """To the newest checkpoint, to go on with the text after that of this step; False where there is none, or the
-        training went back to it often enough."""
+        """Go back to the newest checkpoint, and continue with the text after this step.
+
+        Return False if there is no checkpoint, or if the run went back to it MOST_REWINDS times before.
+        """
         self._saver.wait()
         newest, _ = self._world.broadcast_from_first(lambda: newest_checkpoint(self._folder.checkpoints))
         if newest is None:
@@ -188,25 +190,29 @@ class Training:
         done, path = newest
         before = self._world.broadcast_from_first(lambda: rewinds_to(done, self._folder.metrics()))
         if len(before) == MOST_REWINDS:
-            self._callback.on_note(f"went back to step {done} {MOST_REWINDS} times, and does not again")
+            self._callback.on_note(
+                f"went back to step {done} {MOST_REWINDS} times already, and continues without going back"
+            )
             return False
         passed_over = {REWOUND: step + 1, PASSED_OVER: step + 1 - done}
         self._load(done, path)
         for line in (*before, {"step": done, SPIKE: self._spike, **passed_over}):
             self._folder.log(**line)
         self._note_past()
-        self._callback.on_note(f"a spike at step {step + 1}: back to step {done}, and on with the text after it")
+        self._callback.on_note(
+            f"spike at step {step + 1}: went back to step {done}, and continues with the text after the spike"
+        )
         return True
 
     def _resume(self) -> None:
-        """Make model, optimizer and metrics what they were at the newest checkpoint, if any."""
+        """Restore model, optimizer and metrics from the newest checkpoint, if there is one."""
         folder, settings = self._folder, self._settings
         newest, damaged = self._world.broadcast_from_first(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
-            raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
-        if newest is None and damaged:  # to begin again is cheap only for who has lost nothing
-            hint = f"put one back from a copy, or delete {folder.checkpoints} to begin again"
+            raise UserError(f"{why}; the run cannot begin without the imported weights: import the model again")
+        if newest is None and damaged:  # only a user may decide to begin again, because training is lost
+            hint = f"restore one from a backup, or delete {folder.checkpoints} to begin again"
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
         if newest is None:
             folder.rewind(b"")
@@ -216,20 +222,20 @@ class Training:
             source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
         self._callback.on_weights(source)
         for damage in damaged:
-            self._callback.on_note(f"{damage}; the one before is used")
+            self._callback.on_note(f"{damage}; the checkpoint before it is used")
         self._note_past()
 
     def _load(self, done: int, path: Path) -> None:
-        """A checkpoint; its metrics are the folder's from here on."""
+        """Load a checkpoint. Its metrics replace those of the folder."""
         load_weights(path, self._model)
         self._optimizer.state.clear()
-        if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimiser
+        if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimizer
             load_optimizer(path, self._model, self._optimizer)
         self._folder.rewind(load_metrics(path))
         self._done = done
 
     def _note_past(self) -> None:
-        """What of the log decides how it goes on."""
+        """Set the state that follows from the log."""
         metrics = self._world.broadcast_from_first(self._folder.metrics)
         self._watch, self._spike = SpikeWatch(self._settings.spikes, metrics), None
         self._passed_over = batches_passed_over(metrics)
@@ -237,6 +243,6 @@ class Training:
     def _ended(self) -> RunSummary:
         is_imported = imported(self._folder.path) is not None
         metrics = self._folder.metrics()
-        summary = summarise(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
+        summary = summarize(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
         self._folder.finish(summary)
         return summary

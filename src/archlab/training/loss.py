@@ -1,4 +1,4 @@
-"""What training minimises, from the last hidden states: the logits of all tokens never stand at once.
+"""Training objective, computed from the last hidden states in pieces, so that not all logits are in memory at once.
 
 Shapes: B batch, T tokens, N tokens of a piece, D d_model, V vocabulary.
 """
@@ -27,34 +27,34 @@ from archlab.training.world import World
 def logits_in_pieces(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(hidden states [n, D], their logits [n, V], targets [n]) of as many tokens at a time as a piece may hold.
+    """Yield pieces of tokens: (hidden states [n, D], logits [n, V], targets [n]).
 
-    The hidden states are detached; where gradients are kept, each piece of them is a leaf, so that its gradient is not
-    one of all tokens.
+    The hidden states are detached. If gradients are enabled, each piece is a leaf, so that its gradient covers only its
+    own tokens.
     """
     rows = rows_at_once(model.config.vocab_size, device.type)
-    for some_ND, some_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
-        leaf_ND = some_ND.detach().requires_grad_(torch.is_grad_enabled())
+    for piece_ND, piece_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
+        leaf_ND = piece_ND.detach().requires_grad_(torch.is_grad_enabled())
         with device.autocast():
             logits_NV = model.head(leaf_ND, model.embedding.weight)
-        yield leaf_ND, logits_NV, some_N
+        yield leaf_ND, logits_NV, piece_N
 
 
 def backward_through_head(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, train: TrainConfig, share: float, device: Device
 ) -> tuple[Tensor, Tensor]:
-    """Adds the gradient of `share` times the objective to the head's parameters.
+    """Add the gradient of `share` times the objective to the head's parameters.
 
-    Returns (that of the hidden states, [N, D]; the plain cross-entropy, mean in nats per token).
+    Return (gradient of the hidden states [N, D], plain cross-entropy as the mean in nats per token).
     """
     gradients, cross_entropy = list[Tensor](), torch.zeros((), device=hidden_ND.device)
-    for leaf_ND, logits_NV, some_N in logits_in_pieces(model, hidden_ND, targets_N, device):
-        weight = len(some_N) / len(targets_N)
-        minimised, found = objective(logits_NV, some_N, train.z_loss, train.objective)
-        (minimised * (weight * share)).backward()
+    for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
+        weight = len(piece_N) / len(targets_N)
+        minimized, plain = objective(logits_NV, piece_N, train.z_loss, train.objective)
+        (minimized * (weight * share)).backward()
         assert leaf_ND.grad is not None
         gradients.append(leaf_ND.grad)
-        cross_entropy += found.detach() * weight
+        cross_entropy += plain.detach() * weight
     return torch.cat(gradients), cross_entropy
 
 
@@ -62,7 +62,7 @@ _NEXT_TOKEN = NextToken()
 
 
 def objective(logits: Tensor, targets: Tensor, z_loss: float, config: Objective = _NEXT_TOKEN) -> tuple[Tensor, Tensor]:
-    """Return (what is minimized, the plain cross-entropy) of logits [..., V].
+    """Return (loss to minimize, plain cross-entropy) of logits [..., V].
 
     Both are means in nats per token, in at least float32. The first has z_loss * log^2 Z added, where Z is the softmax
     denominator (PaLM).
@@ -91,17 +91,19 @@ def _next_token(config: NextToken, logits_NV: Tensor, targets_N: Tensor, cross_e
 
 
 class RouterLosses(NamedTuple):
-    """Of one pass, or of one update."""
+    """Router losses of one pass or one update."""
 
-    minimised: Tensor
-    """The others with the config's factors."""
+    minimized: Tensor
+    """Sum of the other two, with the factors of the config."""
     balance: Tensor
     z: Tensor
 
 
 class Routers:
-    """All routers of a model during one update, and the loads and losses of its micro batches so far, those of all
-    processes of the world together."""
+    """All routers of a model during one update.
+
+    It keeps the loads and losses of the update's micro batches so far, summed over all processes of the world.
+    """
 
     def __init__(self, model: Decoder, world: World) -> None:
         self._world = world
@@ -110,31 +112,32 @@ class Routers:
         self._passes: list[tuple[list[Load], RouterLosses]] = []
 
     def collector(self) -> Collected | None:
-        """What a pass is given to collect loads in; None where nothing is to be collected."""
+        """Return the collector of loads for one pass; None if the model has no routers."""
         return Collected() if self.mixtures else None
 
-    def minimised(self, collected: Collected | None) -> list[Tensor]:
-        """What a pass adds to the objective, empty without routers; remembered until the update."""
+    def minimized(self, collected: Collected | None) -> list[Tensor]:
+        """Return the losses that a pass adds to the objective; empty without routers. Keep them until the update."""
         if collected is None:
             return []
         loads = collected_loads(collected)
         if group := self._world.context_group:
-            loads = summed(loads, group.sum)
+            loads = sum_over_processes(loads, group.sum)
         losses = router_losses(self.mixtures, loads)
         detached = [Load(*(x.detach() for x in load)) for load in loads]
         self._passes.append((detached, RouterLosses(*(x.detach() for x in losses))))
-        return [losses.minimised]
+        return [losses.minimized]
 
     def correct(self) -> None:
-        """After the update: move the corrections by the loads of all its micro batches together."""
+        """Adjust the corrections of routers to the loads of all micro batches; called after the update."""
         for mixture, load in zip(self.mixtures, self._loads, strict=True):
             mixture.router.correct(load.chosen_E)
 
     def metrics(self) -> dict[str, float]:
-        """For the log; empty without a router.
+        """Return numbers for the log; empty without routers.
 
-        balance_loss, router_z_loss: as minimised, without the config's factors. largest_load: the part of the tokens
-        that the busiest expert of any layer had. dead_experts: how many, in all layers, none of the tokens chose.
+        `balance_loss` and `router_z_loss` are losses without the factors of the config.
+        `largest_load` is the share of tokens of the busiest expert of any layer.
+        `dead_experts` is the number of experts in all layers that no token chose.
         """
         if not self.mixtures:
             return {}
@@ -151,42 +154,42 @@ class Routers:
 
     @cached_property
     def _loads(self) -> list[Load]:
-        """Of each router, over all passes of the update."""
-        here = [added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
-        return summed(here, self._world.sum) if here else []
+        """Load of each router over all passes of the update."""
+        here = [add_loads(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
+        return sum_over_processes(here, self._world.sum) if here else []
 
 
 def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosses:
-    """The mean over the layers of each one's losses; layers that pool their tokens have one balance loss in common."""
+    """Return the mean of the layers' losses. Layers that pool their tokens share one balance loss."""
     pools: dict[object, list[int]] = {}
     for n, mixture in enumerate(mixtures):
         balance = mixture.config.balance
         pools.setdefault((mixture.config.experts, balance) if balance.pooled else n, []).append(n)
-    minimised = balance = z = torch.zeros((), device=loads[0].tokens.device)
+    minimized = balance = z = torch.zeros((), device=loads[0].tokens.device)
     for members in pools.values():
-        loss = balance_loss(added([loads[n] for n in members])) * (len(members) / len(loads))
+        loss = balance_loss(add_loads([loads[n] for n in members])) * (len(members) / len(loads))
         balance = balance + loss
-        minimised = minimised + loss * mixtures[members[0]].config.balance.loss
+        minimized = minimized + loss * mixtures[members[0]].config.balance.loss
     for mixture, load in zip(mixtures, loads, strict=True):
         loss = load.log_z_squared / load.tokens / len(loads)
         z = z + loss
-        minimised = minimised + loss * mixture.config.balance.router_z_loss
-    return RouterLosses(minimised, balance, z)
+        minimized = minimized + loss * mixture.config.balance.router_z_loss
+    return RouterLosses(minimized, balance, z)
 
 
 def balance_loss(load: Load) -> Tensor:
-    """E * sum over experts of (times chosen per token) * (mean score) (Fedus 2021)."""
+    """Return E * sum over experts of (times chosen per token) * (mean score) (Fedus 2021)."""
     return len(load.chosen_E) * (load.chosen_E * load.scores_E).sum() / load.tokens.square()
 
 
-def summed(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
-    """Each over several processes, which send all of them as one tensor."""
+def sum_over_processes(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
+    """Sum each load over several processes, which send all of them as one tensor."""
     numbers = [x for load in loads for x in load]
-    every = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
-    found = iter([x.view(like.shape) for x, like in zip(every, numbers, strict=True)])
-    return [Load(*(next(found) for _ in load)) for load in loads]
+    totals = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
+    shaped = iter([x.view(like.shape) for x, like in zip(totals, numbers, strict=True)])
+    return [Load(*(next(shaped) for _ in load)) for load in loads]
 
 
-def added(loads: Sequence[Load]) -> Load:
-    """Of several passes or layers together."""
+def add_loads(loads: Sequence[Load]) -> Load:
+    """Add the loads of several passes or layers."""
     return Load(*(torch.stack(values).sum(0) for values in zip(*loads, strict=True)))

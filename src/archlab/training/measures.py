@@ -1,30 +1,30 @@
-"""What a probe measures: names, words for people, and how each number is used. docs/probes.md has the formulas."""
+"""Measures of a probe: names, titles, and how each number is used. docs/probes.md has the formulas."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 ProbeValues = Mapping[str, Any]
-"""What one probe found, by name: a number, or a list with one per layer."""
+"""Values of one probe, by name: a number, or a list with one number per layer."""
 
 
 class Measure(NamedTuple):
-    """One number per layer."""
+    """Measure with one number per layer."""
 
     title: str
     says: str
-    """In a few words, what it is."""
+    """Explanation in a few words."""
     unit: Literal["number", "share", "count"]
     is_logarithmic: bool
-    """Whether factors are what matters of it."""
+    """Whether it is shown on a logarithmic scale."""
     in_every_layer: bool = False
-    """Whether every layer has it, whatever its components are."""
+    """Whether every layer has it, regardless of its components."""
     in_studies: bool = False
-    """Whether a study's summary keeps it."""
+    """Whether the summary of a study includes it."""
     takes_largest: bool = False
-    """Whether one layer decides: over time, the largest of all layers stands for them, not their mean."""
+    """Whether the largest value of all layers is shown over time, instead of their mean."""
 
     def text(self, value: float | None) -> str:
-        """Three significant digits, or a percentage; a dash where there is nothing."""
+        """Format a value: three significant digits, a percentage or a count; a dash for None."""
         if value is None:
             return "-"
         return f"{value:.1%}" if self.unit == "share" else f"{value:,.0f}" if self.unit == "count" else f"{value:.3g}"
@@ -32,20 +32,30 @@ class Measure(NamedTuple):
 
 OF_LAYERS: dict[str, Measure] = {
     "gradient": Measure(
-        "gradient of parameters", "Its norm, of each layer's own.", "number", True, in_every_layer=True, in_studies=True
+        "gradient of parameters",
+        "Norm of the gradient of each layer's parameters.",
+        "number",
+        True,
+        in_every_layer=True,
+        in_studies=True,
     ),
     "stream_gradient": Measure(
-        "gradient of the stream", "Its norm, after each layer.", "number", True, in_every_layer=True
+        "gradient of the stream", "Norm of the gradient after each layer.", "number", True, in_every_layer=True
     ),
     "stream_rms": Measure(
-        "RMS of the stream", "After each layer.", "number", True, in_every_layer=True, in_studies=True
+        "RMS of the stream",
+        "RMS of the residual stream after each layer.",
+        "number",
+        True,
+        in_every_layer=True,
+        in_studies=True,
     ),
     "drift": Measure(
-        "drift", "RMS of what a layer adds, over the RMS of what it reads.", "number", True, in_every_layer=True
+        "drift", "RMS of what a layer adds, divided by the RMS of its input.", "number", True, in_every_layer=True
     ),
     "update_ratio": Measure(
         "update to weights",
-        "Norm of one update, over the norm of the weights.",
+        "Norm of one update, divided by the norm of the weights.",
         "number",
         True,
         in_every_layer=True,
@@ -53,30 +63,36 @@ OF_LAYERS: dict[str, Measure] = {
     ),
     "largest_score": Measure(
         "largest score",
-        "Of a query and a key, as the softmax sees it.",
+        "Largest score of a query and a key before the softmax.",
         "number",
         False,
         in_studies=True,
         takes_largest=True,
     ),
-    "entropy": Measure("entropy", "Of attention, in nats.", "number", False, in_studies=True),
-    "entropy_share": Measure("share of entropy", "Of what even attention would have.", "share", False),
-    "first_token": Measure("on the first token", "Share of attention.", "share", False, in_studies=True),
-    "learned_sink": Measure("on the learned sink", "Share of attention.", "share", False, in_studies=True),
-    "dead_units": Measure("dead units", "Of the MLP: unused by every token.", "share", False, in_studies=True),
+    "entropy": Measure("entropy", "Entropy of attention, in nats.", "number", False, in_studies=True),
+    "entropy_share": Measure("share of entropy", "Entropy divided by that of uniform attention.", "share", False),
+    "first_token": Measure(
+        "on the first token", "Share of attention on the first token.", "share", False, in_studies=True
+    ),
+    "learned_sink": Measure(
+        "on the learned sink", "Share of attention on the learned sink.", "share", False, in_studies=True
+    ),
+    "dead_units": Measure(
+        "dead units", "Share of the MLP's hidden units that no token uses.", "share", False, in_studies=True
+    ),
     "largest_load": Measure(
         "largest load",
-        "Share of the tokens that the busiest expert has.",
+        "Share of the tokens that the busiest expert receives.",
         "share",
         False,
         in_studies=True,
         takes_largest=True,
     ),
-    "dead_experts": Measure("dead experts", "Chosen by no token.", "count", False),
+    "dead_experts": Measure("dead experts", "Number of experts that no token chooses.", "count", False),
 }
-"""By name, in the order in which they are shown: one number per layer."""
+"""Name -> measure with one number per layer, in the order in which they are shown."""
 
-LOG_Z = Measure("log Z", "Of the softmax of the logits, on average.", "number", False)
+LOG_Z = Measure("log Z", "Mean log of the softmax denominator of the logits.", "number", False)
 
 OF_MODEL = {
     "loss": "loss, nats per token",
@@ -87,10 +103,10 @@ OF_MODEL = {
     "log_z_uncapped_rms": "log Z before the cap, RMS",
     "embedding_rms": "RMS of the embedding",
 }
-"""By name: one number of the whole model."""
+"""Name -> title of each measure with one number for the whole model."""
 
 
 def measured(rows: Iterable[ProbeValues]) -> dict[str, Measure]:
-    """Those that any of the probes has, in order."""
-    found = {name for row in rows for name in row}
-    return {name: measure for name, measure in OF_LAYERS.items() if name in found}
+    """Return the measures that any of the probes has, in order."""
+    names = {name for row in rows for name in row}
+    return {name: measure for name, measure in OF_LAYERS.items() if name in names}

@@ -1,4 +1,4 @@
-"""The optimiser, its groups by the parameters' roles."""
+"""Optimizers, with parameter groups by role."""
 
 import math
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from archlab.model.roles import Role, roles_of
 
 
 class Treatment(NamedTuple):
-    """How a parameter is updated; those of one treatment are a group of the optimiser."""
+    """Settings by which a parameter is updated. Parameters with equal settings are a group of the optimizer."""
 
     weight_decay: float
     lr_multiplier: float
 
 
 def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[nn.Parameter]]:
-    """Treatment -> the parameters whose roles say so."""
+    """Return treatment -> parameters, according to their roles."""
     groups: dict[Treatment, list[nn.Parameter]] = {}
     for _, parameter, role, _ in roles_of(model):
         groups.setdefault(_treatment(role, model.config, train), []).append(parameter)
@@ -38,8 +38,11 @@ def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[n
 
 
 def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
-    """With muP AdamW's rate of matrices falls with the width; what decays in a step, rate times decay, does not. Muon's
-    updates have the right size by themselves (Yang 2023)."""
+    """Return the treatment of parameters of one role.
+
+    With muP, AdamW's learning rate of matrices falls with the width. Their decay per step, learning rate times weight
+    decay, stays the same. Muon's updates already have the right size (Yang 2023).
+    """
     decays = role.decays == "always" or (role.decays == "if_asked" and train.decay_embeddings)
     weight_decay, multiplier = train.weight_decay * decays, getattr(train.lr_multipliers, role.name)
     if model.mup and role.group == "matrix" and isinstance(train.optimizer, AdamWConfig):
@@ -50,20 +53,20 @@ def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
 
 @dataclass(frozen=True)
 class ToTrain:
-    """What an optimizer is made for."""
+    """Model and settings for which an optimizer is made."""
 
     model: Decoder
     train: TrainConfig
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """Parameter groups of torch, each with its `weight_decay` and `lr_multiplier`."""
+        """Parameter groups for torch, each with its `weight_decay` and `lr_multiplier`."""
         by_role = groups_by_role(self.model, self.train)
         return [{"params": parameters, **how._asdict()} for how, parameters in by_role.items()]
 
     @property
     def groups_by_use(self) -> list[dict[str, Any]]:
-        """The groups cut finer: `group` is matrix, table or vector, because an optimizer may treat them differently."""
+        """Parameter groups, split further by `group` (matrix, table or vector) for optimizers that need it."""
         uses = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
         return [
             {**group, "params": [p for p in group["params"] if uses[p] == use], "group": use}
@@ -73,14 +76,14 @@ class ToTrain:
 
 
 def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
-    """The config's optimizer over the groups; `set_rate` says at which learning rate."""
+    """Return the optimizer of the config. `set_rate` sets its learning rate."""
     return make(train.optimizer, ToTrain(model, train), check=_check_optimizer)
 
 
 def _check_optimizer(kind: type[Registered], optimizer: Any, *_: Any) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
-        found = type(optimizer).__name__
-        raise breach(kind, f"its factory made a {found}; allowed: a torch.optim.Optimizer")
+        made = type(optimizer).__name__
+        raise breach(kind, f"its factory made a {made}; allowed: a torch.optim.Optimizer")
     if any("lr_multiplier" not in group for group in optimizer.param_groups):
         raise breach(kind, "it has groups without lr_multiplier; hand on the groups as they are")
     check_arguments(kind, optimizer.step, "")
@@ -103,13 +106,13 @@ def _muon(config: MuonConfig, to_train: ToTrain) -> Optimizer:
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:
-    """The learning rate of the next update, of each group times its multiplier."""
+    """Set the learning rate of the next update; each group multiplies it by its `lr_multiplier`."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_multiplier"]
 
 
 class LightAdamW(AdamW):
-    """AdamW whose methods are as torch wrote them."""
+    """AdamW without the decorators of torch around its methods."""
 
     add_param_group = unwrap(AdamW.add_param_group)
     zero_grad = unwrap(AdamW.zero_grad)
@@ -119,11 +122,13 @@ class LightAdamW(AdamW):
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the polynomial a s + b s^3 + c s^5 that every step takes of all singular values s: as steep at 0 as one may be
-that leaves them between 0.68 and 1.13 (Jordan 2024; torch.optim.Muon has the same)."""
+"""Coefficients of the polynomial a s + b s^3 + c s^5, which every step applies to all singular values s.
+
+It is as steep at 0 as possible while s ends between 0.68 and 1.13 (Jordan 2024). torch.optim.Muon uses the same.
+"""
 
 LEAST_NORM = 1e-7
-"""By which a matrix is divided."""
+"""Smallest norm by which a matrix is divided."""
 
 _SCALES: dict[str, Callable[[int, int], float]] = {
     "adamw": lambda d_out, d_in: 0.2 * math.sqrt(max(d_out, d_in)),
@@ -133,29 +138,31 @@ _SCALES: dict[str, Callable[[int, int], float]] = {
 
 
 class Muon(LightAdamW):
-    """AdamW, but for the groups that say they are matrices (`group`).
+    """Muon for the parameter groups with `group` matrix, AdamW for all others.
 
-    Of a matrix it keeps one tensor, `momentum`; of the rest what AdamW keeps.
+    It keeps one tensor per matrix, `momentum`, and the state of AdamW for other parameters.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], config: MuonConfig, **of_adamw: Any) -> None:
-        super().__init__(groups, **of_adamw)
+    def __init__(self, groups: list[dict[str, Any]], config: MuonConfig, **adamw_options: Any) -> None:
+        super().__init__(groups, **adamw_options)
         self._config = config
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        Optimizer.__setstate__(self, state)  # AdamW's looks for its own averages everywhere, to mend old checkpoints
+        Optimizer.__setstate__(
+            self, state
+        )  # AdamW's version repairs old checkpoints, and expects its averages for every parameter
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of every parameter that has a gradient."""
-        every = self.param_groups
-        for group in every:
+        """Update every parameter that has a gradient."""
+        all_groups = self.param_groups
+        for group in all_groups:
             if group["group"] == "matrix":
                 for matrix in group["params"]:
                     self._update(matrix, group["lr"], group["weight_decay"])
-        self.param_groups = [group for group in every if group["group"] != "matrix"]
+        self.param_groups = [group for group in all_groups if group["group"] != "matrix"]
         super().step()
-        self.param_groups = every
+        self.param_groups = all_groups
 
     def _update(self, matrix: Tensor, lr: float, weight_decay: float) -> None:
         config, state, gradient = self._config, self.state[matrix], matrix.grad
@@ -165,17 +172,17 @@ class Muon(LightAdamW):
             state["momentum"] = torch.zeros_like(matrix)
         mean = state["momentum"].lerp_(gradient, 1 - config.momentum)
         direction = gradient.lerp(mean, config.momentum) if config.nesterov else mean
-        # All of a matrix decides its update, so each process that has a part of it computes the whole.
-        orthogonal = orthogonalised(whole(direction), config.steps, getattr(torch, config.dtype))
+        # An update depends on the whole matrix, so each process that has a part of it computes the whole update.
+        orthogonal = orthogonalized(whole(direction), config.steps, getattr(torch, config.dtype))
         scale = _SCALES[config.scale](*matrix.shape[-2:])
         matrix.mul_(1 - lr * weight_decay)
         matrix.add_(part_of(orthogonal.to(matrix.dtype), matrix), alpha=-lr * scale)
 
 
-def orthogonalised(matrices: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[..., M, N] -> the same: of each matrix U S V^T about U V^T, its singular values brought near to 1.
+def orthogonalized(matrices: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[..., M, N] -> [..., M, N]: map each matrix U S V^T to about U V^T, with singular values near 1.
 
-    By Newton-Schulz steps in `dtype`: products of matrices alone, no decomposition.
+    The computation consists of Newton-Schulz steps in `dtype`, which need only matrix products.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.to(dtype)

@@ -1,4 +1,4 @@
-"""When a training step does not fit into memory: what would, by what `archlab cost` counts."""
+"""Explanation of out-of-memory errors in training: settings that would fit, by the estimate of `archlab cost`."""
 
 import gc
 import re
@@ -17,12 +17,15 @@ from archlab.pricing.units import binary
 from archlab.training.device import Device
 
 _SAFE = 0.9
-"""Share of the free memory that an estimate may fill: memory lies in pieces, and an evaluation comes on top."""
+"""Share of the free memory that an estimate may fill. Memory is fragmented, and evaluation needs some, too."""
 
 
 @contextmanager
 def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
-    """Within it, torch's error is a UserError that names what would fit; all that the training held is given back."""
+    """Turn torch's out-of-memory error inside the block into a UserError that names settings that would fit.
+
+    The memory of the training is released first.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -36,23 +39,23 @@ def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
 
 
 def what_would_fit(config: Config, device: Device, free: int) -> str:
-    """A sentence: what a step of this run takes, and with which settings it would fit into so many free bytes.
+    """Return a sentence: the memory of a step, and settings with which it would fit into `free` bytes.
 
-    Where the count says that it fits, as it stands, less is taken to fit: it counts tensors alone, and other processes
-    may have had the rest.
+    The estimate counts only tensors. If it says that the step fits as it is, look for settings that need less, because
+    other processes may have used memory.
     """
     train = resolve_train(config)
     needed = _peak(config, device, train.micro_batch_tokens, recompute=train.recompute)
-    found = list(_fitting(config, device, round(_SAFE * min(free, needed))))
+    fitting = list(_fitting(config, device, round(_SAFE * min(free, needed))))
     begun = f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} are free"
-    others = " now; other processes may have had them: in a study try fewer --workers" if needed <= free else ""
-    if not found:
-        return f"{begun}{others}; not even one window of {train.seq_len:,} tokens at a time takes less than that"
-    return f"{begun}{others}; what would fit, in a study for all arms: {' or '.join(found)}"
+    others = " now; other processes may have used memory: in a study try fewer --workers" if needed <= free else ""
+    if not fitting:
+        return f"{begun}{others}; even one window of {train.seq_len:,} tokens does not fit"
+    return f"{begun}{others}; settings that would fit (in a study, for all arms): {' or '.join(fitting)}"
 
 
 def _fitting(config: Config, device: Device, room: int) -> Iterator[str]:
-    """Settings that would; first the one that changes no result."""
+    """Yield settings that would fit; first the one that does not change results."""
     train = resolve_train(config)
     smaller = [n * train.seq_len for n in range(train.rows, 0, -1) if train.rows % n == 0]
     smaller = [tokens for tokens in smaller if tokens < train.micro_batch_tokens]
@@ -63,7 +66,7 @@ def _fitting(config: Config, device: Device, room: int) -> Iterator[str]:
 
     again = _peak(config, device, train.micro_batch_tokens, recompute=True)
     if not train.recompute and again <= room:
-        yield f"{_said('recompute', 'true', again)}, which changes no result,"
+        yield f"{_said('recompute', 'true', again)}, which does not change results,"
     if text := largest(train.recompute):
         yield text
     elif not train.recompute and again > room and (text := largest(recompute=True)):
@@ -76,12 +79,12 @@ def _said(field: str, value: object, peak: int) -> str:
 
 def _peak(config: Config, device: Device, micro_batch_tokens: int, *, recompute: bool) -> int:
     train = config.train.model_copy(update={"micro_batch_tokens": micro_batch_tokens})
-    found = step_memory_of(config.model_copy(update={"train": train}), device.format, device.type)
-    return found.peak_of(recompute=recompute)
+    memory = step_memory_of(config.model_copy(update={"train": train}), device.format, device.type)
+    return memory.peak_of(recompute=recompute)
 
 
 def _release(error: BaseException) -> None:
-    """The tensors that the error's frames hold, and what torch keeps for later."""
+    """Release the tensors in the frames of the error, and the memory that torch keeps for reuse."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)
@@ -92,9 +95,9 @@ def _release(error: BaseException) -> None:
 
 
 def _free(device: Device) -> int:
-    """Bytes that a training could take; other processes have the rest."""
+    """Return the number of free bytes on the device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
-    told = Path("/proc/meminfo")
-    found = re.search(r"MemAvailable:\s+(\d+) kB", told.read_text()) if told.is_file() else None
-    return 1024 * int(found[1]) if found else device.memory
+    file = Path("/proc/meminfo")
+    match = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.is_file() else None
+    return 1024 * int(match[1]) if match else device.memory

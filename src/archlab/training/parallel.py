@@ -1,19 +1,19 @@
-"""Dividing a model among processes, within each layer.
+"""Parallelism within layers: tensor, expert and context parallelism.
 
-Tensor parallelism (Shoeybi 2019): processes share the work of every component, by heads and hidden units of MLPs. Each
-has a component of its own, the whole one's share (`Component.share`). The input is the same everywhere, and its
-gradient is summed; the output is summed. Everything else each process computes by itself, from the same numbers.
+Tensor parallelism (Shoeybi 2019): processes divide every component by heads, or by hidden units of MLPs. Each process
+has its share of the component (`Component.share`). All processes read the same input, and its gradient is summed; the
+outputs are summed. Every process computes everything else by itself, from the same numbers.
 
-Expert parallelism (Lepikhin 2020): the experts of a mixture are dealt among processes with windows of their own. Each
-row goes to the process that has its expert, and comes back. Everything else each process has whole.
+Expert parallelism (Lepikhin 2020): the experts of a mixture are distributed over processes, which read different
+windows. Each row is sent to the process of its expert, and back. Every process has a copy of everything else.
 
 Context parallelism: processes read the same windows and divide the tokens of each. A window is cut into twice as many
-pieces as there are processes, and each has one from its beginning and the opposite one from its end, so that under
-causality all compare as many pairs of tokens (Llama 3, 2024, arXiv 2407.21783). Every attention gathers the keys and
-values of all; the gradient of each goes back to the process that has its token.
+pieces as there are processes. Each process has one piece from the beginning and the opposite one from the end. With a
+causal mask, all then compare the same number of pairs of tokens (Llama 3, 2024, arXiv 2407.21783). Every attention
+gathers the keys and values of all processes. Their gradients go back to the processes that have the tokens.
 
-A divided parameter is whole to torch (DTensor): the optimizer, clipping, `fully_shard` and checkpoints need not know
-more. To the module that reads it, it is the part that this process has.
+torch sees a divided parameter as a whole (DTensor), so that the optimizer, clipping, `fully_shard` and checkpoints need
+no changes. The module that reads it sees the part of this process.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,39 +39,46 @@ from archlab.model.roles import ROLES
 from archlab.model.torch_private import exchange_rows
 
 View = Callable[[DTensor], Tensor]
-"""What a module reads of a parameter."""
+"""Function from a parameter to the tensor that the module reads."""
 
 
 def moved(x: Tensor, mesh: DeviceMesh, before: Placement, after: Placement, gradient: Placement) -> Tensor:
-    """What each process has of a tensor as `after` says, of which each has what `before` says: a part, a summand, or
-    all. `gradient`: what each finds of the gradient of what it is given."""
+    """Redistribute a tensor from placement `before` to `after`: a part, a summand, or the whole tensor per process.
+
+    `gradient` is the placement of the gradient of the result.
+    """
     sent = DTensor.from_local(x, mesh, [before], run_check=False).redistribute(placements=[after])
     return sent.to_local(grad_placements=[gradient])
 
 
 class _Group:
-    """The processes that have parts of parameters, and this one among them."""
+    """Group of processes that divide parameters, and the rank of this process in it."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh, self.size, self.rank = mesh, mesh.size(), mesh.get_local_rank()
 
     def divide(self, whole: nn.Module, own: nn.Module) -> None:
-        """Make the parameters of a module parts of those of the whole one; `own` is what this process has of `whole`,
-        and the shapes say along which axis a parameter is cut. A gradient is the sum of those that all find."""
+        """Turn the parameters of `own`, this process's share of `whole`, into parts of the parameters of `whole`.
+
+        Shapes show along which axis a parameter is divided. Gradients are summed over processes.
+        """
         if hasattr(whole, "constants"):
             own.constants = whole.constants
         views = dict[str, View]()
         for name, parameter in list(own.named_parameters(recurse=False)):
             placement, views[name] = self._part(whole, own, name)
-            all_of_it = getattr(whole, name)
-            held = all_of_it if isinstance(placement, Replicate) else parameter
-            setattr(own, name, self._placed(held, placement, all_of_it))
+            whole_parameter = getattr(whole, name)
+            local = whole_parameter if isinstance(placement, Replicate) else parameter
+            setattr(own, name, self._placed(local, placement, whole_parameter))
         _see(own, views)
         for name, module in own.named_children():
             self.divide(getattr(whole, name), module)
 
     def hold(self, model: nn.Module, gradient: Placement) -> None:
-        """What is not divided, whole in each process. `gradient`: whether each finds all of it, or a summand."""
+        """Replicate all parameters that are not divided.
+
+        `gradient`: whether each process computes the whole gradient or a summand of it.
+        """
         for module in model.modules():
             views = dict[str, View]()
             for name, parameter in list(module.named_parameters(recurse=False)):
@@ -81,13 +88,15 @@ class _Group:
             _see(module, views)
 
     def first(self, whole: int, own: int) -> int:
-        """Where this process's rows begin, of so many; neighbours have the same where there are fewer shares than
-        processes."""
+        """Return the first row of this process, which has `own` of `whole` rows.
+
+        If there are fewer shares than processes, neighbors have the same rows.
+        """
         return self.rank * whole // self.size // own * own
 
     def _part(self, whole: nn.Module, own: nn.Module, name: str) -> tuple[Placement, View]:
         shapes = getattr(whole, name).shape, getattr(own, name).shape
-        axes = [axis for axis, (n, some) in enumerate(zip(*shapes, strict=True)) if n != some]
+        axes = [axis for axis, (n, own_n) in enumerate(zip(*shapes, strict=True)) if n != own_n]
         if not axes:
             role: RoleName = getattr(own, "roles", {}).get(name, "constant")
             times = self.size if ROLES[role].is_added_once else 1
@@ -99,7 +108,10 @@ class _Group:
         return Replicate(), _local(Partial(), lambda x: self._rows(x, axis, n, some))
 
     def _rows(self, x: Tensor, axis: int, whole: Sequence[int], own: Sequence[int]) -> Tensor:
-        """This process's, of what stands side by side along an axis, each of so many rows in whole and here."""
+        """Return the rows of this process along an axis on which several blocks are concatenated.
+
+        `whole` and `own` are the numbers of rows of each block, in total and in this process.
+        """
         starts = [end - n + self.first(n, some) for end, n, some in zip(accumulate(whole), whole, own, strict=True)]
         return torch.cat([x.narrow(axis, start, n) for start, n in zip(starts, own, strict=True)], axis)
 
@@ -111,16 +123,16 @@ class _Group:
 
 
 def _local(gradient: Placement, pick: Callable[[Tensor], Tensor] = lambda x: x) -> View:
-    def view(held: DTensor) -> Tensor:
-        if held.device_mesh.ndim > 1:  # put away by fully_shard, which itself looks at it
-            return held
-        return pick(held.to_local(grad_placements=[gradient]))
+    def view(parameter: DTensor) -> Tensor:
+        if parameter.device_mesh.ndim > 1:  # sharded at the moment; fully_shard itself reads it
+            return parameter
+        return pick(parameter.to_local(grad_placements=[gradient]))
 
     return view
 
 
 def _see(module: nn.Module, views: dict[str, View]) -> None:
-    """Let the module's code read its parameters by these views."""
+    """Let the module's code read its parameters through these views."""
     if views:
         own = type(module)
         module.__class__ = type(own.__name__, (own,), {name: _reading(name, view) for name, view in views.items()})
@@ -131,7 +143,7 @@ def _reading(name: str, view: View) -> property:
 
 
 def share_components(model: Decoder, mesh: DeviceMesh) -> None:
-    """In place, before the parameters have values."""
+    """Apply tensor parallelism in place, before the parameters have values."""
     group = _TensorGroup(mesh)
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for branch in config.branches:
@@ -147,20 +159,20 @@ def share_components(model: Decoder, mesh: DeviceMesh) -> None:
 
 
 class _TensorGroup(_Group):
-    """The processes that share components."""
+    """Group of processes that divide components."""
 
     def fit(self, whole: nn.Module, own: nn.Module) -> None:
-        """What of a module's share is not seen from the shapes of its parameters."""
-        widths, of_whole = (getattr(module, "over_all", {}) for module in (own, whole))
+        """Set what the shapes of a share's parameters do not show: norms over all features, and slopes of heads."""
+        widths, whole_widths = (getattr(module, "over_all", {}) for module in (own, whole))
         for name, width in widths.items():
             if not isinstance(norm := getattr(whole, name), Same):
                 setattr(own, name, norm)
-                self._gather_for(norm, of_whole[name], width)
+                self._gather_for(norm, whole_widths[name], width)
         if isinstance(whole, AlibiBias) and isinstance(own, AlibiBias):
             own.slopes = whole.slopes[self.first(len(whole.slopes), len(own.slopes)) :][: len(own.slopes)]
 
     def enter(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Before a component: what it reads, and its heads' rows of a bias that all layers share."""
+        """Prepare the input of a component, and select its heads in a bias that all layers share."""
         x_BTD, context, *rest = args
         assert isinstance(context, Context)
         if (bias_BHTS := context.bias_BHTS) is not None:
@@ -169,14 +181,14 @@ class _TensorGroup(_Group):
         return self._moved(x_BTD, Replicate(), Replicate(), Partial()), context, *rest
 
     def leave(self, _: nn.Module, __: tuple[Any, ...], y: Tensor) -> Tensor:
-        """Behind a component: the sum of what all processes give."""
+        """Sum the outputs of a component over all processes."""
         return self._moved(y, Partial(), Replicate(), Replicate())
 
     def _moved(self, x: Tensor, before: Placement, after: Placement, gradient: Placement) -> Tensor:
         return moved(x, self.mesh, before, after, gradient)
 
     def _gather_for(self, norm: nn.Module, whole: int, own: int) -> None:
-        """Let a norm see the features of all processes, and give each its own."""
+        """Let a norm read the features of all processes, and return those of this process."""
         copies = self.size * own // whole
 
         def gathered(_: nn.Module, args: tuple[Tensor]) -> Tensor:
@@ -188,7 +200,7 @@ class _TensorGroup(_Group):
 
 
 def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
-    """In place, before the parameters have values."""
+    """Apply expert parallelism in place, before the parameters have values."""
     group = _ExpertGroup(mesh)
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for module in layer.children():
@@ -202,10 +214,10 @@ def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
 
 
 class _ExpertGroup(_Group):
-    """The processes that have experts for each other."""
+    """Group of processes over which the experts of each mixture are distributed."""
 
     def through(self, experts: Experts, x_RD: Tensor, expert_R: Tensor) -> Tensor:
-        """Rows in the order of all experts through these, wherever they are: [R, D] -> [R, D]."""
+        """Pass rows, [R, D] in the order of experts, through the experts of all processes. Return [R, D]."""
         E = len(experts.up)
         sent_PE = torch.bincount(expert_R, minlength=self.size * E).view(self.size, E)
         got_PE = self._exchanged(sent_PE, [1] * self.size, [1] * self.size)
@@ -217,25 +229,25 @@ class _ExpertGroup(_Group):
         return self._exchanged(y_SD.index_select(0, order_S.argsort()), sent, got)
 
     def _exchanged(self, x: Tensor, got: list[int], sent: list[int]) -> Tensor:
-        """So many rows from each process, for so many to each."""
+        """Exchange rows between processes. `got` and `sent` are the numbers of rows from and to each process."""
         return exchange_rows(x.contiguous(), got, sent, self.mesh.get_group())
 
 
 class ContextGroup:
-    """The processes that divide the tokens of a window, and this one among them."""
+    """Group of processes that divide the tokens of each window."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh, self.size = mesh, mesh.size()
         self._dealt = [piece for rank in range(self.size) for piece in self._pieces(rank)]
 
     def shard(self, n_tokens: int) -> SequenceShard:
-        """Tokens of this process in a window of `n_tokens`, which is a multiple of twice the number of processes."""
+        """Return this process's shard of a window. `n_tokens` must be a multiple of twice the number of processes."""
         length = n_tokens // len(self._dealt)
         own = self._pieces(self._mesh.get_local_rank())
         return SequenceShard(tuple(range(piece * length, (piece + 1) * length) for piece in own), self._gathered)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over all processes. Its gradient goes to each as it is, because each has that of the whole sum."""
+        """Sum a tensor over all processes. Gradients are not summed, because each process has that of the whole sum."""
         return moved(x, self._mesh, Partial(), Replicate(), Replicate())
 
     def _pieces(self, rank: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""What attention does, recomputed from the queries and keys that reach it.
+"""Measures of attention for probes, recomputed from the queries and keys of a pass.
 
-Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. What has no B is of one text, or
-of one window of packed documents.
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. A tensor without B belongs to one
+text, or to one window of packed documents.
 """
 
 from collections.abc import Iterator
@@ -16,32 +16,32 @@ from archlab.model.kernels import Attend
 from archlab.model.masks import Mask, Visible, dense
 
 QUERIES_AT_ONCE = 256
-"""Scores of so many queries stand in memory at a time."""
+"""Number of queries whose scores are in memory at a time."""
 LONGEST = 2048
-"""Tokens of a window that are looked at: a mask of all of a long one would not fit."""
+"""Number of tokens of a window that are measured; the whole mask of a long window would not fit into memory."""
 
 
 class Weights(NamedTuple):
-    """What some queries make of all keys."""
+    """Attention scores and weights of some queries."""
 
     scores_HQS: Tensor
-    """As the softmax sees them: scaled, biased, capped; -inf where a query does not see a key."""
+    """Input of the softmax: scaled, biased and capped; -inf if the query does not see the key."""
     weights_HQS: Tensor
-    """On the values; with a learned sink a row sums to less than 1."""
+    """Weights on the values. With a learned sink, a row sums to less than 1."""
     on_sink_HQ: Tensor
-    """The weight of the learned sink, 0 without one."""
+    """Weight of the learned sink; 0 without one."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What reaches an `Attend`, of one row of the batch; in float32."""
+    """Inputs of an `Attend` for one row of the batch, in float32."""
 
     q_HQC: Tensor
     k_KSC: Tensor
     seen_QS: Tensor | None
     """None: plain causal."""
     starts_Q: Tensor
-    """Index of the first token of the text that each query belongs to."""
+    """Index of the first token of each query's text."""
     bias_HQS: Tensor | None
     sinks_H: Tensor | None
     scale: float
@@ -57,7 +57,7 @@ class Reached:
         bias_BHQS: Tensor | None,
         sinks_H: Tensor | None,
     ) -> "Reached":
-        """Of the first row of the batch and its first tokens, which see none of the others; without its graph."""
+        """Take the inputs of the first tokens of the first row, which see no other tokens; without gradients."""
         n = min(q_BHQC.shape[2], LONGEST)
         mask_BQS = _of_first(n, mask_BQS)
         seen_BQS = dense(mask_BQS)
@@ -76,19 +76,19 @@ class Reached:
         )
 
     def pieces(self) -> Iterator[slice]:
-        """All queries, some at a time."""
+        """Return slices that cover all queries, QUERIES_AT_ONCE at a time."""
         n_queries = self.q_HQC.shape[1]
         return (slice(i, min(i + QUERIES_AT_ONCE, n_queries)) for i in range(0, n_queries, QUERIES_AT_ONCE))
 
     def seen(self, queries: slice) -> Tensor:
-        """[Q, S] of those queries."""
+        """Return [Q, S] for these queries, true if the query sees the key."""
         if self.seen_QS is not None:
             return self.seen_QS[queries]
         index = torch.arange(self.k_KSC.shape[1], device=self.k_KSC.device)
         return index[queries, None] >= index
 
     def weights(self, queries: slice) -> Weights:
-        """Of those queries: softmax(mask(cap(scale q k^T + bias))), a learned sink among what is weighed."""
+        """Return the weights of these queries: softmax(mask(cap(scale q k^T + bias))), including a learned sink."""
         group = self.q_HQC.shape[0] // self.k_KSC.shape[0]
         k_HSC = self.k_KSC.repeat_interleave(group, dim=0)
         with without_autocast(k_HSC):
@@ -107,51 +107,51 @@ class Reached:
 
 
 def _of_first(n: int, mask_BQS: Mask | None) -> Mask | None:
-    """The mask of the first n tokens; the same where there are no more, so that layers share what it makes."""
+    """Return the mask of the first n tokens. If there are no more, return the same mask, whose forms layers share."""
     if not isinstance(mask_BQS, Visible) or mask_BQS.query_BQ.shape[1] <= n:
         return mask_BQS
     starts_BQ = None if mask_BQS.starts_BQ is None else mask_BQS.starts_BQ[:, :n]
     return replace(mask_BQS, query_BQ=mask_BQS.query_BQ[:, :n], key_BS=mask_BQS.key_BS[:, :n], starts_BQ=starts_BQ)
 
 
-def attention_found(reached: Reached) -> dict[str, Tensor]:
-    """The largest score, the mean entropy and its share, the mean weight on the first token and on a learned sink.
+def measure_attention(reached: Reached) -> dict[str, Tensor]:
+    """Return the largest score, the mean entropy and its share, and mean weights on the first token and a learned sink.
 
-    Means are over heads and queries. A query that sees one key alone has no choice, and counts for the largest score
-    only. The entropy is that of all that is weighed, a learned sink among it, in nats; its share is of ln(number of
-    what is weighed), which even weights have. The first token is that of the query's own text; where a window hides it
-    its weight is 0 (Xiao 2023).
+    Means are over heads and queries. A query that sees only one key has no choice, and counts only for the largest
+    score. The entropy, in nats, covers all visible keys and a learned sink. Its share is relative to ln(number of
+    these), the entropy of equal weights. The first token is that of the query's text; its weight is 0 if a window hides
+    it (Xiao 2023).
     """
     totals = torch.zeros(4, device=reached.q_HQC.device, dtype=torch.float64)
     largest, n_queries = torch.tensor(-torch.inf, device=totals.device), 0
     has_sink = reached.sinks_H is not None
     for queries in reached.pieces():
-        found = reached.weights(queries)
+        weights = reached.weights(queries)
         n_weighed_Q = reached.seen(queries).sum(-1) + has_sink
         chooses_Q = n_weighed_Q > 1
-        entropy_HQ = torch.special.entr(found.weights_HQS).sum(-1) + torch.special.entr(found.on_sink_HQ)
+        entropy_HQ = torch.special.entr(weights.weights_HQS).sum(-1) + torch.special.entr(weights.on_sink_HQ)
         starts_HQ1 = reached.starts_Q[queries][:, None].expand(entropy_HQ.shape[0], -1, 1)
         means_Q = torch.stack(
             [
                 entropy_HQ.mean(0),
                 entropy_HQ.mean(0) / n_weighed_Q.clamp(min=2).log(),
-                found.weights_HQS.gather(-1, starts_HQ1)[..., 0].mean(0),
-                found.on_sink_HQ.mean(0),
+                weights.weights_HQS.gather(-1, starts_HQ1)[..., 0].mean(0),
+                weights.on_sink_HQ.mean(0),
             ]
         )
         totals += means_Q[:, chooses_Q].double().sum(-1)
         n_queries += int(chooses_Q.sum())
-        largest = torch.maximum(largest, found.scores_HQS.amax())
-    entropy, share, first, sink = (totals / n_queries).unbind()  # not a number where no query chooses
-    found = {"largest_score": largest, "entropy": entropy, "entropy_share": share, "first_token": first}
-    return found | ({"learned_sink": sink} if has_sink else {})
+        largest = torch.maximum(largest, weights.scores_HQS.amax())
+    entropy, share, first, sink = (totals / n_queries).unbind()  # NaN if no query has a choice
+    measures = {"largest_score": largest, "entropy": entropy, "entropy_share": share, "first_token": first}
+    return measures | ({"learned_sink": sink} if has_sink else {})
 
 
 class WatchedAttend:
-    """Stands in for an `Attend`: gives what it gives, and notes what it did."""
+    """Replacement of an `Attend` that returns the same output, and records measures of attention."""
 
-    def __init__(self, attend: Attend, found: dict[str, Tensor]) -> None:
-        self.attend, self.found = attend, found
+    def __init__(self, attend: Attend, measures: dict[str, Tensor]) -> None:
+        self.attend, self.measures = attend, measures
 
     def __call__(
         self,
@@ -164,8 +164,8 @@ class WatchedAttend:
         sinks_H: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """-> [B, H, Q, V]."""
+        """Return [B, H, Q, V]."""
         with torch.no_grad():
             reached = Reached.of(self.attend, q_BHQC, k_BKSC, mask_BQS, bias_BHQS, sinks_H)
-            self.found.update(attention_found(reached))
+            self.measures.update(measure_attention(reached))
         return self.attend(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, sinks_H=sinks_H, **others)

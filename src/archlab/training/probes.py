@@ -1,5 +1,7 @@
-"""What goes on inside a model, measured in one pass over a few windows and its gradient; docs/probes.md explains each
-number."""
+"""Probes: numbers about the inside of a model, measured in one pass over a few windows and its gradient.
+
+docs/probes.md explains each number.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,40 +29,40 @@ from archlab.training.loss import logits_in_pieces, objective
 from archlab.training.measures import OF_LAYERS
 from archlab.training.probe_attention import WatchedAttend
 from archlab.training.run_folder import PROBES, RunFolder
-from archlab.training.step import chosen, hidden_and_targets
+from archlab.training.step import hidden_and_targets, select_scored
 
 NEARLY_ZERO = 0.01
-"""Of the RMS of a layer's activations: what never exceeds it is dead."""
+"""Share of the RMS of a layer's activations. A unit that never exceeds it is dead."""
 
 PROBED_TOKENS = 512
-"""Held-out tokens that a probe reads, always the same ones; one window where that is longer."""
+"""Number of held-out tokens that a probe reads, always the same. If a window is longer, it reads one window."""
 
 Number = float | None
-"""null: there is nothing to measure, or what was measured is not finite."""
+"""Value of a measure. None means that there is nothing to measure, or that the value is not finite."""
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What one probe found."""
+    """Values of one probe."""
 
     of_model: Mapping[str, Number]
     """loss, log_z, log_z_rms, embedding_rms; with a cap on the logits also log_z_uncapped and log_z_uncapped_rms."""
     of_layers: Mapping[str, Sequence[Number]]
-    """By the names in OF_LAYERS, a number per layer; without those that no layer has."""
+    """Name in OF_LAYERS -> one number per layer. Measures that no layer has are left out."""
 
     def as_json(self) -> dict[str, Any]:
-        """All of it in one object."""
+        """Return all values in one dict."""
         return {**self.of_model, **self.of_layers}
 
 
 @dataclass
 class LayerNotes:
-    """Of one layer and one pass."""
+    """Measures of one layer in one pass."""
 
-    found: dict[str, Tensor] = field(default_factory=dict)
-    """Numbers by name."""
+    values: dict[str, Tensor] = field(default_factory=dict)
+    """Name -> value."""
     stream_BTD: Tensor | None = None
-    """What the layer gave, in autograd's graph."""
+    """Output of the layer, with its graph."""
 
 
 def probe(
@@ -70,10 +72,10 @@ def probe(
     separator: int | None = None,
     scored_BT: Tensor | None = None,
 ) -> Probed:
-    """Of windows [B, T + 1], without dropout. The model is left as it was: weights, gradients, mode, random numbers.
+    """Probe a model on windows [B, T + 1], without dropout.
 
-    `separator` is the token that begins a document, where documents do not see each other; None where they do.
-    `scored_BT`, bool [B, T]: which predicted tokens the loss is about; None: all.
+    It changes neither weights, gradients, mode nor random numbers. `separator` is the token that begins a document, or
+    None if documents see each other. `scored_BT`, bool [B, T], marks the predicted tokens of the loss; None means all.
     """
     was_training = model.training
     model.eval()
@@ -82,39 +84,39 @@ def probe(
         with torch.enable_grad(), uncompiled(model):
             with watched(model) as notes:
                 hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, separator, collected)
-            hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
+            hidden_ND, targets_N = select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT)
             gradient_ND, of_model = _through_head(model, hidden_ND, targets_N, device)
-            # A number whose gradient with respect to the hidden states is the one found.
+            # The gradient of this sum with respect to the hidden states is gradient_ND.
             _note_gradients(model, notes, (hidden_ND * gradient_ND).sum())
     finally:
         model.train(was_training)
     _note_loads(model, notes, collected)
-    of_model["embedding_rms"] = notes[0].found["input_rms"]
-    return Probed({name: _number(x) for name, x in of_model.items()}, per_layer([one.found for one in notes]))
+    of_model["embedding_rms"] = notes[0].values["input_rms"]
+    return Probed({name: _number(x) for name, x in of_model.items()}, per_layer([note.values for note in notes]))
 
 
 def _through_head(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(gradient of the mean cross-entropy with respect to the hidden states, [N, D]; what the logits show)."""
+    """Return the gradient of the mean cross-entropy for the hidden states, [N, D], and measures of the logits."""
     gradients, losses, log_z, uncapped = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-    for leaf_ND, logits_NV, some_N in logits_in_pieces(model, hidden_ND, targets_N, device):
-        share = len(some_N) / len(targets_N)
-        loss, _ = objective(logits_NV, some_N, z_loss=0.0)
+    for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
+        share = len(piece_N) / len(targets_N)
+        loss, _ = objective(logits_NV, piece_N, z_loss=0.0)
         gradients.extend(torch.autograd.grad(loss * share, leaf_ND))
         losses.append(loss.detach() * share)
         log_z.append(logits_NV.detach().float().logsumexp(-1))
         if model.head.config.softcap is not None:
             uncapped.append(_uncapped(model, leaf_ND, device).float().logsumexp(-1))
-    found = {"loss": torch.stack(losses).sum(), **_mean_and_rms("log_z", log_z)}
+    measures = {"loss": torch.stack(losses).sum(), **_mean_and_rms("log_z", log_z)}
     if uncapped:
-        found |= _mean_and_rms("log_z_uncapped", uncapped)
-    return torch.cat(gradients), found
+        measures |= _mean_and_rms("log_z_uncapped", uncapped)
+    return torch.cat(gradients), measures
 
 
 @torch.no_grad()
 def _uncapped(model: Decoder, hidden_ND: Tensor, device: Device) -> Tensor:
-    """Logits [N, V] before their soft cap."""
+    """Return the logits, [N, V], before their soft cap."""
     head = model.head
     with device.autocast():
         return scaled(head.product(head.narrow(hidden_ND), model.embedding.weight), head.config.scale)
@@ -126,90 +128,91 @@ def _mean_and_rms(name: str, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], carrier: Tensor) -> None:
-    """With respect to each layer's parameters, and to the stream after it."""
-    streams = [one.stream_BTD for one in notes]
-    own = [[*layer.parameters()] for layer in model.layers]
-    asked = [*streams, *(parameter for parameters in own for parameter in parameters)]
-    found = iter(torch.autograd.grad(carrier, asked, allow_unused=True, materialize_grads=True))
-    for one, gradient in zip(notes, [next(found) for _ in streams], strict=True):
-        one.found["stream_gradient"] = norm([gradient])
-    for one, parameters in zip(notes, own, strict=True):
-        one.found["gradient"] = norm([next(found) for _ in parameters])
+    """Note the gradients of each layer's parameters, and of the stream after it."""
+    streams = [note.stream_BTD for note in notes]
+    parameters_by_layer = [[*layer.parameters()] for layer in model.layers]
+    inputs = [*streams, *(parameter for parameters in parameters_by_layer for parameter in parameters)]
+    gradients = iter(torch.autograd.grad(carrier, inputs, allow_unused=True, materialize_grads=True))
+    for note, gradient in zip(notes, [next(gradients) for _ in streams], strict=True):
+        note.values["stream_gradient"] = norm([gradient])
+    for note, parameters in zip(notes, parameters_by_layer, strict=True):
+        note.values["gradient"] = norm([next(gradients) for _ in parameters])
 
 
 def _note_loads(model: Decoder, notes: Sequence[LayerNotes], collected: Collected) -> None:
     mixtures = [
-        one for layer, one in zip(model.layers, notes, strict=True) if isinstance(getattr(layer, "mlp", None), MoE)
+        note for layer, note in zip(model.layers, notes, strict=True) if isinstance(getattr(layer, "mlp", None), MoE)
     ]
-    for one, load in zip(mixtures, collected_loads(collected) if mixtures else (), strict=True):
-        one.found["largest_load"] = (load.chosen_E / load.tokens).max().detach()
-        one.found["dead_experts"] = (load.chosen_E == 0).sum()
+    for note, load in zip(mixtures, collected_loads(collected) if mixtures else (), strict=True):
+        note.values["largest_load"] = (load.chosen_E / load.tokens).max().detach()
+        note.values["dead_experts"] = (load.chosen_E == 0).sum()
 
 
-def per_layer(found: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Number]]:
-    """Name -> a number per layer; names that no layer has are left out."""
-    names = [name for name in OF_LAYERS if any(name in one for one in found)]
-    return {name: [_number(one[name]) if name in one else None for one in found] for name in names}
+def per_layer(measures: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Number]]:
+    """Return name -> one number per layer. Names that no layer has are left out."""
+    names = [name for name in OF_LAYERS if any(name in layer for layer in measures)]
+    return {name: [_number(layer[name]) if name in layer else None for layer in measures] for name in names}
 
 
 def _number(x: Tensor) -> Number:
-    """With six digits."""
+    """Return the number with six digits, or None if it is not finite."""
     value = x.item()
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Euclidean, of all their numbers together."""
+    """Return the Euclidean norm of all numbers of the tensors."""
     return torch.stack([x.detach().float().norm() for x in tensors]).norm()
 
 
 @contextmanager
 def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
-    """Notes of every layer, filled by the passes within. Layers must run uncompiled, or their parts call no hooks.
+    """Yield notes of every layer, which passes inside the block fill in.
 
-    Attention is noted of the first window of a batch, the stream and the MLP of all.
+    Layers must run uncompiled, because compiled code calls no hooks. Attention is measured on the first window of a
+    batch, the stream and the MLP on all windows.
     """
     notes = [LayerNotes() for _ in model.layers]
     with ExitStack() as stack:
-        for layer, own in zip(model.layers, notes, strict=True):
-            stack.callback(layer.register_forward_hook(partial(_note_stream, own)).remove)
+        for layer, layer_notes in zip(model.layers, notes, strict=True):
+            stack.callback(layer.register_forward_hook(partial(_note_stream, layer_notes)).remove)
             if isinstance(mlp := getattr(layer, "mlp", None), MLP):
-                stack.callback(mlp.activation.register_forward_hook(partial(_note_units, own)).remove)
+                stack.callback(mlp.activation.register_forward_hook(partial(_note_units, layer_notes)).remove)
             attention = getattr(layer, "attention", None)
             if isinstance(attend := getattr(attention, "attend", None), Attend):
-                stack.callback(setattr, attention, "attend", attend)  # no module, so that it has no hooks
-                setattr(attention, "attend", WatchedAttend(attend, own.found))  # noqa: B010
+                stack.callback(setattr, attention, "attend", attend)  # it is not a module, and has no hooks
+                setattr(attention, "attend", WatchedAttend(attend, layer_notes.values))  # noqa: B010
         yield notes
 
 
-def _note_stream(notes: LayerNotes, _: nn.Module, given: tuple[Any, ...], x_BTD: Tensor) -> None:
+def _note_stream(notes: LayerNotes, _: nn.Module, inputs: tuple[Any, ...], x_BTD: Tensor) -> None:
     notes.stream_BTD = x_BTD
-    notes.found |= {"input_rms": rms(given[0]), "stream_rms": rms(x_BTD)}
-    notes.found["drift"] = rms(x_BTD - given[0]) / notes.found["input_rms"]
+    notes.values |= {"input_rms": rms(inputs[0]), "stream_rms": rms(x_BTD)}
+    notes.values["drift"] = rms(x_BTD - inputs[0]) / notes.values["input_rms"]
 
 
-def _note_units(notes: LayerNotes, _module: nn.Module, _given: tuple[Any, ...], activations_BTF: Tensor) -> None:
-    notes.found["dead_units"] = dead_units(activations_BTF)
+def _note_units(notes: LayerNotes, _module: nn.Module, _inputs: tuple[Any, ...], activations_BTF: Tensor) -> None:
+    notes.values["dead_units"] = dead_units(activations_BTF)
 
 
 def rms(x: Tensor) -> Tensor:
-    """Root of the mean square of all numbers, in float32."""
+    """Return the root of the mean square of all numbers, in float32."""
     return x.detach().float().square().mean().sqrt()
 
 
 def dead_units(activations_BTF: Tensor) -> Tensor:
-    """Share of hidden units that no token makes use of.
+    """Return the share of hidden units that no token uses.
 
-    A unit is dead where the size of its activation (what relu, silu or gelu gives, before a gate's product) is for
-    every token at most 1% of the RMS over all units and tokens. For relu that is zero for all tokens, or as good as
-    that; silu and gelu are never zero for all of a text, and a unit whose inputs are all far below zero counts.
+    A unit is dead if its activation is at most 1% of the RMS over all units and tokens, for every token. The activation
+    is the output of relu, silu or gelu, before the product with a gate. For relu that means zero, or nearly zero. silu
+    and gelu are never exactly zero for a whole text; a unit counts as dead if all its inputs are far below zero.
     """
     sizes_NF = activations_BTF.detach().float().flatten(0, -2).abs()
     return (sizes_NF.amax(0) <= NEARLY_ZERO * rms(sizes_NF)).float().mean()
 
 
 class Probing:
-    """Called around every update; of no effect on what is trained."""
+    """Probes during training. It is called before and after every update, and does not affect training."""
 
     def __init__(self, model: Decoder, held_out: HeldOut, every: int | None, device: Device) -> None:
         rows = max(1, PROBED_TOKENS // held_out.seq_len)
@@ -218,22 +221,22 @@ class Probing:
         )
         self._model, self._every, self._device, self._separator = model, every, device, held_out.separator
         self._before: list[list[Tensor]] | None = None
-        """Weights before the update after which a probe is due, by layer."""
+        """Weights of each layer before an update, if a probe is due after it."""
 
     def before_update(self, step: int) -> None:
-        """Keep a copy of the layers' weights if a probe is due after update `step`, counted from 1."""
+        """Copy the layers' weights if a probe is due after update `step`, counted from 1."""
         if self._is_due(step):
             self._before = [[weight.clone() for weight in weights] for weights in self._weights()]
 
     def after_update(self, step: int, folder: RunFolder) -> None:
-        """Probe if it is due, and log it; step 0 is before any update."""
+        """Probe and log the result if it is due. Step 0 is before any update."""
         if not self._is_due(step):
             return
-        found = probe(self._model, self._windows_BT, self._device, self._separator, self._scored_BT).as_json()
+        values = probe(self._model, self._windows_BT, self._device, self._separator, self._scored_BT).as_json()
         if self._before is not None:
-            found |= per_layer(list(self._ratios(self._before)))
+            values |= per_layer(list(self._ratios(self._before)))
             self._before = None
-        folder.log(step=step, **{PROBES: found})
+        folder.log(step=step, **{PROBES: values})
 
     def _is_due(self, step: int) -> bool:
         return self._every is not None and step % self._every == 0
@@ -242,14 +245,14 @@ class Probing:
         return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.layers)
 
     def _ratios(self, before: list[list[Tensor]]) -> Iterator[dict[str, Tensor]]:
-        """Norm of the update over the norm of the weights that it was made to, layer after layer."""
+        """Yield the norm of the update divided by the norm of the weights before it, for each layer."""
         for old, new in zip(before, self._weights(), strict=True):
             moved = norm(b - a for a, b in zip(old, new, strict=True))
             yield {"update_ratio": moved / norm(old)}
 
 
 def training_probes(run: Path) -> list[dict[str, Any]]:
-    """Every probe of a run folder's training: its step, and what it found by name; none of what is no run folder."""
+    """Return all probes of a run's training: the step and the values by name. Empty if `run` is not a run folder."""
     if not (run / METRICS).is_file():
         return []
     return [{"step": line["step"], **line[PROBES]} for line in RunFolder(run).metrics() if PROBES in line]

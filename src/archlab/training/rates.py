@@ -1,6 +1,7 @@
-"""What a processor does in a second: matrix products, bytes of memory, small operations.
+"""Measured speed of a processor: matrix products, memory bandwidth and small operations.
 
-Each is the best of several, and of as many as `seconds` have room for: other work on the machine only slows down.
+Each result is the best of several measurements, because other work on the machine only slows them down. They take at
+least `seconds`.
 """
 
 import time
@@ -9,21 +10,21 @@ from collections.abc import Callable
 import torch
 
 REPEATS = 6
-"""At least."""
+"""Smallest number of measurements."""
 
 LARGE = 2**28
-"""Bytes of an array that no cache holds."""
+"""Size in bytes of an array that fits into no cache."""
 SMALL = {"cpu": 2**20, "cuda": 2**25}
-"""Bytes of one that fits in the cache of a core, or of a GPU."""
+"""Size in bytes of an array that fits into the cache of a core or GPU."""
 
 _WIDTH = 512
-"""Numbers of the vector that a matrix is multiplied with; it stays in the nearest cache."""
+"""Length of the vector by which a matrix is multiplied; it stays in the nearest cache."""
 _CALLS = 2000
-"""Small operations in a row, so that the clock and, on a GPU, waiting for the last one do not count."""
+"""Number of small operations in a row, so that the time of the clock and of the final wait on a GPU is negligible."""
 
 
 def product_flops(device_type: str, dtype: torch.dtype, side: int, seconds: float = 0) -> float:
-    """FLOPs per second of the product of two square matrices, with the threads in use.
+    """Return the FLOPs per second of the product of two square matrices, with the threads in use.
 
     The numbers are random, because a product of equal numbers draws less power: a GPU may then clock higher than in
     training.
@@ -33,14 +34,14 @@ def product_flops(device_type: str, dtype: torch.dtype, side: int, seconds: floa
 
 
 def copy_bandwidth(device_type: str, seconds: float = 0) -> float:
-    """Bytes per second that a copy of a large array reads and writes together."""
+    """Return the bytes per second that a copy of a large array reads and writes in total."""
     source = torch.ones(LARGE, dtype=torch.uint8, device=device_type)
     target = torch.empty_like(source)
     return 2 * LARGE / _shortest(lambda: target.copy_(source), seconds)
 
 
 def read_bandwidth(device_type: str, n_bytes: int, seconds: float) -> float:
-    """Bytes per second of a matrix of so many bytes that is multiplied with a vector, as weights are in decoding."""
+    """Return the bytes per second at which a matrix of `n_bytes` is multiplied by a vector, as in decoding."""
     matrix = _random((n_bytes // 4 // _WIDTH, _WIDTH), device_type)
     vector, result = _random((_WIDTH,), device_type), torch.empty(len(matrix), device=device_type)
     calls = min(LARGE // n_bytes, 8)
@@ -54,7 +55,7 @@ def read_bandwidth(device_type: str, n_bytes: int, seconds: float) -> float:
 
 
 def dispatch(device_type: str, seconds: float) -> float:
-    """Seconds from one small operation to the next."""
+    """Return the seconds from the start of one small operation to the next."""
     numbers = torch.zeros(64, device=device_type)
 
     def add() -> torch.Tensor:
@@ -66,13 +67,13 @@ def dispatch(device_type: str, seconds: float) -> float:
 
 
 def _random(shape: tuple[int, ...], device_type: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Normal numbers, drawn from a stream of their own."""
+    """Return normally distributed numbers from a separate random stream."""
     own = torch.Generator(device_type).manual_seed(0)
     return torch.randn(shape, generator=own, dtype=dtype, device=device_type)
 
 
 def _shortest(compute: Callable[[], torch.Tensor], at_least: float) -> float:
-    """Seconds until the result is there, of the fastest call."""
+    """Return the seconds until the result is available, of the fastest call."""
     seconds = list[float]()
     while len(seconds) < REPEATS or sum(seconds) < at_least:
         start = time.perf_counter()

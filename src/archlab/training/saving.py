@@ -1,4 +1,4 @@
-"""Saving checkpoints while the training goes on: the state is copied, and a thread writes the copy."""
+"""Saving of checkpoints during training: the state is copied, and a thread writes the copy."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,10 +18,10 @@ from archlab.training.world import ALONE, World
 
 
 class Saver:
-    """Writes one checkpoint at a time into a run's folder of them; a context at whose end all are on the disk.
+    """Writer of checkpoints, one at a time. It is a context manager; at its end all checkpoints are on the disk.
 
-    One process writes whole tensors; of several each writes its parts (torch.distributed.checkpoint), and the first
-    gives the folder its name when all have written.
+    A single process writes whole tensors. Several processes each write their parts (torch.distributed.checkpoint); the
+    first renames the folder when all have finished.
     """
 
     def __init__(self, folder: Path, retention: Retention, world: World) -> None:
@@ -31,9 +31,10 @@ class Saver:
         self._error: BaseException | None = None
 
     def save(self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes) -> None:
-        """Begin to write `folder/step-N` when the checkpoint before it is written; then remove those that do not stay.
+        """Wait for the previous checkpoint, then begin to write `folder/step-N`.
 
-        Raise UserError if the checkpoint before it could not be written.
+        Remove checkpoints that are not kept after it is written. Raise UserError if the previous checkpoint could not
+        be written.
         """
         self.wait()
         optimizer = optimizer if self._retention.needs_optimizer(step) else None
@@ -61,7 +62,7 @@ class Saver:
         self.wait()
 
     def wait(self) -> None:
-        """Until what was begun is on the disk; UserError where it cannot be."""
+        """Wait until the checkpoint is on the disk. Raise UserError if it could not be written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -70,36 +71,37 @@ class Saver:
             raise error
 
     def check(self) -> None:
-        """As `wait`, but only where nothing is left to wait for."""
+        """Raise the error of a checkpoint that has finished, like `wait`, but without waiting."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def _writing(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
-        """Copies the state; what is returned writes the copy."""
+        """Copy the state, and return a function that writes the copy."""
         state = state_of(model, optimizer)
         if self._group is None:
             copies = {
-                file: {name: x.detach().to("cpu", copy=True) for name, x in of.items()} for file, of in state.items()
+                file: {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
+                for file, tensors in state.items()
             }
             return lambda: write_whole(temporary, step, copies)
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
-        every = {name: x for of in state.values() for name, x in of.items()}
+        all_tensors = {name: x for tensors in state.values() for name, x in tensors.items()}
         writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
-        future = async_save(every, storage_writer=writer, process_group=self._group)
+        future = async_save(all_tensors, storage_writer=writer, process_group=self._group)
         assert isinstance(future, Future)
         return lambda: _written(future, self._folder)
 
     def _caught(self, finish: Callable[[], None]) -> None:
         try:
             finish()
-        except BaseException as error:  # raised where the training goes on
+        except BaseException as error:  # the training thread raises it later
             self._error = error
 
 
 def _written(future: Future[Any], folder: Path) -> None:
-    """Wait for all processes' parts; UserError in all of them where the disk of one takes no more."""
+    """Wait for the parts of all processes. If the disk of one is full, raise UserError in all of them."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     with disk_errors(folder):
@@ -111,7 +113,7 @@ def _written(future: Future[Any], folder: Path) -> None:
 
 
 def _group_of_all() -> torch.distributed.ProcessGroup:
-    """Of its own, for what the threads that write tell each other meanwhile."""
+    """Make a separate process group for the communication of the writing threads."""
     group = torch.distributed.new_group(backend="gloo")
     assert isinstance(group, torch.distributed.ProcessGroup)
     return group
@@ -120,7 +122,7 @@ def _group_of_all() -> torch.distributed.ProcessGroup:
 def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
 ) -> None:
-    """Write one checkpoint before returning. Without `optimizer`, no training goes on from it."""
+    """Write one checkpoint before returning. Without `optimizer`, training cannot continue from it."""
     ends_here = optimizer is None
     with Saver(folder, Retention(Keep(), last_step=step if ends_here else step + 1), ALONE) as saver:
         saver.save(step, model, optimizer, metrics)

@@ -1,4 +1,4 @@
-"""The learning rate of each step, and from which step a run can become a longer one."""
+"""Learning rate of each step, and the step from which a run can be extended."""
 
 import math
 from bisect import bisect_left
@@ -13,11 +13,11 @@ from archlab.errors import UserError
 from archlab.training.checkpoint import has_optimizer, newest_checkpoint
 
 LENGTH = {"tokens", "warmup", "schedule", "decay", "final_lr"}
-"""Fields of the train section that decide nothing but the number of steps and the learning rate of each."""
+"""Fields of the train section that affect only the number of steps and their learning rates."""
 
 
 def learning_rate(train: TrainConfig, step: int) -> float:
-    """The rate of update `step`, counted from 0: linear warm-up, then the schedule's shape."""
+    """Return the learning rate of update `step`, counted from 0: linear warm-up, then the shape of the schedule."""
     steps, warmup = train.steps, warmup_steps(train)
     if step < warmup:
         return train.lr * (step + 1) / warmup
@@ -27,14 +27,12 @@ def learning_rate(train: TrainConfig, step: int) -> float:
 
 def _check_share(kind: type[Schedule], share: Any, train: TrainConfig, done: float) -> float:
     if not isinstance(share, int | float) or not 0 <= share < math.inf:
-        raise breach(
-            kind, f"its function returned {short(share)} for done={done:g}; allowed: a finite number from 0 on"
-        )
+        raise breach(kind, f"its function returned {short(share)} for done={done:g}; allowed: a finite number >= 0")
     return share
 
 
 def warmup_steps(train: TrainConfig) -> int:
-    """Warm-up in steps, from steps or a share of the run."""
+    """Return the number of warm-up steps; the config has it in steps or as a share of the run."""
     return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
 
 
@@ -60,21 +58,21 @@ def _wsd(train: TrainConfig, done: float) -> float:
 
 
 def extension_step(train: TrainConfig) -> int:
-    """Step up to which the learning rate does not depend on the length of the run, if its warm-up is given in steps.
+    """Return the step up to which the learning rate does not depend on the run's length, if warm-up is given in steps.
 
-    A longer run can go on from the checkpoint of that step. 0 if the rate falls over the whole run.
+    A longer run can continue from the checkpoint of this step. Return 0 if the rate falls during the whole run.
     """
     if not kinds(Schedule)[train.schedule].holds_peak:
         return 0
     after_warmup = range(warmup_steps(train), train.steps)
-    held = bisect_left(after_warmup, True, key=lambda step: learning_rate(train, step) != train.lr)
-    return after_warmup.start + held
+    n_constant = bisect_left(after_warmup, True, key=lambda step: learning_rate(train, step) != train.lr)
+    return after_warmup.start + n_constant
 
 
 def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainConfig) -> int:
-    """Step of the newest checkpoint of `old` that a run of `new`, which is longer, would have made too.
+    """Return the step of the newest checkpoint of `old` that the longer run of `new` would have made, too.
 
-    Raise UserError with the reason if there is none: from some step on, the two have different learning rates.
+    From some step on, the two have different learning rates. Raise UserError with the reason if there is none.
     """
     pairs = ((learning_rate(old, step), learning_rate(new, step)) for step in range(old.steps))
     same = next((step for step, (before, now) in enumerate(pairs) if before != now), old.steps)

@@ -1,4 +1,4 @@
-"""Cutting a model among processes: components or experts first, then all tensors by torch's `fully_shard` (FSDP2)."""
+"""Sharding of a model over processes: components or experts first, then all tensors by `fully_shard` (FSDP2)."""
 
 from archlab.config.model_schema import ModelConfig
 from archlab.model.decoder import Decoder
@@ -7,10 +7,10 @@ from archlab.training.world import World
 
 
 def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
-    """The model of that seed, in training mode, each process with its part of every tensor.
+    """Return the model in training mode. Each process has its part of every tensor.
 
-    The values are those of one process. On a CPU no process ever holds more than one whole layer: memory that was asked
-    for and not written takes no room, and each tensor is drawn by itself.
+    The values are the same as in a single process. On a CPU no process ever holds more than one whole layer, because
+    memory that is allocated but not written takes no space, and each tensor is drawn separately.
     """
     if world.mesh is None:
         return Decoder(config, seed=seed).to(device_type).train()
@@ -28,7 +28,7 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
     mesh = world.mesh["replicate", "shard"]
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
-    # Embedding, last norm and head stay whole from the pass through the layers until their gradient is there.
+    # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
     initialise(model.to(device_type), config, seed)

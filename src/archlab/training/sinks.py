@@ -1,4 +1,4 @@
-"""Tools that draw metrics, to which a run's are copied line by line while it trains (`train.log`)."""
+"""Tracking tools, to which the metrics of a run are copied during training (`train.log`)."""
 
 import json
 import os
@@ -22,88 +22,92 @@ from archlab.files import read_bytes, real_path
 
 Measures = Mapping[str, float]
 PROJECT = "archlab"
-"""What tools call the project where their own environment variables do not say it."""
+"""Name of the project in tools, unless their own environment variables set another."""
 
 _ID = "log.json"
 _MLFLOW_TAG = "archlab.id"
 _MLFLOW_BATCH = 100
-"""Largest number of parameters in one request."""
+"""Largest number of parameters in a request."""
 
 _MLFLOW_LONGEST = 500
-"""Characters of a parameter that every store takes."""
+"""Longest value of a parameter, in characters, that every store accepts."""
 
 
 class Sink(Protocol):
-    """A tool that draws metrics, open for one run. Whatever it raises ends the copying, not the training."""
+    """Interface of a tracking tool that is open for one run. Its exceptions end the copying, not the training."""
 
     def begin(self, step: int) -> None:
-        """The training goes on with this step: 0 at its start, another where it goes on or back. What was logged of it
-        and of steps after it will be logged again."""
+        """Begin with `step`: 0 at the start of a run, another if it resumes or went back.
+
+        Metrics of this step and later ones will be logged again.
+        """
         ...
 
     def log(self, step: int, measures: Measures) -> None:
-        """What was measured at a step; of one step there may be several."""
+        """Log measurements of a step. There may be several calls per step."""
         ...
 
     def close(self, *, ended: bool) -> None:
-        """Nothing more comes now. `ended`: the training is over, and was not stopped."""
+        """Close the tool. `ended` is true if the training reached its end, and false if it was stopped."""
         ...
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a tool is told of a run when it is opened."""
+    """Description of a run that a tool receives when it is opened."""
 
     folder: Path
     id: str
-    """The same whenever the run goes on, and no other run's."""
+    """Unique id of the run, which stays the same when it resumes."""
     values: Mapping[str, Any]
-    """Its config, with every derived value written out, and its environment."""
+    """Config of the run, including derived values, and its environment."""
 
     @property
     def name(self) -> str:
-        """For people: that of its folder, and so much of its id that two of one name are told apart."""
+        """Name for users: the name of the folder, and part of the id to distinguish runs with equal names."""
         return f"{real_path(self.folder).name}-{self.id[:4]}"
 
 
 class Copies:
-    """What each tool is told; one that fails is told nothing more, and the training goes on."""
+    """Copies of metrics for all tools. A tool that fails receives nothing more, and the training continues."""
 
     def __init__(self, sinks: Mapping[str, Sink], on_failure: Callable[[str], None] = lambda _: None) -> None:
-        """`sinks` by name; `on_failure` is given a sentence, once for each that fails."""
+        """`sinks` maps names to tools. `on_failure` receives a sentence, once for each tool that fails."""
         self._sinks, self._on_failure = dict(sinks), on_failure
 
     def begin(self, step: int) -> None:
-        """See Sink."""
+        """Call `begin` of every tool."""
         self._each(lambda sink: sink.begin(step))
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line of metrics: its numbers, without those that are none."""
+        """Log the numbers of a line of metrics; other values are left out."""
         measures = dict(numbers({name: value for name, value in line.items() if name != "step"}))
         self._each(lambda sink: sink.log(line["step"], measures))
 
     def close(self, *, ended: bool) -> None:
-        """See Sink."""
+        """Close every tool."""
         self._each(lambda sink: sink.close(ended=ended))
 
-    def _each(self, tell: Callable[[Sink], None]) -> None:
+    def _each(self, call: Callable[[Sink], None]) -> None:
         for name, sink in [*self._sinks.items()]:
             try:
-                tell(sink)
+                call(sink)
             except Exception as error:
                 del self._sinks[name]
                 self._on_failure(failure(name, error))
 
 
 def failure(name: str, error: Exception) -> str:
-    """What a user is told of it."""
+    """Return the message for the user about a tool that failed."""
     why = (str(error).strip().splitlines() or [""])[0]
     return f"train.log: {name} has failed ({type(error).__name__}: {why}); metrics.jsonl has everything"
 
 
 def numbers(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, float]]:
-    """Names and numbers of a line of metrics. A probe is an object, with lists of one number per layer:
-    `probes/entropy/3` is that of the third layer."""
+    """Yield names and numbers of a line of metrics.
+
+    A probe is an object with lists of one number per layer: `probes/entropy/3` is the entropy of the third layer.
+    """
     for name, value in values.items():
         if isinstance(value, dict):
             yield from numbers(value, f"{at}{name}/")
@@ -114,38 +118,38 @@ def numbers(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, floa
 
 
 class TensorBoard:
-    """TensorBoard: event files in the run's folder, so that `tensorboard --logdir runs` shows the runs side by side."""
+    """TensorBoard. Event files are in the run's folder, so that `tensorboard --logdir runs` compares runs."""
 
     def __init__(self, tensorboardx: Any, run: LoggedRun) -> None:
         self._library, self._run, self._writer = tensorboardx, run, None
 
     def begin(self, step: int) -> None:
-        """A new file, which says that what the older ones have of this step and later is not to be shown."""
+        """Begin a new file. It hides what older files have of this step and later ones."""
         if self._writer is not None:
             self._writer.close()
         folder = self._run.folder / "tensorboard"
-        before = len(list(folder.glob("*")))  # files that begin in the same second would have one name
+        before = len(list(folder.glob("*")))  # files that begin in the same second would have the same name
         self._writer = self._library.SummaryWriter(str(folder), purge_step=step, filename_suffix=f".{before:05}")
         if step == 0:
             self._writer.add_text("config", f"```\n{to_yaml(dict(self._run.values))}```", 0)
 
     def log(self, step: int, measures: Measures) -> None:
-        """A scalar each."""
+        """Log one scalar per measurement."""
         assert self._writer is not None
         for name, value in measures.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self, *, ended: bool) -> None:
-        """Bring all to the disk."""
+        """Write everything to the disk."""
         if self._writer is not None:
             self._writer.close()
 
 
 class WandB:
-    """Weights & Biases. WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline mean what they mean to it everywhere.
+    """Weights & Biases. WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline have their usual meaning.
 
-    A run of our id. Steps are an axis of our own: wandb drops what is logged of a step that it has passed, and a
-    training that went back passes steps twice.
+    The wandb run has the id of archlab's run. Steps are a separate axis, because wandb drops values of earlier steps,
+    and a run that went back logs steps twice.
     """
 
     def __init__(self, wandb: Any, run: LoggedRun) -> None:
@@ -162,21 +166,21 @@ class WandB:
         self._run.define_metric("*", step_metric="step")
 
     def begin(self, step: int) -> None:
-        """Steps that come again are drawn again."""
+        """Do nothing: repeated steps are shown again."""
 
     def log(self, step: int, measures: Measures) -> None:
-        """A row."""
+        """Log one row."""
         self._run.log({"step": step, **measures})
 
     def close(self, *, ended: bool) -> None:
-        """Wait until all is sent; a run that was stopped counts as crashed until it goes on."""
+        """Wait until everything is sent. A run that was stopped is marked as crashed until it resumes."""
         self._run.finish(exit_code=0 if ended else 1)
 
 
 class Trackio:
     """Trackio: a local database, or a Space on the Hugging Face hub if TRACKIO_SPACE_ID names one.
 
-    A run of our name. What it says of itself goes where notes go, for stdout is for results.
+    The Trackio run has the name of archlab's run. Messages of Trackio go to stderr, because stdout is for results.
     """
 
     def __init__(self, trackio: Any, run: LoggedRun) -> None:
@@ -191,29 +195,29 @@ class Trackio:
             )
 
     def begin(self, step: int) -> None:
-        """Steps that come again are drawn again."""
+        """Do nothing: repeated steps are shown again."""
 
     def log(self, step: int, measures: Measures) -> None:
-        """A row."""
+        """Log one row."""
         self._run.log(dict(measures), step=step)
 
     def close(self, *, ended: bool) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
         with redirect_stdout(sys.stderr):
-            self._library.finish()  # of this run, and nothing is left to do at the process's end
+            self._library.finish()  # now, so that nothing remains to be done when the process ends
 
 
 class MLflow:
-    """MLflow: the server or the store that MLFLOW_TRACKING_URI names, the experiment of MLFLOW_EXPERIMENT_NAME.
+    """MLflow. MLFLOW_TRACKING_URI names the server or store, and MLFLOW_EXPERIMENT_NAME the experiment.
 
-    The run has our id among its tags.
+    A tag of the MLflow run holds the id of archlab's run.
     """
 
     def __init__(self, mlflow: Any, run: LoggedRun) -> None:
         self._client, self._entities, self._sent = mlflow.MlflowClient(), mlflow.entities, None
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        existing = self._client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(name)
         begun = self._client.search_runs([experiment], f"tags.`{_MLFLOW_TAG}` = '{run.id}'", max_results=1)
         self._id = begun[0].info.run_id if begun else self._created(run, experiment)
         self._client.update_run(self._id, "RUNNING")
@@ -229,16 +233,16 @@ class MLflow:
         return id
 
     def begin(self, step: int) -> None:
-        """Steps that come again are drawn again."""
+        """Do nothing: repeated steps are shown again."""
 
     def log(self, step: int, measures: Measures) -> None:
-        """Sent by a thread of MLflow's, so that a slow server delays no step."""
+        """Send measurements in a thread of MLflow, so that a slow server delays no step."""
         now = int(time.time() * 1000)
         metrics = [self._entities.Metric(name, value, now, step) for name, value in measures.items()]
         self._sent = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
 
     def close(self, *, ended: bool) -> None:
-        """Wait until all is sent."""
+        """Wait until everything is sent."""
         if self._sent is not None:
             self._sent.wait()
         self._client.set_terminated(self._id, "FINISHED" if ended else "KILLED")
@@ -250,17 +254,16 @@ SINKS: dict[LogTo, tuple[str, Callable[[Any, LoggedRun], Sink]]] = {
     "trackio": ("trackio", Trackio),
     "mlflow": ("mlflow", MLflow),
 }
-"""Name of a tool, which is also that of its extra -> the package that it needs, and its class, which is given the
-imported package."""
+"""Name of a tool, and of its extra -> (package that it needs, class that receives the imported package)."""
 
 
 def check_installed(log: Sequence[LogTo]) -> None:
-    """ConfigError where one of their packages is missing."""
+    """Raise ConfigError if the package of a tool is not installed."""
     missing = [name for name in log if find_spec(SINKS[name][0]) is None]
     if missing:
-        found = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         raise ConfigError(
-            [Problem("train.log", f"{found}; run: pip install 'archlab[{','.join(missing)}]'")], "the config"
+            [Problem("train.log", f"{message}; run: pip install 'archlab[{','.join(missing)}]'")], "the config"
         )
 
 
@@ -290,7 +293,7 @@ def opened(
 
 
 def _id(folder: Path) -> str:
-    """The run's name for all of them, drawn when the first is opened."""
+    """Return the id of the run for all tools, which is drawn when the first tool is opened."""
     path = folder / _ID
     if not path.exists():
         write_with_digests(folder, {_ID: json.dumps({"id": secrets.token_hex(4)})})

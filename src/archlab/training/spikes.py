@@ -1,4 +1,4 @@
-"""Finding updates whose loss or gradient is far above those before them, and what of it is in the log."""
+"""Detection of spikes, steps whose loss or gradient is far above those before, and their fields in the log."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -9,27 +9,33 @@ import numpy as np
 from archlab.config.schema import Spikes
 
 SPIKE, SKIPPED, REWOUND, PASSED_OVER = "spike", "skipped", "rewound_from", "batches_passed_over"
-"""Fields of a line of metrics: how many deviations above the usual; that no update was made; the step at which the
-training went back to this one; and how many batches it does not read again."""
+"""Fields of a line of metrics.
+
+They hold the number of standard deviations above the mean; that no update was made; the step from which training went
+back to this one; and the number of batches that are not read again.
+"""
 
 MOST_REWINDS = 5
-"""To one checkpoint: where the text after it spikes as often, it is not the text."""
+"""Number of times that a run goes back to one checkpoint. If it still spikes after that, the text is not the cause."""
 
 
 class SpikeWatch:
-    """The losses and gradient norms of the last steps, against which a spike is found."""
+    """Losses and gradient norms of the last steps, with which a new step is compared."""
 
     def __init__(self, config: Spikes, metrics: Sequence[Mapping[str, Any]]) -> None:
-        """`metrics` of the run so far, so that a run that goes on finds what an uninterrupted one would find."""
+        """Read `metrics` of the run so far, so that a resumed run detects the same spikes as an uninterrupted one."""
         self._config = config
         self._losses, self._norms = (deque[float](maxlen=config.window) for _ in range(2))
         for line in metrics:
             if "grad_norm" in line and "diverged" not in line:
                 self._add(line["loss"], line["grad_norm"])
 
-    def found(self, loss: float, grad_norm: float) -> float | None:
-        """Deviations of a step above the mean of the window before it, of the loss or the gradient, what is more; None
-        where that is no spike, and as long as the window is not full. The step is in the window from now on."""
+    def add(self, loss: float, grad_norm: float) -> float | None:
+        """Add a step to the window. If it is a spike, return how many standard deviations it is above the mean.
+
+        The larger of the values for the loss and the gradient counts, relative to the window before the step. Return
+        None if it is not a spike, or if the window is not full yet.
+        """
         full = len(self._losses) == self._config.window
         most = max(_above(loss, self._losses), _above(grad_norm, self._norms)) if full else 0.0
         self._add(loss, grad_norm)
@@ -46,10 +52,10 @@ def _above(value: float, usual: Sequence[float]) -> float:
 
 
 def batches_passed_over(metrics: Sequence[Mapping[str, Any]]) -> int:
-    """By all ways back so far: a step reads the batch of so many steps later."""
+    """Return how many batches all rewinds passed over so far. A step reads the batch that is so much later."""
     return sum(line.get(PASSED_OVER, 0) for line in metrics)
 
 
 def rewinds_to(step: int, metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The lines that say that the training went back to that step."""
+    """Return the lines of metrics that record that training went back to `step`."""
     return [line for line in metrics if REWOUND in line and line["step"] == step]

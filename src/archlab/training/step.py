@@ -1,4 +1,4 @@
-"""One optimiser update: the pass, its gradient, its learning rate."""
+"""One optimizer update: forward pass, gradient and learning rate."""
 
 import hashlib
 import math
@@ -24,21 +24,21 @@ from archlab.training.world import ALONE, World
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one update found."""
+    """Result of one update."""
 
     loss: float
-    """Plain cross-entropy before the update, mean in nats per token."""
+    """Plain cross-entropy before the update, as the mean in nats per token."""
     grad_norm: float
-    """Global norm before clipping."""
+    """Global norm of the gradient before clipping."""
     lr: float
     updated: bool
     """Whether the weights were changed."""
     routers: Mapping[str, float] = field(default_factory=dict)
-    """Losses and loads of mixtures of experts, by name; empty without one."""
+    """Losses and loads of mixtures of experts, by name; empty if there are none."""
 
     @property
     def is_finite(self) -> bool:
-        """False where the loss or the gradient is NaN or infinite."""
+        """False if the loss or the gradient is NaN or infinite."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
@@ -53,16 +53,17 @@ def update(
     world: World = ALONE,
     refuses: Callable[[float, float], bool] = lambda _loss, _grad_norm: False,
 ) -> StepResult:
-    """Gradient over the windows, clipped, and one update; none where it is not finite, or where `refuses`, which is
-    given loss and gradient norm, says so.
+    """Compute the clipped gradient over the windows, and make one update.
 
-    `separator` is the token that begins a document, where documents do not see each other; None where they do.
-    `world`: each process is given all windows, and passes its part of their micro batches through the model; those that
-    share the work of layers pass the same ones, and each adds its part of what routers ask for; those that divide
-    windows each pass their tokens of the same ones.
+    There is no update if the loss or gradient is not finite, or if `refuses(loss, grad_norm)` returns True.
+    `separator` is the token that begins a document, or None if documents see each other.
 
-    Dropout has a seed of its own per train.seed, step and micro batch, so a resumed run drops what an uninterrupted one
-    would drop, with any number of processes.
+    Every process of `world` receives all windows, and processes only its part of their micro batches. Processes that
+    share components process the same micro batches, and each adds its part of the router losses. Processes that divide
+    windows each process their own tokens of the same windows.
+
+    Dropout has its own seed per train.seed, step and micro batch. A resumed run therefore drops the same numbers as an
+    uninterrupted one, with any number of processes.
     """
     loss, routers = torch.zeros((), device=device.type), Routers(model, world)
     for index, micro_BT, scored_BT, share in _micro_batches(windows, train.micro_batch_tokens, device, world):
@@ -70,20 +71,20 @@ def update(
         collected = routers.collector()
         part = world.context_group.shard(micro_BT.shape[1] - 1) if world.context_group else None
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected, part)
-        hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
+        hidden_ND, targets_N = select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT)
         weight = share * world.averaged
         gradient_ND, cross_entropy = backward_through_head(
             model, hidden_ND, targets_N, train, weight / world.context, device
         )
-        # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
+        # The gradient of `carrier` with respect to the hidden states is gradient_ND; router losses are added to it.
         carrier = (hidden_ND * gradient_ND).sum()
-        sum((asked * (weight / world.tensor) for asked in routers.minimised(collected)), carrier).backward()
+        sum((router_loss * (weight / world.tensor) for router_loss in routers.minimized(collected)), carrier).backward()
         loss += cross_entropy * (share / world.context)
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
     loss = world.context_group.sum(loss) if world.context_group else loss
-    found = world.sum(loss).item(), grad_norm.item()
-    updated = all(map(math.isfinite, found)) and not refuses(*found)
-    result = StepResult(*found, learning_rate(train, step), updated, routers.metrics())
+    numbers = world.sum(loss).item(), grad_norm.item()
+    updated = all(map(math.isfinite, numbers)) and not refuses(*numbers)
+    result = StepResult(*numbers, learning_rate(train, step), updated, routers.metrics())
     if updated:
         set_rate(optimizer, result.lr)
         optimizer.step()
@@ -95,29 +96,31 @@ def update(
 def _micro_batches(
     windows: Windows, micro_batch_tokens: int, device: Device, world: World
 ) -> Iterator[tuple[int, Tensor, Tensor | None, float]]:
-    """(index, tokens, which predicted ones are trained on, their share of all that are) of this process's passes of an
-    update."""
+    """Yield this process's micro batches: (index, tokens, scored, share).
+
+    `scored` marks the predicted tokens to train on; None means all. `share` is their share of those of the batch.
+    """
     rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
     tokens = torch.from_numpy(windows.tokens).split(rows)
-    every = None if windows.scored is None else torch.from_numpy(windows.scored)
-    scored = None if every is None else every.split(rows)
+    all_scored = None if windows.scored is None else torch.from_numpy(windows.scored)
+    scored = None if all_scored is None else all_scored.split(rows)
     own = len(tokens) // world.readers
     for index in range(world.reader * own, (world.reader + 1) * own):
         micro_BT = tokens[index].to(device.type)
-        if scored is None or every is None:
+        if scored is None or all_scored is None:
             yield index, micro_BT, None, 1 / len(tokens)
         else:
-            share = int(scored[index].sum()) / int(every.sum())
+            share = int(scored[index].sum()) / int(all_scored.sum())
             yield index, micro_BT, scored[index].to(device.type), share
 
 
-def chosen(x_BT: Tensor, scored_BT: Tensor | None) -> Tensor:
-    """[B, T, ...] -> [N, ...]: of the tokens that are scored; None: of all."""
+def select_scored(x_BT: Tensor, scored_BT: Tensor | None) -> Tensor:
+    """[B, T, ...] -> [N, ...]: select the scored tokens. If `scored_BT` is None, select all."""
     return x_BT.flatten(0, 1) if scored_BT is None else x_BT[scored_BT]
 
 
 def _seed(seed: int, device: Device) -> None:
-    """As torch.manual_seed, but of the device in use alone: for all there might be it takes half a millisecond."""
+    """Seed only the device in use. torch.manual_seed seeds all devices, which takes half a millisecond."""
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     else:
@@ -137,10 +140,10 @@ def hidden_and_targets(
     collected: Collected | None = None,
     part: SequenceShard | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(hidden states [B, T - 1, D], targets [B, T - 1]) of windows [B, T]: each token is predicted by those before it.
+    """Return (hidden states [B, T - 1, D], targets [B, T - 1]) of windows [B, T]. A target is the next token.
 
-    `separator` is the token that begins a document, where documents do not see each other; None where they do.
-    `collected`: layers put auxiliary losses and loads here. `part`: of its tokens only.
+    `separator` is the token that begins a document, or None if documents see each other. Layers add auxiliary losses
+    and expert loads to `collected`. With `part`, return only the tokens of that part.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
     with device.autocast():
@@ -151,9 +154,9 @@ def hidden_and_targets(
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
-    """Number of each token's document in its window, [B, T]; None where documents see each other.
+    """Return the number of each token's document in its window, [B, T]; None if documents see each other.
 
-    0 is the rest of a document that began before the window. The separator belongs to the document that it begins, so
-    it is predicted from the document before it.
+    Document 0 is the rest of one that began before the window. A separator belongs to the document that it begins, and
+    is predicted from the document before it.
     """
     return None if separator is None else (tokens_BT == separator).cumsum(-1)

@@ -1,4 +1,4 @@
-"""How a run ended: finished with a score, or diverged."""
+"""Summary of a run that has ended: finished with a score, or diverged."""
 
 import math
 import statistics
@@ -15,52 +15,58 @@ from archlab.training.spikes import SPIKE
 NOT_FINITE = "a loss or gradient is NaN or infinite"
 
 _UNTRAINED_MARGIN = 1.1
-"""An untrained model costs more than a uniform guess, because its logits scatter. A run of a few steps that ends this
-little above a guess has only begun."""
+"""Factor on the loss of a uniform guess up to which a run has not diverged.
+
+An untrained model is worse than a uniform guess, because its logits vary. A run of a few steps may end a little above
+a guess.
+"""
 
 _NO_PROGRESS_MARGIN = 1.01
-"""A run that learnt nothing ends within a hair of where it began, above it or below."""
+"""Factor on the first loss up to which a run has not diverged.
+
+A run that learned nothing ends very near its first loss, above or below it.
+"""
 
 
 class RunSummary(Base):
-    """How a run ended."""
+    """Summary of a run that has ended."""
 
     status: Literal["finished", "diverged"]
-    """diverged: a loss or gradient was not finite, or the run ended too badly (see `divergence`)."""
+    """Outcome. diverged means that a loss or gradient was not finite, or the final loss too high (see `divergence`)."""
     why: str | None = None
-    """Why it diverged, for people; null when finished."""
+    """Reason if it diverged, as text; null when finished."""
     steps: Natural
-    """Updates made."""
+    """Number of updates made."""
     tokens: Natural
-    """Training tokens read, those of skipped batches too."""
+    """Number of training tokens read, including those of skipped batches."""
     bits_per_byte: NonNegative | None
-    """Of the held-out text at the end; null when diverged, and for a task."""
+    """Bits per byte of held-out text at the end; null when diverged, and for a task."""
     accuracy: NonNegative | None = None
-    """Share of a task's answers that are right at the end; null when diverged, and for text."""
+    """Share of a task's answers that are correct at the end; null when diverged, and for text."""
     loss: NonNegative | None
     """Held-out cross-entropy in nats per token at the end; null when diverged."""
     train_loss: NonNegative | None
     """Mean cross-entropy over the last tenth of the steps."""
     tokens_per_second: Positive | None
-    """Median over the steps, evaluation and checkpoints left out."""
+    """Median training speed over the steps, without evaluation and checkpoints."""
     mfu: NonNegative | None
-    """Model FLOPs (attention over visible pairs) per second over the peak measured on this machine."""
+    """Model FLOPs (attention over visible pairs) per second, divided by the peak measured on this machine."""
     spikes: Natural = 0
-    """Steps whose loss or gradient was far above those before (train.spikes)."""
+    """Number of steps whose loss or gradient was far above those before (train.spikes)."""
     parameters: Natural
     device: str
     dtype: str
 
     @property
     def score(self) -> float | None:
-        """Bits per byte, or the share of right answers; None when diverged."""
+        """Bits per byte, or the share of correct answers; None when diverged."""
         return self.accuracy if self.bits_per_byte is None else self.bits_per_byte
 
     @property
     def result(self) -> str:
-        """In words; of a finished run."""
+        """Score of a finished run, as text."""
         if self.bits_per_byte is None:
-            return f"{self.accuracy:.2%} of the task's answers right"
+            return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte of held-out text"
 
     @model_validator(mode="after")
@@ -70,7 +76,7 @@ class RunSummary(Base):
         return self
 
 
-def summarise(
+def summarize(
     metrics: Sequence[dict[str, Any]],
     why: str | None,
     model: Decoder,
@@ -79,9 +85,9 @@ def summarise(
     *,
     is_imported: bool,
 ) -> RunSummary:
-    """Computed from the metrics, so that it does not matter how often the run was interrupted.
+    """Summarize a run from its metrics alone, so that interruptions do not matter.
 
-    `why` says that a loss or gradient was not finite; None where all were. `is_imported`: it began with published
+    `why` is a reason if a loss or gradient was not finite, otherwise None. `is_imported`: the run began with published
     weights.
     """
     whole = [m for m in metrics if "diverged" not in m]
@@ -111,14 +117,14 @@ def summarise(
 
 
 def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
-    """Why a run whose losses all stayed finite has diverged nonetheless; None where it has not.
+    """Return why a run with finite losses has diverged nonetheless, or None if it has not.
 
-    `first` and `last` are its held-out losses in nats per token, before its first update and after its last one.
-    Training that leaves a model more than a tenth worse than a uniform guess, whose loss is ln(vocab_size), or worse
-    than it was before any training, has ruined it; how far beyond the bound it happens to end says nothing about the
-    architecture. The first evaluation is the one before the first update, so that the answer does not depend on
-    `eval_every`. It is None where the run began with published weights: to be worse than those is a bad result, but a
-    result.
+    `first` and `last` are its held-out losses in nats per token, before the first update and after the last one. A run
+    has diverged if the model ends more than a tenth worse than a uniform guess, whose loss is ln(vocab_size), or worse
+    than before training. How far beyond the bound it ends says nothing about the architecture.
+
+    The first evaluation is the one before the first update, so that the answer does not depend on `eval_every`. `first`
+    is None if the run began with published weights, because a result worse than these is still a result.
     """
     uniform = math.log(vocab_size)
     if last > _UNTRAINED_MARGIN * uniform:

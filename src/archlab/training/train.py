@@ -1,4 +1,4 @@
-"""From a config and a folder to a finished run: settings, checks, data, then the loop (`loop.py`)."""
+"""Train a run: resolve settings, check them, open the data, then run the loop (`loop.py`)."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
@@ -24,23 +24,25 @@ from archlab.training.summary import RunSummary
 from archlab.training.world import World, joined
 
 WORTH_REPEATING = 4
-"""Passes over a text up to which it teaches about as much as new text would (Muennighoff 2023, arXiv 2305.16264)."""
+"""Number of passes up to which a text teaches about as much as new text (Muennighoff 2023, arXiv 2305.16264)."""
 
 
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
-    """Train in the folder `out`, or go on there from its last checkpoint; a finished run is only read.
+    """Train in the folder `out`, or continue from its last checkpoint. Return the summary of the run.
 
-    Under torchrun, call it in every process; together they train one run.
+    A finished run is only read. Under torchrun, call it in every process; together they train one run.
 
-    `callback` is called while the training goes on; without one, its progress is printed to stderr. Returns how the run
-    ended. Raises UserError for a folder that holds another run, for text of another fingerprint than `corpus`, and for
-    a step that does not fit into memory; KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
+    `callback` is called during training; without one, progress is printed to stderr. `corpus` is the fingerprint that
+    the text must have; None accepts any text.
+
+    Raise UserError if the folder holds another run, the text has another fingerprint, or a step does not fit into
+    memory. Raise KeyboardInterrupt, after saving a checkpoint, if the run is asked to stop.
     """
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
         callback = (callback or Printing()) if world.is_first else Callback()
         folder = RunFolder(Path(out)) if world.is_first else SeenByOthers(Path(out))
-        # A measurement decides `auto`, in a new run.
+        # In a new run, `auto` depends on a measurement, so only the first process decides.
         device = world.broadcast_from_first(lambda: choose_device(config.train, folder.environment().get("dtype")))
         with collected_notes() as notes:
             setup = _set_up(config, device, world)
@@ -50,7 +52,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
 
 
 def _set_up(config: Config, device: Device, world: World) -> RunSetup:
-    """Everything a run needs besides its folder; UserError for what the model, this machine or the text cannot do."""
+    """Prepare everything a run needs besides its folder. Raise UserError if the model, machine or text cannot do it."""
     settings = shared_by(world.readers, config)
     check_run(config, settings, device, world)
     compiled = is_compiled(config, settings, device)
@@ -70,29 +72,31 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
-    """UserError unless the text is that of the study, and the same in all processes."""
+    """Raise UserError unless the text is that of the study, and the same in all processes."""
     named, data, world = setup.config.data.named, setup.data, setup.world
     if corpus not in (None, data.fingerprint):
-        raise UserError(f"{named}: the text has changed since the study began; begin another one")
+        raise UserError(f"{named}: the text has changed since the study began; begin a new study")
     if world.broadcast_from_first(lambda: data.fingerprint) != data.fingerprint:
-        raise UserError(f"{named}: process {world.rank} has another text than process 0; give all the same")
+        raise UserError(
+            f"{named}: process {world.rank} has another text than process 0; all processes need the same text"
+        )
 
 
 def _notes(setup: RunSetup) -> Iterator[str]:
-    """What the user should know of the run before it begins."""
+    """Yield notes that the user should read before the run begins."""
     settings, data, vocab_size = setup.settings, setup.data, setup.config.model.vocab_size
     if vocab_size > (known := data.known_tokens):
-        rows = f"rows from {known:,} on are never used"
-        yield f"model.vocab_size {vocab_size:,}; the data has {known:,} token ids: {rows}"
+        rows = f"rows of the embedding from {known:,} on are never used"
+        yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps * settings.rows, settings.seq_len).items():
         if passes > WORTH_REPEATING:
             yield (
-                f"{name} is read {passes:.1f} times; what is repeated more than {WORTH_REPEATING} times teaches "
+                f"{name} is read {passes:.1f} times; text that is repeated more than {WORTH_REPEATING} times teaches "
                 "less and less (Muennighoff 2023)"
             )
     if setup.is_compiled:
         how = f"train.compile: {settings.compile}"
-        yield f"layers are compiled ({how}), which takes the first step up to a minute"
+        yield f"layers are compiled ({how}); the first step takes up to a minute longer"
     if slow := slow_attention(setup.kernels, settings.seq_len):
         yield slow
 
@@ -100,23 +104,23 @@ def _notes(setup: RunSetup) -> Iterator[str]:
 def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str]) -> RunSummary:
     """Claim the folder and train in it."""
     config, device, world = setup.config, setup.device, setup.world
-    with ExitStack() as held:
-        world.broadcast_from_first(lambda: held.enter_context(folder.locked()))
+    with ExitStack() as stack:
+        world.broadcast_from_first(lambda: stack.enter_context(folder.locked()))
         notes += world.broadcast_from_first(lambda: folder.claim(config, _record(setup), setup.data.tokenizer))
-        if ended := world.broadcast_from_first(folder.summary):
-            return ended
+        if summary := world.broadcast_from_first(folder.summary):
+            return summary
         callback.on_data(str(setup.data))
         for note in notes:
             callback.on_note(note)
-        # What several processes have of a model each is not counted, so that nothing is said of what would fit.
-        held.enter_context(out_of_memory_explained(config, device) if world.size == 1 else nullcontext())
+        # With several processes the memory of each is not computed, so errors cannot name settings that would fit.
+        stack.enter_context(out_of_memory_explained(config, device) if world.size == 1 else nullcontext())
         if world.is_first:
-            folder.copies = held.enter_context(opened(folder.path, config, folder.environment(), callback.on_note))
+            folder.copies = stack.enter_context(opened(folder.path, config, folder.environment(), callback.on_note))
         return Training(setup, folder, callback).run()
 
 
 def _record(setup: RunSetup) -> dict[str, Any]:
-    """What besides the config decides the numbers of a run, and how it computes them: its env.json."""
+    """Return the content of env.json: everything besides the config that decides a run's numbers or describes it."""
     env = environment(setup.device) | {
         "compiled": setup.is_compiled,
         "attention": dict(setup.kernels),

@@ -1,4 +1,4 @@
-"""The processes that train one run together, as torchrun starts them, and what they tell each other."""
+"""Processes that train one run together, as started by torchrun, and their communication."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -25,63 +25,66 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class World:
-    """This process, and its place among the processes that train a run together."""
+    """This process and its place in the group of processes that train a run together."""
 
     rank: int = 0
-    """This process, counted from 0 over all machines."""
+    """Index of this process, counted from 0 over all machines."""
     size: int = 1
-    """All of them."""
+    """Number of processes."""
     local_rank: int = 0
-    """This process, counted from 0 on its machine."""
+    """Index of this process on its machine, counted from 0."""
     mesh: "DeviceMesh | None" = None
-    """[replicate, shard, within], the last of `tensor` or `expert`; `context` is among `shard`. None: alone."""
+    """Mesh [replicate, shard, within] of processes; None for a single process.
+
+    `within` is the axis of `tensor` or `expert`. The axis `shard` includes `context`.
+    """
     tensor: int = 1
-    """Neighbouring processes that work on the same windows and share components."""
+    """Number of neighboring processes that read the same windows and divide components."""
     reading: "ProcessGroup | None" = None
-    """This process, and one of each other group that reads windows of its own; None: all."""
+    """Group of this process and one process of each other group that reads its own windows; None: all processes."""
     expert: int = 1
-    """Neighbouring processes that have experts for each other."""
+    """Number of neighboring processes over which experts are distributed."""
     context_group: "ContextGroup | None" = None
-    """Neighbouring processes that divide the tokens of the same windows; None: each has whole ones."""
+    """Group of neighboring processes that divide the tokens of the same windows; None: windows are not divided."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes the run's folder and speaks to the user."""
+        """Whether this is the process that writes the run's folder and prints to the user."""
         return self.rank == 0
 
     @property
     def context(self) -> int:
-        """How many divide the tokens of the same windows."""
+        """Number of processes that divide the tokens of the same windows."""
         return self.context_group.size if self.context_group else 1
 
     @property
     def readers(self) -> int:
-        """Groups of processes that each read windows of their own."""
+        """Number of groups of processes that each read their own windows."""
         return self.size // (self.tensor * self.context)
 
     @property
     def reader(self) -> int:
-        """This process's group, counted from 0."""
+        """Index of this process's group, counted from 0."""
         return self.rank // (self.tensor * self.context)
 
     @property
     def averaged(self) -> int:
-        """Processes whose gradients `fully_shard` averages; it adds up those of the others."""
+        """Number of processes whose gradients `fully_shard` averages; it adds those of the others."""
         return self.size // (self.tensor * self.expert)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all that read windows of their own, of a tensor of one shape everywhere."""
+        """Sum a tensor over all groups that read their own windows. Its shape must be the same everywhere."""
         if self.size > 1:
             torch.distributed.all_reduce(values, group=self.reading)
         return values
 
     def any(self, here: bool) -> bool:
-        """Whether it is so for one of the processes at least."""
+        """Return whether `here` is true in at least one process."""
         if self.size == 1:
             return here
-        found = torch.tensor(int(here))
-        torch.distributed.all_reduce(found)
-        return bool(found)
+        count = torch.tensor(int(here))
+        torch.distributed.all_reduce(count)
+        return bool(count)
 
     def broadcast_from_first(self, compute: Callable[[], T]) -> T:
         """Return in every process what `compute` returns in the first one, or raise its UserError there."""
@@ -100,7 +103,7 @@ class World:
 
     @property
     def division(self) -> str:
-        """`8: replicate 2, shard 4`; of one process `1`."""
+        """Division of the processes as text, such as `8: replicate 2, shard 4`; `1` for a single process."""
         replicate, shard = (self.mesh.size(0), self.mesh.size(1) // self.context) if self.mesh else (1, 1)
         sizes = {"replicate": replicate, "shard": shard} | {way: getattr(self, way) for way in WITHIN}
         ways = ", ".join(f"{way} {n}" for way, n in sizes.items() if n > 1)
@@ -108,12 +111,14 @@ class World:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """One process of each machine goes through the block, then the others: it prepares files that they find."""
+        """Run the block in one process of each machine first. The others then find the files that it prepared."""
         if self.size == 1:
             yield
             return
         waiting = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
-        assert isinstance(waiting, torch.distributed.ProcessGroup)  # else a number, for who is not in the group
+        assert isinstance(
+            waiting, torch.distributed.ProcessGroup
+        )  # otherwise a number, for processes outside of the group
         if self.local_rank > 0:
             torch.distributed.barrier(waiting)
         yield
@@ -122,25 +127,24 @@ class World:
 
 
 WITHIN = ("tensor", "expert", "context")
-"""The ways to divide, of which one at a time may have more than one process."""
+"""Ways to divide a model within groups of processes. Only one of them may be above 1 at a time."""
 
 ALONE = World()
 
 _PATIENCE = timedelta(days=1)
-"""For which processes wait while one prepares a text, which may be large. torchrun ends them sooner where one dies."""
+"""Time for which processes wait while one prepares a text, which may be large. If one dies, torchrun stops all."""
 
 
 def n_processes() -> int:
-    """As torchrun started them; 1 without it."""
+    """Return the number of processes that torchrun started; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
 def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
-    """All processes within the block, divided as the config says.
+    """Connect all processes for the duration of the block, divided as the config says.
 
-    ConfigError where they cannot be divided so. A process that dies within it is noticed by torchrun, which ends the
-    others.
+    Raise ConfigError if their number does not fit. If a process dies inside the block, torchrun stops the others.
     """
     size = n_processes()
     sizes = divided(parallel, size)
@@ -154,12 +158,12 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     if device_type == "cuda":
         _check_devices(int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
-    if joins := not is_initialized():  # a program of one's own may have joined them before
+    if joins := not is_initialized():  # the user's program may already have connected them
         init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
         mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
         if mesh["within"].size() > 1:
-            mesh["shard", "within"]._flatten()  # torch sums over both at once where it finds this
+            mesh["shard", "within"]._flatten()  # torch then sums over both axes at once
         reading, context_group = None, None
         if parallel.tensor > 1:
             reading = mesh["replicate", "shard"]._flatten().get_group()
@@ -177,29 +181,31 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
 
 def _check_devices(processes: int, gpus: int) -> None:
     if processes > gpus:
-        found = f"{processes} processes on this machine, which has {gpus} GPU{'s' if gpus > 1 else ''}"
-        raise UserError(f"torchrun --nproc-per-node: {found}; allowed: at most so many, or train.device=cpu")
+        message = f"{processes} processes on this machine, which has {gpus} GPU{'s' if gpus > 1 else ''}"
+        raise UserError(f"torchrun --nproc-per-node: {message}; allowed: at most {gpus}, or train.device=cpu")
 
 
 def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
-    """(replicate, shard with context, tensor or expert) of so many processes: the mesh by which weights are cut.
+    """Return the mesh by which `size` processes shard weights: (replicate, shard with context, tensor or expert).
 
-    ConfigError where their product is another number.
+    Raise ConfigError if the product of the config's numbers is not `size`.
     """
     if len(several := [way for way in WITHIN if getattr(parallel, way) > 1]) > 1:
         first, other = several[:2]
-        found = f"{getattr(parallel, other)}, with {first} {getattr(parallel, first)}; allowed: one of both above 1"
-        raise ConfigError([Problem(f"parallel.{other}", found)], "the config")
+        message = (
+            f"{getattr(parallel, other)}, with {first} {getattr(parallel, first)}; allowed: only one of them above 1"
+        )
+        raise ConfigError([Problem(f"parallel.{other}", message)], "the config")
     left, of = size, f"of {size} process{'es' if size > 1 else ''}"
     for way in (*WITHIN, "replicate"):
         n = getattr(parallel, way)
         if left % n:
-            allowed = "a divisor of their number" if size > 1 else "1; torchrun starts more processes"
-            found = f"{n}, {of}; allowed: {allowed}"
-            raise ConfigError([Problem(f"parallel.{way}", found)], "the config")
+            allowed = "a divisor of the number of processes" if size > 1 else "1; torchrun starts more processes"
+            message = f"{n}, {of}; allowed: {allowed}"
+            raise ConfigError([Problem(f"parallel.{way}", message)], "the config")
         left //= n
         of += f" / {way} {n}" if n > 1 else ""
     if parallel.shard not in (None, left):
-        found = f"{parallel.shard}, {of}; allowed: {left}, or null"
-        raise ConfigError([Problem("parallel.shard", found)], "the config")
+        message = f"{parallel.shard}, {of}; allowed: {left}, or null"
+        raise ConfigError([Problem("parallel.shard", message)], "the config")
     return parallel.replicate, left * parallel.context, parallel.tensor * parallel.expert

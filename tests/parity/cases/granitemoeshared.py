@@ -1,4 +1,4 @@
-"""Granite, a mixture beside a shared expert."""
+"""Granite, a mixture with a shared expert."""
 
 from tests.parity.tiny import SMALL, Case
 

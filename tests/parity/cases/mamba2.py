@@ -13,7 +13,7 @@ CASES = [
     Case("mamba2", "groups", {**SMALL, "layer_norm_epsilon": 1e-2, "tie_word_embeddings": True}, (
         "model.norm.eps=1e-5", "model.mixer.norm.eps=1e-5", "model.mixer.norm.gate=after", "model.mixer.conv_bias=false",
     )),
-    # Published code does not clamp single steps with a cache.
+    # With a cache, the published code does not clamp the step size of single tokens.
     Case("mamba2", "biases", {
         **SMALL, "expand": 1, "head_dim": 4, "n_groups": 1, "conv_kernel": 3, "use_bias": True, "use_conv_bias": False,
         "time_step_limit": [0.01, 0.03],

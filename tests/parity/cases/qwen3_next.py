@@ -15,7 +15,7 @@ EXPERTS: dict[str, Any] = {
 CASES = [
     Case("qwen3_next", "by-type", {
         **SMALL, **LINEAR, **EXPERTS, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"] * 2,
-        # All experts at once: bfloat16 has no near-equal scores to choose between.
+        # All experts are active, so that bfloat16 does not have to choose between nearly equal scores.
         "num_experts_per_tok": 5, "num_hidden_layers": 4, "rms_norm_eps": 1e-2, "attention_bias": True,
     }, (
         "model.layers.recurrent.mixer.negative_eigenvalues=true", "model.layers.recurrent.mixer.norm_eps=1e-6",

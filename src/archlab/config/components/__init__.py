@@ -1,4 +1,4 @@
-"""The kinds of a layer's parts. Importing the package registers all of them."""
+"""Kinds of the parts of a layer. Importing the package registers all of them."""
 
 from archlab.config.core.registry import import_all
 

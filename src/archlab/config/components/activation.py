@@ -1,4 +1,4 @@
-"""Activations: each acts on every number by itself. A config names its kind: `activation: silu`."""
+"""Activations, which act on every number separately. A config names the kind: `activation: silu`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,15 +11,16 @@ class Activation(Named):
     section: ClassVar[Section] = "activation"
 
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with it. Empty: `gated` and the display name."""
+    """Name of a gated MLP with this activation. Empty: the word `gated` and the display name."""
     flops_per_number: ClassVar[int]
-    """Operations on one number; an elementary function and a division are one each."""
+    """Operations per number. An elementary function such as exp counts as one, and so does a division."""
     n_parameters: ClassVar[int] = 0
     """Number of its learned parameters, whatever the width."""
     saved_per_number: ClassVar[float] = 1
-    """Numbers that training keeps for the backward pass. 0: its output alone, which the next operation keeps."""
+    """Numbers that training keeps for the backward pass. 0 if it needs only the output, which the next operation
+    keeps."""
     computes_in_float32: ClassVar[bool] = False
-    """Whether the numbers that it keeps are float32 in every format."""
+    """Whether the kept numbers are float32, whatever the dtype of the activations."""
 
 
 ActivationName = Annotated[str, KindName(Activation)]
@@ -47,7 +48,7 @@ class ReLU(Activation):
 
 
 class GELU(Activation):
-    """x Phi(x), with erf (Hendrycks 2016)."""
+    """x Phi(x), computed with erf (Hendrycks 2016)."""
 
     kind: Literal["gelu"] = "gelu"
     display_name: ClassVar[str] = "GELU"
@@ -56,7 +57,7 @@ class GELU(Activation):
 
 
 class GELUTanh(Activation):
-    """GELU with a tanh in place of erf (Hendrycks 2016)."""
+    """GELU approximated with tanh instead of erf (Hendrycks 2016)."""
 
     kind: Literal["gelu_tanh"] = "gelu_tanh"
     display_name: ClassVar[str] = "GELU (tanh)"
@@ -72,11 +73,11 @@ class QuickGELU(Activation):
     gated_name: ClassVar[str] = "GEGLU (quick)"
     flops_per_number: ClassVar[int] = 5
     saved_per_number: ClassVar[float] = 2
-    """Its input and the sigmoid."""
+    """The input and the sigmoid."""
 
 
 class SiLU(Activation):
-    """x sigmoid(x): swish with beta 1 (Ramachandran 2017)."""
+    """x sigmoid(x), which is swish with beta = 1 (Ramachandran 2017)."""
 
     kind: Literal["silu"] = "silu"
     display_name: ClassVar[str] = "SiLU"
@@ -85,7 +86,7 @@ class SiLU(Activation):
 
 
 class ELU(Activation):
-    """x above 0, exp(x) - 1 below (Clevert 2016)."""
+    """x if x > 0, otherwise exp(x) - 1 (Clevert 2016)."""
 
     kind: Literal["elu"] = "elu"
     display_name: ClassVar[str] = "ELU"
@@ -126,7 +127,7 @@ class Softplus(Activation):
 
 
 class Identity(Activation):
-    """x, so that a gated MLP is bilinear."""
+    """x itself, which makes a gated MLP bilinear."""
 
     kind: Literal["identity"] = "identity"
     display_name: ClassVar[str] = "identity"
@@ -136,12 +137,13 @@ class Identity(Activation):
 
 
 class XIELU(Activation):
-    """x > 0: a x^2 + x/2; else (expm1(min(x, -1e-6)) - x) b + x/2, with a, b learned and b > 1/2 (Huang 2024)."""
+    """a x^2 + x/2 if x > 0, otherwise (expm1(min(x, -1e-6)) - x) b + x/2; a and b are learned, and b > 1/2 (Huang
+    2024)."""
 
     kind: Literal["xielu"] = "xielu"
     display_name: ClassVar[str] = "xIELU"
     flops_per_number: ClassVar[int] = 8
     n_parameters: ClassVar[int] = 2
     saved_per_number: ClassVar[float] = 4.25
-    """x, a x, expm1 of x and what b multiplies, and one byte that says whether x > 0."""
+    """x, a x, expm1 of x and the number that b multiplies, and one byte for the sign of x."""
     computes_in_float32: ClassVar[bool] = True

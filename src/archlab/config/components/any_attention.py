@@ -1,4 +1,4 @@
-"""What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
+"""Parts common to all kinds of attention: query heads, visible keys, weights from scores, and the cost of a pair."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,158 +13,172 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive
 
 SOFTMAX_FLOPS = 5
-"""Per score: scaled, less the largest, exp, summed, divided."""
+"""FLOPs per score: scale, subtract the largest, exponentiate, sum, divide."""
 SINK_WIDTH = 8
-"""Dimensions by which a sink widens queries and keys (model/kernels.py)."""
+"""Number of dimensions that a sink adds to queries and keys (model/kernels.py)."""
 CAP_FLOPS = 3
-"""Per score: divided, tanh, multiplied."""
+"""FLOPs per score of a soft cap: divide, tanh, multiply."""
 
 PRODUCTS_AND_MASK, CAPPING = 4, 6
-"""Times that a score is read or written where no fused kernel has it: by the two products and the mask between them;
-by a cap's three operations."""
+"""Number of times that a score is read or written without a fused kernel: by the two products and the mask between
+them, and by the three operations of a soft cap."""
 
 
 class QueryHeads(Attention):
-    """A number of query heads."""
+    """Base with the number of query heads."""
 
     n_heads: Heads
-    """Query heads."""
+    """Number of query heads."""
 
 
 class AnyAttention(Visibility, QueryHeads):
-    """What every kind of attention has: query heads, a rule which keys they see, and how a score becomes a weight."""
+    """Base of all kinds of attention: query heads, the rule for visible keys, and how a score becomes a weight."""
 
     scale: Derived[Positive] = DERIVED
-    """Factor on q.k. null: 1 / sqrt(width of a query)."""
+    """Factor on the product of query and key. null: 1 / sqrt(width of a query)."""
     softcap: Positive | None = None
-    """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
+    """Soft limit c on the scores s: they become c tanh(s / c) before the mask (Gemma 2). null: no limit."""
 
     rotary_field: ClassVar[str]
-    """The field that says how wide the part of a query is that RoPE may rotate."""
+    """Name of the field with the width of the part of a query that RoPE may rotate."""
 
     @property
     def score_heads(self) -> int:
-        """All query heads."""
         return self.n_heads
 
     @property
     def query_width(self) -> int:
-        """Dimensions of one query and one key."""
+        """Number of dimensions of one query and of one key."""
         raise NotImplementedError
 
     @property
     def rotary_width(self) -> int:
-        """Those of them that RoPE may rotate."""
+        """Number of dimensions of a query that RoPE may rotate."""
         return getattr(self, self.rotary_field)
 
     def mixing(
         self,
         site: Site,
-        this: Pass,
+        model_pass: Pass,
         key_width: int,
         value_width: int,
-        made: int,
+        kv_width: int,
         sinks: int = 0,
     ) -> Iterator[Operation]:
-        """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
+        """Yield the products of queries with keys, the softmax, and the products with values. A fused kernel keeps no
+        scores.
 
-        One product with the key and one with the value per pair and head. Shaw's vectors ask for one more; it is
-        computed with the vector of every distance, of which each pair takes one. `made`: numbers per token that keys
-        and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
-        every pair.
+        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more: the
+        product with the vector of every distance, of which each pair uses one. A bias is read for every pair.
+
+        `kv_width` is the number of elements per token in the keys and values of all heads. With a cache, they are read
+        from it.
         """
-        needs = self._needs_in_pass(site, this)
-        heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
+        needs = self._needs_in_pass(site, model_pass)
+        heads, pairs = self.n_heads, model_pass.texts * self._pairs(needs, model_pass)
         distances = 0
         if isinstance(site.position, Shaw):
-            of_every_distance = this.rows * (site.position.max_distance + 1)
-            distances = min(pairs, of_every_distance) if this.counting == "visible" else of_every_distance
+            all_distances = model_pass.rows * (site.position.max_distance + 1)
+            distances = min(pairs, all_distances) if model_pass.counting == "visible" else all_distances
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
-        queries = this.rows * heads * (key_width + value_width)
+        queries = model_pass.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.acts_on == "scores" else 0
-        is_written = this.counting != "visible" and writes_scores(needs)
+        is_written = model_pass.counting != "visible" and writes_scores(needs)
         yield Operation(
             "attention",
             "scores",
             flops=2 * heads * ((key_width + value_width) * pairs + self.query_width * distances),
-            weights=learned * this.bytes_each,
-            kept=self.kept_bytes(site, this),
-            moved=(queries + this.rows * made + biases) * this.bytes_each,
-            saved=self._saved(site, this, key_width, value_width, made, has_sinks=sinks > 0),
+            weights=learned * model_pass.bytes_each,
+            kept=self.kept_bytes(site, model_pass),
+            moved=(queries + model_pass.rows * kv_width + biases) * model_pass.bytes_each,
+            saved=self._saved(site, model_pass, key_width, value_width, kv_width, has_sinks=sinks > 0),
             times=2 if is_written else 1,
         )
         scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
         if not is_written:
             yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
             return
-        # Written and read as products, by the mask, and by each operation of a cap.
+        # The products, the mask and each operation of a cap write and read the scores.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
-        made = scores * FLOAT32_BYTES
-        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
-        # The weights; what a cap's tanh gives; dropout's factors, and what they leave of the weights.
-        saved = (1 + needs.softcap + 2 * needs.dropout) * made
-        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=saved, made=made)
+        score_bytes = scores * FLOAT32_BYTES
+        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=score_bytes)
+        # Kept: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
+        saved = (1 + needs.softcap + 2 * needs.dropout) * score_bytes
+        yield Operation(
+            "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
+        )
 
-    def _lies_by_head(self, site: Site, this: Pass) -> bool:
-        """Return whether queries lie in memory head by head, and not token by token."""
+    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+        """Return whether queries lie in memory head by head instead of token by token."""
         return False
 
     def _saved(
         self,
         site: Site,
-        this: Pass,
+        model_pass: Pass,
         key_width: int,
         value_width: int,
-        made: int,
+        kv_width: int,
         *,
         has_sinks: bool,
     ) -> float:
-        """Bytes that training keeps of queries, keys, values, masks and biases.
+        """Return the bytes of queries, keys, values, masks and biases that training keeps.
 
-        What attention gives is the next product's input, and counted there. A CPU's fused kernel keeps it as well if
-        it does not lie in memory as that product reads it.
+        The output of attention is the input of the next product and counted there. The fused kernel of a CPU keeps it
+        as well if it does not lie in memory in the order in which that product reads it.
         """
-        needs, position = self._needs_in_pass(site, this), site.position
-        heads, n_kv_heads = self.n_heads, made / (key_width + value_width)
-        kept = 0.0 if position.is_shared else position.saved_for_scores(this, heads, self.query_width)
-        mask = self._mask_pairs(needs, this)
-        bytes_each = FLOAT32_BYTES if needs.bias else this.bytes_each
-        given = 0
-        if this.counting != "visible" and not needs.softcap:
+        needs, position = self._needs_in_pass(site, model_pass), site.position
+        heads, n_kv_heads = self.n_heads, kv_width / (key_width + value_width)
+        kept = 0.0 if position.is_shared else position.saved_for_scores(model_pass, heads, self.query_width)
+        mask = self._mask_pairs(needs, model_pass)
+        bytes_each = FLOAT32_BYTES if needs.bias else model_pass.bytes_each
+        output_width = 0
+        if model_pass.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
-            is_copied = self._lies_by_head(site, this) or bool(self._blocks(needs, this)) or key_width != value_width
-            is_copied |= bytes_each != this.bytes_each
+            is_copied = (
+                self._lies_by_head(site, model_pass)
+                or bool(self._blocks(needs, model_pass))
+                or key_width != value_width
+            )
+            is_copied |= bytes_each != model_pass.bytes_each
             key_width = value_width = max(key_width, value_width)
-            given = value_width * is_copied
+            output_width = value_width * is_copied
         are_copied = has_sinks or writes_scores(needs)
-        queries, keys = heads * this.rows, this.texts * self._keys_kept(needs, this, are_copied=are_copied)
-        if this.counting != "visible" and (writes_scores(needs) or position.learns_scores):
-            # Every head has keys and values of its own. No fused kernel of a CPU knows the gradient of a bias.
-            weights = 0 if writes_scores(needs) else queries * this.context
+        queries, keys = (
+            heads * model_pass.rows,
+            model_pass.texts * self._keys_kept(needs, model_pass, are_copied=are_copied),
+        )
+        if model_pass.counting != "visible" and (writes_scores(needs) or position.learns_scores):
+            # Every head has its own keys and values. No fused kernel of a CPU computes the gradient of a bias.
+            weights = 0 if writes_scores(needs) else queries * model_pass.context
             numbers = queries * key_width + heads * keys * (key_width + value_width) + weights
             return kept + numbers * FLOAT32_BYTES + mask
-        numbers = queries * (key_width + given) + n_kv_heads * keys * (key_width + value_width)
-        masks = heads * this.texts**position.reads_queries if needs.bias else 1
+        numbers = queries * (key_width + output_width) + n_kv_heads * keys * (key_width + value_width)
+        masks = heads * model_pass.texts**position.reads_queries if needs.bias else 1
         in_float32 = queries + masks * mask
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
 
-    def _mask_pairs(self, needs: KernelNeeds, this: Pass) -> int:
-        """Pairs of a query and a key in the masks that a kernel keeps: none if it is plain causal and has no bias."""
-        if blocks := self._blocks(needs, this):
+    def _mask_pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
+        """Return the pairs of a query and a key in the masks that a kernel keeps: 0 for a plain causal mask without
+        bias."""
+        if blocks := self._blocks(needs, model_pass):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
-        return this.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
+        return model_pass.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
 
-    def _keys_kept(self, needs: KernelNeeds, this: Pass, *, are_copied: bool) -> int:
-        """Keys of a text that a kernel keeps. Blocks of queries see parts of one tensor, or have copies of their keys,
-        as they do beside shared ones."""
-        blocks = self._blocks(needs, this)
+    def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
+        """Return the number of keys of a text that a kernel keeps.
+
+        Blocks of queries either see parts of one tensor or copy their keys. They copy them if they also see shared
+        keys.
+        """
+        blocks = self._blocks(needs, model_pass)
         copies = [b for b in blocks if b.shared or are_copied]
-        whole = 0 if blocks and len(copies) == len(blocks) else this.context
+        whole = 0 if blocks and len(copies) == len(blocks) else model_pass.context
         return sum(b.all_keys for b in copies) + whole
 
-    def _blocks(self, needs: KernelNeeds, this: Pass) -> Sequence[QueryBlocks]:
-        """Blocks that a kernel cuts the queries of a text into; none if it does not."""
-        return query_blocks(self, this.context) or () if needs.is_cut and not needs.bias else ()
+    def _blocks(self, needs: KernelNeeds, model_pass: Pass) -> Sequence[QueryBlocks]:
+        """Return the blocks into which a kernel cuts the queries of a text; nothing if it does not cut them."""
+        return query_blocks(self, model_pass.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
         """Return the requirements of a layer on its kernel, before a call."""
@@ -174,35 +188,39 @@ class AnyAttention(Visibility, QueryHeads):
             bias=site.position.acts_on == "scores",
         )
 
-    def _needs_in_pass(self, site: Site, this: Pass) -> KernelNeeds:
-        """Return the requirements of a pass on a CPU's kernel. Where packed documents are cut is not known."""
+    def _needs_in_pass(self, site: Site, model_pass: Pass) -> KernelNeeds:
+        """Return the requirements of a pass on a CPU's kernel. The boundaries of packed documents are unknown here."""
         layer = self.kernel_needs(site)
-        needs = replace(layer, on_cuda=False, is_cached=this.is_cached, dropout=layer.dropout and not this.is_cached)
-        if this.counting == "visible" or this.held:
+        needs = replace(
+            layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
+        )
+        if model_pass.counting == "visible" or model_pass.held:
             return needs
-        masked = this.counting == "packed" or not is_plain_causal(self, this.context)
-        is_cut = masked and this.counting != "packed" and is_worth_cutting(self, this.context)
+        masked = model_pass.counting == "packed" or not is_plain_causal(self, model_pass.context)
+        is_cut = masked and model_pass.counting != "packed" and is_worth_cutting(self, model_pass.context)
         return replace(needs, masked=masked, is_cut=is_cut)
 
-    def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
-        """Of so many heads' queries and keys together, where they rotate."""
+    def rotating(self, site: Site, model_pass: Pass, heads: int) -> Iterator[Operation]:
+        """Yield the rotation of the queries and keys of `heads` heads in total, if the position rotates them."""
         if site.position.acts_on == "queries":
             width = heads * site.position.rotated(self.rotary_width)
-            yield this.element_wise("element-wise", "positions", width, flops=3)
+            yield model_pass.element_wise("element-wise", "positions", width, flops=3)
 
-    def _pairs(self, needs: KernelNeeds, this: Pass) -> int:
-        """Pairs of a query and a key, in one text.
+    def _pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
+        """Return the number of pairs of a query and a key in one text.
 
-        Computed: those of the kernel that a CPU takes (`kernel_choice.py`). Of packed documents they are all, because
-        where these are cut is not known before. After a cache every query is counted with every key that is kept. What
-        differs by machine is not counted, so that a budget does not depend on it: flex skips hidden tiles on a GPU; on
-        a CPU sinks, and values of another width than queries, are padded.
+        The counting `computed` uses the kernel that a CPU takes (`kernel_choice.py`). The counting `packed` uses all
+        pairs, because the boundaries of documents are unknown here. After a cache, every query is counted with every
+        kept key.
+
+        Differences between machines are not counted, so that a budget does not depend on the machine. On a GPU, flex
+        skips hidden tiles. On a CPU, sinks are padded, and so are values of another width than queries.
         """
-        length = this.context
-        if this.counting == "visible":
-            return visible_pairs(self, length) - (visible_pairs(self, this.held) if this.held else 0)
-        if this.held:
-            return this.tokens * keys_kept(self, length)
+        length = model_pass.context
+        if model_pass.counting == "visible":
+            return visible_pairs(self, length) - (visible_pairs(self, model_pass.held) if model_pass.held else 0)
+        if model_pass.held:
+            return model_pass.tokens * keys_kept(self, length)
         whole = writes_scores(needs)
         match RULES[kernel_for("auto", needs)].pairs(needs):
             case "visible":

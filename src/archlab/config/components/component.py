@@ -1,6 +1,6 @@
-"""What a layer is made of: the base of every component's config, which says itself what the component costs.
+"""Base classes of the components of a layer. Each component's config states its own costs.
 
-Counts, costs, caches and descriptions sum over components and know none of them.
+Counts, costs, caches and descriptions add up what components return, and know no component by name.
 """
 
 import math
@@ -21,42 +21,43 @@ from archlab.config.core.registry import Registered, Section
 from archlab.errors import UserError
 
 RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant", "output_bias"]
-"""What a parameter is for; `model/roles.py` says what follows from it."""
+"""Purpose of a parameter. `model/roles.py` says how each role is initialized and trained."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a component stands: what it must know of its layer to say what it costs."""
+    """Surroundings of a component: the facts about its layer that its costs depend on."""
 
     d_model: int
     norm: BlockNorm
-    """The layer's norm, which inner norms take after."""
+    """Norm of the layer. Inner norms are of the same kind."""
     position: Position
     dropout: Dropout = field(default_factory=Dropout)
     kernel: str = "auto"
-    """How attention is computed (model/kernels.py)."""
+    """Name of the attention kernel (model/kernels.py)."""
 
 
 class StateTensor(NamedTuple):
-    """A tensor that a component keeps between passes, of one sequence."""
+    """Tensor that a component keeps between passes, for one sequence."""
 
     name: str
     shape: tuple[Natural, ...]
-    """Without the batch axis."""
+    """Shape without the batch axis."""
     per_token: bool = False
-    """Whether it has a row per token that may still be seen, so that it grows with the text, as keys and values do."""
+    """Whether it has one row per token that may still be seen. It then grows with the text, like keys and values."""
     float32: bool = False
-    """Held in float32 at least, whatever the format of the other tensors."""
+    """Whether it is stored in float32 at least, whatever the dtype of the other tensors."""
 
     def n_bytes(self, bytes_each: int) -> int:
-        """Of one sequence, where numbers are held in so many bytes unless they are float32."""
+        """Return the bytes for one sequence if a number takes `bytes_each` bytes. Float32 tensors always take 4 per
+        number."""
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
-def shared_out(n: int, tensor: int, what: str) -> int:
-    """How many of the `n` each of so many devices has; UserError where they cannot have equally many."""
+def divide_evenly(n: int, tensor: int, what: str) -> int:
+    """Return `n` divided by `tensor`. Raise UserError if it does not divide evenly."""
     if n % tensor:
-        raise UserError(f"{what}: {n} cannot be shared evenly by {tensor} devices")
+        raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices")
     return n // tensor
 
 
@@ -68,133 +69,133 @@ def _part(name: str) -> str:
 
 def _own(operation: Operation) -> Operation:
     if operation.part in _OF_THE_MODEL:
-        raise ValueError(f"another part than {', '.join(_OF_THE_MODEL)}, which are the model's")
+        raise ValueError(f"any part except {', '.join(_OF_THE_MODEL)}, which belong to the model")
     return operation
 
 
 PARTS = ("norms", "positions", "attention", "mixer", "mlp")
-"""Parts in a table of parameters that a component may have."""
+"""Rows of the table of parameters that a component may add to."""
 
 _OF_THE_MODEL = ("embedding", "head", "stream", "loss", "optimiser", "total")
-"""Parts in a table of FLOPs that a component may not have."""
+"""Rows of the table of FLOPs that belong to the model, so that no component may add to them."""
 
 PartName = Annotated[str, AfterValidator(_part)]
 OwnOperation = Annotated[Operation, AfterValidator(_own)]
 
 
 class Component(Registered):
-    """One part of a layer: it reads the stream, and what it gives is added to the stream."""
+    """One part of a layer. It reads the residual stream, and its output is added to the stream."""
 
     def resolve(self, d_model: int) -> Self:
-        """Return the same component with every `Derived` field written out; resolving twice changes nothing."""
+        """Return the same component with every `Derived` field filled in. Resolving twice changes nothing."""
         return self
 
     @property
     def score_heads(self) -> int:
-        """Heads in which queries are compared with keys, so that a position may stand beside their scores."""
+        """Number of heads that compare queries with keys. A position encoding can then add to their scores."""
         return 0
 
     def describe(self) -> dict[str, str]:
-        """Heading -> a few words, for a table of layers. By default its kind and all of its fields."""
+        """Return headings and short texts for a table of layers. By default: the kind and all fields."""
         fields = (f"{name} {value}" for name, value in self if name != "kind")
         return {self.section: " ".join([self.kind, *fields])}
 
     @abstractmethod
     def parameters(self, site: Site) -> dict[PartName, Natural]:
-        """Learned numbers by the part of a table of costs that they belong to: `norms`, `positions`, or what the
-        component calls its own."""
+        """Return the number of parameters per row of the table of parameters: `norms`, `positions` and the component's
+        own row."""
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the roles of its parameters. Constants are left out: any component may have them."""
+        """Return the roles of its parameters. `constant` is left out, because any component may have constants."""
         return ("input", "output")
 
     def vectors(self, site: Site) -> int:
-        """Learned numbers that are in no matrix: biases, convolutions, rates of forgetting. Norms and positions, which
-        are in none, are not counted."""
+        """Return the number of parameters outside weight matrices: biases, convolutions, decay rates.
+
+        Norms and positions are not counted.
+        """
         return 0
 
     def in_matrices(self, site: Site) -> int:
-        """Learned numbers that are in matrices, of which an optimiser may make other updates."""
+        """Return the number of parameters in weight matrices. An optimizer may update these differently (Muon)."""
         parts = self.parameters(site)
         return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
 
     def active_parameters(self, site: Site) -> int:
-        """Learned numbers that one token makes use of."""
+        """Return the number of parameters that one token uses."""
         return sum(self.parameters(site).values())
 
     def share(self, tensor: int) -> Self:
-        """What each of `tensor` devices has of it where they share its work (tensor parallelism, Shoeybi 2019): a
-        component of this kind with as many times fewer heads, or a narrower middle. What all of them give adds up to
-        what the whole gives. UserError where it cannot be divided so.
+        """Return the part of this component on each of `tensor` devices (tensor parallelism, Shoeybi 2019).
+
+        It is a component of the same kind with fewer heads or a narrower middle. The outputs of all parts add up to the
+        output of the whole. Raise UserError if it cannot be divided this way.
         """
         raise UserError(f"{self.kind}: it cannot be divided among devices; allowed: tensor=1")
 
     @abstractmethod
-    def work(self, site: Site, this: Pass) -> Iterator[OwnOperation]:
-        """What it computes and moves in that pass. All learned numbers that the pass makes use of are some operation's
-        weights."""
+    def work(self, site: Site, model_pass: Pass) -> Iterator[OwnOperation]:
+        """Yield the operations of this pass. Every parameter that the pass uses must be among the weights of an
+        operation."""
 
-    def flops(self, site: Site, this: Pass) -> Counter[str]:
-        """Of its matrix products and convolutions in that pass, by what it calls its parts."""
-        return matrix_flops(self.work(site, this))
+    def flops(self, site: Site, model_pass: Pass) -> Counter[str]:
+        """Return the FLOPs of its matrix products and convolutions in this pass, by row of the table of FLOPs."""
+        return matrix_flops(self.work(site, model_pass))
 
     @abstractmethod
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """Return the tensors that it keeps between passes over a text of up to `capacity` tokens."""
 
-    def kept_bytes(self, site: Site, this: Pass) -> int:
-        """What that pass reads of what is kept of its texts, these tokens' own included; nothing without a cache."""
-        kept = sum(tensor.n_bytes(this.bytes_each) for tensor in self.state(site, this.context))
-        return this.texts * kept if this.is_cached else 0
+    def kept_bytes(self, site: Site, model_pass: Pass) -> int:
+        """Return the bytes that this pass reads from the cache, including those of its own tokens. 0 without a
+        cache."""
+        kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, model_pass.context))
+        return model_pass.texts * kept if model_pass.is_cached else 0
 
 
 class Attention(Component):
-    """The attention of a layer, or none."""
+    """Attention of a layer, or none."""
 
     section: ClassVar[Section] = "attention"
     default_kind: ClassVar[str | None] = "multihead"
 
 
 class Mixer(Component):
-    """A recurrent mixer beside attention or in its place, or none; what it keeps of a text has a fixed size."""
+    """Recurrent mixer next to attention or instead of it, or none. Its state has a fixed size."""
 
     section: ClassVar[Section] = "mixer"
     default_kind: ClassVar[str | None] = "none"
 
 
 class MLP(Component):
-    """The MLP of a layer, or none."""
+    """MLP of a layer, or none."""
 
     section: ClassVar[Section] = "mlp"
     default_kind: ClassVar[str | None] = "gated"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return nothing: an MLP looks at one token at a time."""
+        """Return nothing, because an MLP sees one token at a time."""
         return ()
 
 
 class Absent(Component):
-    """No such branch in the layer: zero of each part that one would have."""
+    """Placeholder for a branch that the layer lacks. It counts zero in every row."""
 
     part: ClassVar[str]
-    """What such a branch calls its parameters."""
+    """Row of such a branch in the table of parameters."""
     flop_parts: ClassVar[tuple[str, ...]]
-    """What it calls the parts of its FLOPs."""
+    """Rows of such a branch in the table of FLOPs."""
 
     def describe(self) -> dict[str, str]:
-        """Nothing."""
         return {}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """None."""
         return {self.part: 0}
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """None."""
         return ()
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
-        """None."""
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         return (Operation("products", part, 0.0) for part in self.flop_parts)
 
 
@@ -229,7 +230,7 @@ _C = TypeVar("_C", bound=Component)
 
 
 def expect(config: Component, schema: type[_C], section: str, where: str, allowed: str) -> _C:
-    """The config as what it is, for code that knows no other kind; UserError where it is another."""
+    """Return the config as an instance of `schema`. Raise UserError if it is of another kind."""
     if isinstance(config, schema):
         return config
     raise UserError(f"model.{section}.kind: {config.kind} in {where}; allowed here: {allowed}")

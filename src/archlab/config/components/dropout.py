@@ -1,4 +1,4 @@
-"""Dropout: where activations are dropped, and how often."""
+"""Dropout: its places, and its probability at each."""
 
 from typing import Annotated, Any
 
@@ -8,14 +8,14 @@ from archlab.config.core.base import Probability, Settings
 
 
 class Dropout(Settings):
-    """Where activations are dropped in training; a single number sets all of them."""
+    """Probability of dropout at each place during training. A single number sets all places."""
 
     embedding: Probability = 0.0
-    """After the embedding and its positions."""
+    """Probability of dropout after the embedding and its positions."""
     attention: Probability = 0.0
-    """On the attention weights."""
+    """Probability of dropout on the attention weights."""
     branch: Probability = 0.0
-    """On the output of every branch, before the addition."""
+    """Probability of dropout on the output of every branch, before it is added to the stream."""
 
 
 def _everywhere(value: Any) -> Any:
@@ -25,4 +25,4 @@ def _everywhere(value: Any) -> Any:
 
 
 DropoutPlaces = Annotated[Dropout, BeforeValidator(_everywhere, json_schema_input_type=Dropout | Probability)]
-"""Dropout by place, or one number for all."""
+"""Dropout for each place, or one number for all places."""

@@ -1,37 +1,38 @@
-"""The gated delta rule."""
+"""Gated delta rule."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
 
 
 class GatedDelta(Mixer):
-    """The gated delta rule: a head's state forgets, then moves its value for the key k towards v by the share beta
-    (Yang 2024)."""
+    """Gated delta rule: a head's state decays, then moves its value for the key k towards v by the fraction beta (Yang
+    2024)."""
 
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
     n_key_heads: Derived[Heads] = DERIVED
-    """Heads of queries and keys. null: d_model / key_dim, rounded down, but one at least."""
+    """Number of heads of queries and keys. null: d_model / key_dim, rounded down; at least one."""
     n_value_heads: Derived[Heads] = DERIVED
-    """Heads of values, each with a state of its own; a key head serves several neighbours. null: n_key_heads."""
+    """Number of heads of values, each with its own state. One key head serves several consecutive value heads. null:
+    n_key_heads."""
     key_dim: Width = 128
-    """Width of one query or key: rows of a head's state."""
+    """Width of one query or key, which is the number of rows of the state of a head."""
     value_dim: Derived[Width] = DERIVED
-    """Width of one value: columns of a head's state. null: 2 key_dim."""
+    """Width of one value, which is the number of columns of the state of a head. null: 2 key_dim."""
     taps: KernelSize = 4
-    """Tokens that the convolution of queries, keys and values sees."""
+    """Number of tokens that the convolution of queries, keys and values sees."""
     negative_eigenvalues: bool = False
-    """beta goes from 0 to 2 and not to 1, so that a state may turn a key's value round (Grazzi 2024)."""
+    """Whether beta ranges from 0 to 2 instead of 0 to 1. Above 1 it can reverse the value of a key in the state (Grazzi
+    2024)."""
     norm_eps: Positive = 1e-6
-    """Added to the mean square of a head's output before the root."""
+    """Small number added to the mean square of a head's output before the square root."""
 
     def resolve(self, d_model: int) -> Self:
-        """Return the same mixer with its numbers of heads and the width of its values written out."""
         n_key_heads = self.n_key_heads or max(1, d_model // self.key_dim)
         derived = {
             "n_key_heads": n_key_heads,
@@ -42,78 +43,77 @@ class GatedDelta(Mixer):
 
     @property
     def key_width(self) -> int:
-        """Of all key heads together."""
+        """Width of all key heads together."""
         return self.n_key_heads * self.key_dim
 
     @property
     def value_width(self) -> int:
-        """Of all value heads together."""
+        """Width of all value heads together."""
         return self.n_value_heads * self.value_dim
 
     @property
     def conv_width(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
+        """Number of channels of the convolution: queries, keys and values."""
         return sum(self.conv_widths)
 
     @property
     def conv_widths(self) -> tuple[int, ...]:
-        """Those of queries, keys and values."""
+        """Numbers of channels of queries, keys and values."""
         return self.key_width, self.key_width, self.value_width
 
     def _projections(self, d_model: int) -> int:
-        """Queries, keys, values, the gate, beta and the decay; the output."""
+        """Return the parameters of the projections to queries, keys, values, the gate, beta and the decay, and to the
+        output."""
         return d_model * (self.conv_width + 2 * self.value_width + 2 * self.n_value_heads)
 
     def describe(self) -> dict[str, str]:
-        """Heads and widths of keys and values."""
         keys, values = f"{self.n_key_heads}x{self.key_dim}", f"{self.n_value_heads}x{self.value_dim}"
         return {"mixer": f"{self.kind} {keys} keys, {values} values"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Projections, the convolution, and per value head its decay."""
+        """Return the projections, the convolution, and a decay rate for each value head."""
         return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution`, that of its convolutions."""
+        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
-        """The convolution and the decays."""
         return self.conv_width * self.taps + 2 * self.n_value_heads
 
     def share(self, tensor: int) -> Self:
-        """Whole key heads, with the value heads that they serve."""
-        n_key_heads = shared_out(self.n_key_heads, tensor, "key heads of the mixer")
+        """Return the mixer with its part of the key heads and the value heads that they serve."""
+        n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
-        """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the operations. A step reads the state at k, writes to it at k and reads it at q; chunks use larger
+        products.
 
-        The inverse of a chunk's triangular matrix is no product and is not counted: about Q^2 of a token and head,
-        below 3% of the rest at published widths.
+        The inverse of a chunk's triangular matrix is not a matrix product and is not counted. It takes about Q^2 FLOPs
+        per token and head, less than 3% of the rest at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
-        n, Q = chunking(this.tokens)
-        scan = this.tokens * 6 * Hv * K * V
-        if this.counting != "visible":
+        n, Q = chunking(model_pass.tokens)
+        scan = model_pass.tokens * 6 * Hv * K * V
+        if model_pass.counting != "visible":
             scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
         conv, states = self.state(site, 0)
-        yield this.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
-        yield convolution(this, self.conv_width, self.taps, conv)
-        yield from this.activation("mixer", "silu", self.conv_width)
-        yield this.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
-        yield this.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
-        # In float32 queries, keys, values and what heads are scaled by; of every chunk the decays between tokens, how
-        # keys meet, the system and its inverse, weights, and queries, keys, values and changes as products read them;
-        # the state before, which for the first chunk is none.
-        saved = this.tokens * (self.conv_width + 2 * Hk + 3 * Hv)
+        yield model_pass.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
+        yield convolution(model_pass, self.conv_width, self.taps, conv)
+        yield from model_pass.activation("mixer", "silu", self.conv_width)
+        yield model_pass.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
+        yield model_pass.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
+        # Kept in float32: queries, keys, values and the scales of heads. For every chunk: the decays between tokens,
+        # the products of keys, the system and its inverse, the weights, and queries, keys, values and changes as
+        # products read them. The state before each chunk except the first.
+        saved = model_pass.tokens * (self.conv_width + 2 * Hk + 3 * Hv)
         saved += n * (Q * (5 * Hv * Q + 2 * Hk * Q + 3 * Hv + 6 * Hk * K + 3 * Hv * V + 4 * Hv * K) + Hv * K * V)
         saved -= 2 * Hv * Q * K
-        yield scanning(this, scan, states, self.conv_width + 2 * Hv, self.value_width, saved=saved)
-        yield from gated(this, GatedRMSNorm(), self.value_width, self.value_dim)
-        yield this.product("mixer", self.value_width, site.d_model)
+        yield scanning(model_pass, scan, states, self.conv_width + 2 * Hv, self.value_width, saved=saved)
+        yield from gated(model_pass, GatedRMSNorm(), self.value_width, self.value_dim)
+        yield model_pass.product("mixer", self.value_width, site.d_model)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """The convolution's last inputs, and a matrix per value head."""
         shape = (self.n_value_heads, self.key_dim, self.value_dim)
         return StateTensor("conv", (self.taps - 1, self.conv_width)), StateTensor("scan", shape, float32=True)

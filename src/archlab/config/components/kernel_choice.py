@@ -1,7 +1,7 @@
-"""Kernels of attention: the limits of each, and which one `auto` takes.
+"""Kernels of attention: the limits of each, and the choice of `auto`.
 
-Prices (`any_attention.py`), the kernels themselves (`model/kernels.py`) and a run's record
-(`training/attention_kernels.py`) all read this table. It has no torch, so that pricing needs none.
+Prices (`any_attention.py`), the kernels themselves (`model/kernels.py`) and the record of a run
+(`training/attention_kernels.py`) all read this table. It does not import torch, so that pricing works without it.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,16 @@ KernelName = Literal["flex", "blocked", "products", "sdpa", "reference"]
 
 @dataclass(frozen=True)
 class KernelNeeds:
-    """Requirements of a layer, and then of a call, on a kernel. Every kernel does grouped heads and any scale."""
+    """Requirements of a layer, and later of a call, on a kernel. Every kernel supports grouped heads and any scale."""
 
     softcap: bool = False
     dropout: bool = False
     bias: bool = False
     products_up_to: int = 0
-    """Tokens of a text up to which `products` trains faster than `sdpa` on this machine."""
-    # From here on of a call; before it they stand for the easiest.
+    """Length of a text in tokens up to which `products` trains faster than `sdpa` on this machine."""
+    # The fields below describe a call. Before a call, the defaults are the easiest case.
     masked: bool = False
-    """Whether the mask hides more than plain causality does."""
+    """Whether the mask hides more than a plain causal mask does."""
     is_cut: bool = False
     """Whether blocks of queries compute at most half of the square."""
     sinks: bool = False
@@ -42,20 +42,20 @@ class KernelRules:
     """Limits of one kernel, and the pairs that it computes."""
 
     lacks: Callable[[KernelNeeds], str | None]
-    """Name of a need that the kernel cannot meet; None if it meets all."""
+    """Name of a requirement that the kernel cannot meet; None if it meets all."""
     suits: Callable[[KernelNeeds], bool]
-    """Whether `auto` may take the kernel if it meets the needs."""
+    """Whether `auto` may choose the kernel if it meets the requirements."""
     pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]
-    """Pairs of a query and a key that it computes: those that are visible, those of blocks of queries, or all."""
+    """Pairs of a query and a key that it computes: only the visible pairs, those of blocks of queries, or all."""
 
 
 def _products_lack(needs: KernelNeeds) -> str | None:
-    asked = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
-    return next((name for name, is_asked in (asked | {"sinks": needs.sinks}).items() if is_asked), None)
+    needed = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
+    return next((name for name, is_asked in (needed | {"sinks": needs.sinks}).items() if is_asked), None)
 
 
 def _products_suit(needs: KernelNeeds) -> bool:
-    """In training alone, so that a model's scores are the same on all machines but for rounding in float32."""
+    """Allow it in training only, so that a model's scores differ between machines by float32 rounding at most."""
     return needs.gradients and needs.queries <= needs.products_up_to
 
 
@@ -70,10 +70,11 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
 
 
 def _flex_suits(needs: KernelNeeds) -> bool:
-    """Whether flex is worth its compilation: torch's fused kernel lacks something, or would compute masked pairs.
+    """Return whether flex is worth its compilation: torch's fused kernel lacks a feature, or would compute masked
+    pairs.
 
     Flex compiles for every shape, and a cache's shapes grow. On a CPU it needs a C++ compiler. On a GPU heads must be
-    16 wide, wide ones may not fit, and the gradients of a bias are added up one by one.
+    at least 16 wide, wide ones may not fit, and the gradients of a bias are added up one by one.
     """
     is_wanted = needs.softcap or needs.masked
     return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
@@ -90,23 +91,23 @@ RULES: dict[KernelName, KernelRules] = {
     "sdpa": KernelRules(
         lacks=lambda needs: "softcap" if needs.softcap else None,
         suits=lambda needs: True,
-        # Torch's fused kernel of a CPU has no dropout; the operations in its place compute the whole square.
+        # Torch's fused kernel for CPUs has no dropout; the operations used instead compute the whole square.
         pairs=lambda needs: "all" if needs.masked or needs.bias or (needs.dropout and not needs.on_cuda) else "visible",
     ),
     "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
 }
-"""In the order in which `auto` prefers them."""
+"""Kernels in the order in which `auto` prefers them."""
 
 
 def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
-    """Return the named kernel, or for `auto` the first that suits the needs and meets them.
+    """Return the named kernel, or for `auto` the first kernel that suits the requirements and meets them.
 
     Raise UserError if the named kernel cannot meet them.
     """
     if name == "auto":
         return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
     if name not in RULES:
-        raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(RULES)}")
+        raise UserError(f"unknown kernel {name!r}; allowed: auto, {', '.join(RULES)}")
     able: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
     if name not in able:
         raise UserError(f"kernel {name} cannot do {RULES[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
@@ -114,5 +115,6 @@ def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
 
 
 def writes_scores(needs: KernelNeeds) -> bool:
-    """Whether a CPU's kernel writes all scores to memory: `reference` does, and torch's attention with dropout."""
+    """Return whether a CPU's kernel writes all scores to memory: `reference` does, and so does torch's attention with
+    dropout."""
     return RULES["sdpa"].lacks(needs) is not None or needs.dropout

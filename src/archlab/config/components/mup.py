@@ -1,4 +1,4 @@
-"""The maximal update parametrisation: a model as wide as one likes that learns as one of a given width does."""
+"""Maximal update parametrization: a model of any width learns like one of a chosen base width."""
 
 import math
 
@@ -6,24 +6,26 @@ from archlab.config.core.base import Settings, Width
 
 
 class MuP(Settings):
-    """Maximal update parametrisation (muP; Yang 2022, Tensor Programs V, table 8): rates tuned at one width hold.
+    """Maximal update parametrization (muP; Yang 2022, Tensor Programs V, table 8): rates tuned at one width hold at all
+    widths.
 
-    With m = d_model / base_width, against the same config without it: the rate of matrices by AdamW is m times lower
-    (and their weight decay m times higher, so that what decays in a step stays), embeddings and an untied head start
-    and are scaled as at base_width, given deviations of matrices are divided by the root of m, logits are divided by m,
-    and scores by head_dim, not its root. At base_width and base_head_dim nothing differs. Widths within layers are
-    meant to grow as d_model does.
+    With m = d_model / base_width, it differs from the same config without muP as follows. The learning rate of matrices
+    under AdamW is m times lower. Their weight decay is m times higher, so that the decay per step stays the same.
+    Embeddings and an untied head are initialized and scaled as at base_width. Initial deviations of matrices that the
+    config sets are divided by sqrt(m). Logits are divided by m. Scores are divided by head_dim instead of its root. At
+    base_width and base_head_dim, nothing differs. The widths inside layers should grow in proportion to d_model.
     """
 
     base_width: Width
-    """d_model at which all is as without muP: where rates and deviations are tuned."""
+    """Value of d_model at which everything is as without muP. Learning rates and deviations are tuned at this width."""
     base_head_dim: Width = 64
-    """head_dim at which scores are divided by its root: their factor is sqrt(base_head_dim) / head_dim."""
+    """Value of head_dim at which scores are divided by its root, as without muP. The factor on scores is
+    sqrt(base_head_dim) / head_dim."""
 
     def wider(self, d_model: int) -> float:
-        """How many times as wide as the base."""
+        """Return d_model as a multiple of base_width."""
         return d_model / self.base_width
 
     def score_scale(self, head_dim: int) -> float:
-        """Factor on the product of a query and a key."""
+        """Return the factor on the product of a query and a key."""
         return math.sqrt(self.base_head_dim) / head_dim

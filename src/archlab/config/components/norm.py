@@ -1,4 +1,4 @@
-"""Norms: which one, and where it stands."""
+"""Norms: the kinds, and their placement in a block."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
@@ -15,41 +15,42 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
     "output": ("after",),
     "carried": ("before",),
 }
-"""Placement -> where norms stand around a branch: before it (carried: and before the fork), after it, on the stream
-after the addition."""
+"""Norms around a branch, by placement. `before`: at the branch's input. `after`: at its output. `stream`: on the stream
+after the addition. The placement `carried` has its norm before the fork, so that the stream is normed as well."""
 
 
 class AnyNorm(Settings):
-    """What every norm says of itself."""
+    """Facts that every norm states about itself."""
 
     display_name: ClassVar[str]
-    """Name on drawings and in tables."""
+    """Name in drawings and tables."""
     flops_per_number: ClassVar[int]
-    """Operations on one number, that of its weight and bias included; 0: it does nothing."""
+    """Operations per number, including those of the weight and the bias. 0 if the norm does nothing."""
 
     @property
     def saved_per_number(self) -> int:
-        """Numbers that training keeps for the backward pass: the input, in some also what the weight multiplies."""
+        """Numbers that training keeps for the backward pass: the input and, for some norms, the number that the weight
+        multiplies."""
         return 1
 
     @abstractmethod
     def n_parameters(self, width: int) -> int:
-        """Learned numbers of one norm over `width` features."""
+        """Return the number of parameters of one norm over `width` features."""
 
 
 class WeightedNorm(AnyNorm):
-    """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
+    """Base of layer norm and RMS norm: the epsilon and the learned weight."""
 
     kind: Any
     eps: Positive = 1e-5
-    """Added to the variance (or the mean square) before the root."""
+    """Small number added to the variance (or the mean square) before the square root."""
     weight: bool = True
-    """Multiply by a learned weight per feature; without it and without bias it is OLMo 1's norm."""
+    """Whether a learned weight per feature multiplies the result. A layer norm with neither weight nor bias is the norm
+    of OLMo 1."""
     unit_offset: bool = False
-    """Multiply by 1 + weight, the weight starting at 0 (Gemma; Nemotron's LN1P)."""
+    """Whether the factor is 1 + weight, with the weight starting at 0 (Gemma; LN1P in Nemotron)."""
 
     def n_parameters(self, width: int) -> int:
-        """Learned numbers of one norm over `width` features."""
         return width * self.weight
 
 
@@ -59,12 +60,11 @@ class AnyLayerNorm(WeightedNorm):
     kind: Literal["layernorm"] = "layernorm"
     display_name: ClassVar[str] = "LayerNorm"
     bias: bool = True
-    """Add a learned bias after the weight."""
+    """Whether a learned bias per feature is added after the weight."""
 
     flops_per_number: ClassVar[int] = 7
 
     def n_parameters(self, width: int) -> int:
-        """Learned numbers of one norm over `width` features."""
         return width * (self.weight + self.bias)
 
 
@@ -74,42 +74,42 @@ class AnyRMSNorm(WeightedNorm):
     kind: Literal["rmsnorm"] = "rmsnorm"
     display_name: ClassVar[str] = "RMSNorm"
     cast: Literal["after_weight", "before_weight"] = "after_weight"
-    """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
+    """When the result is cast back to the dtype of the activations: after or before the weight multiplies it. The two
+    differ only in bfloat16 (Llama: before_weight)."""
 
     flops_per_number: ClassVar[int] = 4
 
     @property
     def saved_per_number(self) -> int:
-        """Of the common form its gradient is written by hand, which needs the input alone."""
+        """Return 1 for the usual form, because its hand-written backward pass needs only the input."""
         return 2 if self.cast == "before_weight" and self.weight else 1
 
 
 class BlockNorm(AnyNorm, Registered):
-    """The norm of a block, or none."""
+    """Norm of a block, or none."""
 
     section: ClassVar[Section] = "norm"
     default_kind: ClassVar[str | None] = "rmsnorm"
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Places of norms around a branch."""
+        """Places of the norms around a branch."""
         return ()
 
     @property
     def is_carried(self) -> bool:
-        """Whether a branch is added to the normed stream, and not to the stream."""
+        """Whether a branch is added to the normed stream instead of the stream."""
         return False
 
 
 class NoNorm(BlockNorm):
-    """No normalisation."""
+    """No normalization."""
 
     kind: Literal["none"] = "none"
 
     flops_per_number: ClassVar[int] = 0
 
     def n_parameters(self, width: int) -> int:
-        """None."""
         return 0 * width
 
 
@@ -117,85 +117,81 @@ class Norm(BlockNorm):
     """Base class of the norms of a block."""
 
     placement: Placement = "pre"
-    """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)); carried n(x)+f(n(x)) (BLOOM's option).
-    Names as in Xiong 2020."""
+    """Place of the norm n around a branch f, with names as in Xiong 2020. `pre`: x + f(n(x)). `post`: n(x + f(x)).
+    `double`: x + n'(f(n(x))). `output`: x + n'(f(x)). `carried`: n(x) + f(n(x)) (an option of BLOOM)."""
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Places of norms around a branch."""
         return SLOTS[self.placement]
 
     @property
     def is_carried(self) -> bool:
-        """Whether a branch is added to the normed stream, and not to the stream."""
         return self.placement == "carried"
 
 
 class LayerNorm(Norm, AnyLayerNorm):
-    """Layer norm in the block."""
+    """Layer norm of a block."""
 
 
 class RMSNorm(Norm, AnyRMSNorm):
-    """RMS norm in the block."""
+    """RMS norm of a block."""
 
 
 class ScaleNorm(Norm):
-    """g x / max(||x||, eps), g one learned number that starts at sqrt(width) (Nguyen & Salazar 2019)."""
+    """g x / max(||x||, eps), where g is one learned number that starts at sqrt(width) (Nguyen & Salazar 2019)."""
 
     kind: Literal["scalenorm"] = "scalenorm"
     display_name: ClassVar[str] = "ScaleNorm"
     eps: Positive = 1e-5
-    """Least length that x is divided by."""
+    """Smallest length that x is divided by."""
 
     flops_per_number: ClassVar[int] = 3
 
     @property
     def saved_per_number(self) -> int:
-        """The input, and what g multiplies."""
+        """Return 2: the input, and the number that g multiplies."""
         return 2
 
     def n_parameters(self, width: int) -> int:
-        """One learned number, whatever the width."""
         return 1
 
 
 class PartialRMSNorm(Norm):
-    """RMS norm of all features by the mean square of the first of them (pRMSNorm in Zhang & Sennrich 2019)."""
+    """RMS norm that takes the mean square from the first features only (pRMSNorm in Zhang & Sennrich 2019)."""
 
     kind: Literal["prmsnorm"] = "prmsnorm"
     display_name: ClassVar[str] = "Partial RMSNorm"
     eps: Positive = 1e-5
-    """Added to the mean square before the root."""
+    """Small number added to the mean square before the square root."""
     share: Share = 0.0625
-    """Of the features that the mean square is over, rounded up, but one at least."""
+    """Fraction of the features used for the mean square, rounded up; at least one feature."""
 
     flops_per_number: ClassVar[int] = 3
 
     @property
     def saved_per_number(self) -> int:
-        """The input, and what the weight multiplies."""
+        """Return 2: the input, and the number that the weight multiplies."""
         return 2
 
     def n_parameters(self, width: int) -> int:
-        """A weight per feature."""
         return width
 
 
 class DynamicTanh(Norm):
-    """tanh(alpha x) * w + b in place of a norm, alpha one learned number; no statistics (Zhu 2025)."""
+    """tanh(alpha x) * w + b instead of a norm, where alpha is one learned number. It needs no statistics (Zhu 2025)."""
 
     kind: Literal["dyt"] = "dyt"
     display_name: ClassVar[str] = "Dynamic tanh"
     alpha: Positive = 0.5
-    """Where alpha starts."""
+    """Initial value of alpha."""
 
     flops_per_number: ClassVar[int] = 4
 
     @property
     def saved_per_number(self) -> int:
-        """The input, and its tanh."""
+        """Return 2: the input, and its tanh."""
         return 2
 
     def n_parameters(self, width: int) -> int:
-        """Weight and bias per feature, and alpha."""
+        """Return the number of weights and biases, one each per feature, and alpha."""
         return 2 * width + 1

@@ -1,6 +1,6 @@
-"""How a text is cut into blocks of queries, so that each is compared with the keys in its reach and not with all.
+"""Division of a text into blocks of queries, so that each block is compared with the keys in its reach only.
 
-Numbers only: kernels compute by them, and what they compute can be counted without torch.
+This module has numbers only: kernels compute with them, and costs can count the computed pairs without torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 from archlab.config.components.visibility import Visibility, reaches_all
 
 BLOCK = 192
-"""Queries in a block where the rule does not say it; a window of W is then computed as one of W + 191. From 192 queries
-on torch's kernel for CPUs takes 64 of them at a time instead of 32, which its backward pass gains by."""
+"""Number of queries in a block unless the rule sets it. A window of W is then computed as a window of W + 191.
+
+From 192 queries on, torch's kernel for CPUs handles 64 of them at a time instead of 32, which makes its backward pass
+faster.
+"""
 
 
 @dataclass(frozen=True)
 class SharedKeys:
-    """The keys below `end` that are the last of every `period` keys, from the one with `first` before it on."""
+    """Keys below `end` that are the last of every `period` keys. In each period, the first `first` keys are left
+    out."""
 
     period: int
     first: int
@@ -23,49 +27,51 @@ class SharedKeys:
 
     @property
     def count(self) -> int:
-        """How many."""
         whole, rest = divmod(self.end, self.period)
         return whole * (self.period - self.first) + max(0, rest - self.first)
 
 
 @dataclass(frozen=True)
 class QueryBlocks:
-    """Blocks of queries in a row, each `size` tokens long; what they are compared with moves on as they do."""
+    """Consecutive blocks of queries, each `size` tokens long. Their keys move on with them."""
 
     first: int
-    """The first query of the first block."""
+    """First query of the first block."""
     count: int
     size: int
     first_key: int
-    """The first key of the first block."""
+    """First key of the first block."""
     n_keys: int
-    """Keys of each block."""
+    """Number of keys of each block."""
     shared: SharedKeys | None = None
-    """Keys that every block is compared with, too; where they are among its own keys they are masked."""
+    """Keys that every block sees in addition. If they are among the block's own keys, they are masked."""
     is_alike: bool = True
     """Whether one mask serves all blocks."""
     is_causal: bool = False
-    """Whether a block sees all of its own tokens before it, and nothing else: this needs no mask."""
+    """Whether each query sees exactly the tokens of its block up to itself. This needs no mask."""
 
     @property
     def pairs(self) -> int:
-        """(query, key) pairs that are computed; of a causal block about half, as fused kernels skip the rest."""
+        """Number of computed (query, key) pairs. For causal blocks about half, because fused kernels skip the rest."""
         return self.count * self.size * (self.size + 1) // 2 if self.is_causal else self.all_pairs
 
     @property
     def all_pairs(self) -> int:
-        """The same where nothing is skipped within a block."""
+        """Number of computed pairs if nothing is skipped within a block."""
         return self.size * self.all_keys
 
     @property
     def all_keys(self) -> int:
-        """Keys of all blocks together, each as often as blocks are compared with it."""
+        """Total number of keys of all blocks. A key counts once per block that is compared with it."""
         return self.count * (self.n_keys + (self.shared.count if self.shared else 0))
 
 
 def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
-    """What a text of that many tokens, without a prefix, is cut into. None where nothing is gained: where a query sees
-    keys all over the text, as with a stride, or to both sides without a bound."""
+    """Return the blocks of a text of `length` tokens without a prefix.
+
+    Return None if blocks save nothing: if a query sees keys all over the text, as with a stride, or in both directions
+    without a bound.
+    """
     is_one_sided = rule.visibility != "two_sided"
     if is_one_sided and reaches_all(rule, length):
         return [_whole(0, 1, length)]
@@ -79,40 +85,40 @@ def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
 
 
 def is_worth_cutting(rule: Visibility, length: int) -> bool:
-    """Whether the blocks compute at most half of the square."""
+    """Return whether the blocks compute at most half of the square."""
     blocks = query_blocks(rule, length)
-    return blocks is not None and 2 * sum(of_one_size.pairs for of_one_size in blocks) <= length**2
+    return blocks is not None and 2 * sum(same_size.pairs for same_size in blocks) <= length**2
 
 
 def of_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
-    """What the blocks of a text leave for some runs of its queries, in the order of the runs."""
-    return [part for run in runs for each in blocks for part in _of_run(each, run)]
+    """Return the parts of a text's blocks that fall into the given runs of queries, in the order of the runs."""
+    return [part for run in runs for block in blocks for part in _of_run(block, run)]
 
 
 def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
-    """Whole blocks as they are, side by side; of one that the run cuts, its queries in it."""
+    """Yield whole blocks unchanged, and of a block that the run cuts, the queries inside the run."""
     size, end = blocks.size, blocks.first + blocks.count * blocks.size
     first, last = max(run.start, blocks.first), min(run.stop, end)
     while first < last:
         n, into = divmod(first - blocks.first, size)
         count = 0 if into else (last - first) // size
-        here = count * size or min(size - into, last - first)
+        n_queries = count * size or min(size - into, last - first)
         moved = replace(blocks, first=first, first_key=blocks.first_key + n * size)
         if count:
             yield replace(moved, count=count)
         else:
-            n_keys = into + here if blocks.is_causal else blocks.n_keys
-            yield replace(moved, count=1, size=here, n_keys=n_keys, is_causal=blocks.is_causal and not into)
-        first += here
+            n_keys = into + n_queries if blocks.is_causal else blocks.n_keys
+            yield replace(moved, count=1, size=n_queries, n_keys=n_keys, is_causal=blocks.is_causal and not into)
+        first += n_queries
 
 
 def _whole(first: int, count: int, size: int) -> QueryBlocks:
-    """Stretches each of which is a causal text of its own."""
+    """Return blocks that are each a separate causal text."""
     return QueryBlocks(first, count, size, first, size, is_causal=True)
 
 
 def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> list[QueryBlocks]:
-    """The blocks of the rule itself; the summaries of all of them are shared."""
+    """Return the blocks of the rule itself. All of them share the summaries."""
     count, rest = divmod(length, size)
     stretches = [(0, count, size), (count * size, 1, rest)]
     if is_one_sided and not summary:
@@ -126,7 +132,10 @@ def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> 
 
 
 def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlocks]:
-    """The first queries, of which none leaves a token out that is not global; then blocks with the keys before them."""
+    """Return one block of the first queries, and then blocks with the keys before them.
+
+    The first queries see every token before them, either in the window or as a global token.
+    """
     head = min(window + max(global_tokens - 1, 0), length)
     first = _whole(0, 1, head) if head <= window else QueryBlocks(0, 1, head, 0, head)
     count, rest = divmod(length - head, BLOCK)
@@ -135,7 +144,7 @@ def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlo
 
 
 def _windows_to_both_sides(window: int, length: int) -> list[QueryBlocks]:
-    """Blocks with keys before and after them, and what is left at both ends."""
+    """Return blocks with the keys before and after them, and the rests at both ends."""
     side = window - 1
     count = max(0, length - 2 * side) // BLOCK
     if not count:
@@ -149,6 +158,7 @@ def _windows_to_both_sides(window: int, length: int) -> list[QueryBlocks]:
 
 
 def _moving(first: int, count: int, size: int, window: int, after: int, shared: SharedKeys | None) -> list[QueryBlocks]:
-    """Each with the window before its first query, and so many keys after its last; none where there are no queries."""
+    """Return blocks that see the window before their first query and `after` keys after their last; none without
+    queries."""
     n_keys = window - 1 + size + after
     return [QueryBlocks(first, count, size, first - window + 1, n_keys, shared)] if count and size else []

@@ -1,4 +1,4 @@
-"""What recurrent mixers have in common: convolutions over a few tokens, scans chunk by chunk, norms with a gate."""
+"""Parts common to recurrent mixers: convolutions over a few tokens, scans in chunks, norms with a gate."""
 
 import math
 from collections.abc import Iterator
@@ -12,75 +12,78 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import Positive
 
 CHUNK = 64
-"""Tokens that a scan mixes at once by matrix products, at most; between chunks it hands on a state."""
+"""Largest number of tokens that a scan mixes at once with matrix products. A state is passed from chunk to chunk."""
 
 KernelSize = Annotated[int, Field(ge=2, le=1000)]
-"""Of a causal convolution: how many tokens it sees, its own among them. Published models have up to 7."""
+"""Number of tokens that a causal convolution sees, the current one included. Published models have up to 7."""
 
 
 def chunking(seq_len: int) -> tuple[int, int]:
-    """Number of chunks and tokens in each, as few and then as short as can be; the last one may not be full."""
+    """Return the number of chunks, and the tokens in each: as few chunks as possible, then as short as possible.
+
+    The last chunk may not be full.
+    """
     n = max(1, math.ceil(seq_len / CHUNK))
     return n, max(1, math.ceil(seq_len / n))
 
 
 class GatedRMSNorm(AnyNorm):
-    """RMS norm of a mixer's output over each of its groups of heads, with a weight per feature."""
+    """RMS norm of a mixer's output over each of its groups of heads, with one weight per feature."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
     display_name: ClassVar[str] = "RMSNorm"
     eps: Positive = 1e-5
-    """Added to the mean square before the root."""
+    """Small number added to the mean square before the square root."""
     gate: Literal["before", "after"] = "before"
-    """before: the norm is of what the gate has multiplied (Mamba 2); after: the gate multiplies what is normed
-    (Falcon-H1)."""
+    """Order of the gate and the norm. `before`: the gate multiplies the input of the norm (Mamba 2). `after`: the gate
+    multiplies the output of the norm (Falcon-H1)."""
 
     flops_per_number: ClassVar[int] = 4
 
     @property
     def saved_per_number(self) -> int:
-        """What goes in, and what the weight multiplies."""
+        """Return 2: the input, and the number that the weight multiplies."""
         return 2
 
     def n_parameters(self, width: int) -> int:
-        """A weight per feature."""
         return width
 
 
 GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
 
 
-def convolution(this: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
-    """Over so many tokens, each channel by itself."""
+def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
+    """Return a convolution of each channel over `taps` tokens."""
     return Operation(
         "convolutions",
         "mixer",
-        flops=2 * this.rows * channels * taps,
-        weights=channels * (taps + bias) * this.bytes_each,
-        kept=this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0,
-        moved=2 * this.rows * channels * this.bytes_each,
-        saved=this.texts * (this.tokens + taps - 1) * channels * this.bytes_each,
+        flops=2 * model_pass.rows * channels * taps,
+        weights=channels * (taps + bias) * model_pass.bytes_each,
+        kept=model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0,
+        moved=2 * model_pass.rows * channels * model_pass.bytes_each,
+        saved=model_pass.texts * (model_pass.tokens + taps - 1) * channels * model_pass.bytes_each,
     )
 
 
 def scanning(
-    this: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
+    model_pass: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
 ) -> Operation:
-    """`flops` and `saved` numbers of one text; `read` and `written` numbers per token."""
-    states = this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0
+    """Return a scan. `flops` and `saved` count the FLOPs and numbers of one text, `read` and `written` numbers per
+    token."""
+    states = model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
     return Operation(
         "scans",
         "mixer",
-        flops=this.texts * flops,
-        weights=weights * this.bytes_each,
+        flops=model_pass.texts * flops,
+        weights=weights * model_pass.bytes_each,
         kept=states,
-        moved=this.rows * (read + written) * this.bytes_each + states,  # what is read is written back
-        saved=this.texts * saved * FLOAT32_BYTES,
+        moved=model_pass.rows * (read + written) * model_pass.bytes_each + states,  # the state is read and written back
+        saved=model_pass.texts * saved * FLOAT32_BYTES,
     )
 
 
-def gated(this: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
-    """x silu(z), normed. In float32 z, its silu and what that multiplies are kept."""
-    saved = 3 * this.rows * width * FLOAT32_BYTES
-    yield this.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
-    yield from this.norm(norm, width, weights)
+def gated(model_pass: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
+    """Yield x silu(z) and its norm. Kept in float32: z, its silu and x."""
+    saved = 3 * model_pass.rows * width * FLOAT32_BYTES
+    yield model_pass.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
+    yield from model_pass.norm(norm, width, weights)

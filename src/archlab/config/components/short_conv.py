@@ -1,70 +1,68 @@
-"""The gated short convolution."""
+"""Gated short convolution."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, shared_out
+from archlab.config.components.component import Mixer, RoleName, Site, StateTensor, divide_evenly
 from archlab.config.components.recurrent import KernelSize, convolution
 from archlab.config.components.work import Operation, Pass
 
 
 class ShortConv(Mixer):
-    """W (C * conv(B * x)): a convolution over a few tokens between two gates B and C that the input sets (LFM2)."""
+    """W (C * conv(B * x)): a convolution over a few tokens between two gates B and C that depend on the input
+    (LFM2)."""
 
     kind: Literal["short_conv"] = "short_conv"
     display_name: ClassVar[str] = "short conv"
     taps: KernelSize = 3
-    """Tokens that the convolution sees."""
+    """Number of tokens that the convolution sees."""
     bias: bool = False
-    """Biases on all projections and on the convolution."""
+    """Whether all projections and the convolution have biases."""
 
     def describe(self) -> dict[str, str]:
-        """The convolution's reach."""
         return {"mixer": f"{self.kind} of {self.taps}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Projections of x and of both gates, the convolution, the output projection."""
+        """Return the projections to x and both gates, the convolution, and the output projection."""
         width = self.channels(site.d_model)
         return {"mixer": 4 * site.d_model * width + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution`, that of its convolution."""
+        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
-        """Biases, and the convolution."""
         width = self.channels(site.d_model)
         return width * (4 * self.bias + self.taps) + site.d_model * self.bias
 
     def channels(self, d_model: int) -> int:
-        """Of the convolution."""
+        """Return the number of channels of the convolution."""
         return d_model
 
     def share(self, tensor: int) -> "ShortConv":
-        """Some of the channels."""
+        """Return the mixer with its part of the channels."""
         return ShortConvShare.model_construct(**dict(self), n_devices=tensor)
 
-    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
-        """The same in every counting."""
+    def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the operations, the same in every counting."""
         d = site.d_model
         (conv,) = self.state(site, 0)
-        yield this.product("mixer", d, 3 * d, bias=3 * d * self.bias)
-        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
-        yield convolution(this, d, self.taps, conv, bias=self.bias)
-        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
-        yield this.product("mixer", d, d, bias=d * self.bias)
+        yield model_pass.product("mixer", d, 3 * d, bias=3 * d * self.bias)
+        yield model_pass.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
+        yield convolution(model_pass, d, self.taps, conv, bias=self.bias)
+        yield model_pass.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
+        yield model_pass.product("mixer", d, d, bias=d * self.bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """The convolution's last inputs."""
         return (StateTensor("conv", (self.taps - 1, site.d_model)),)
 
 
 class ShortConvShare(ShortConv):
-    """The part of a short convolution that one of several devices has."""
+    """Part of a short convolution on one of several devices."""
 
     n_devices: int
     """Number of devices that share its channels."""
 
     def channels(self, d_model: int) -> int:
-        """Channels of this device; UserError if the devices cannot have equally many."""
-        return shared_out(d_model, self.n_devices, "channels of the mixer")
+        """Return the number of channels of this device. Raise UserError if they cannot be divided evenly."""
+        return divide_evenly(d_model, self.n_devices, "channels of the mixer")

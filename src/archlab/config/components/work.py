@@ -1,8 +1,9 @@
-"""What a pass computes and what it moves, operation by operation.
+"""Work of a pass, operation by operation: FLOPs and bytes moved.
 
-FLOPs of a product are two for each multiplication with its addition. Elsewhere an operation on one number is one, an
-elementary function too (exp, tanh, a division). Bytes are those that an operation by itself reads and writes once, as
-if nothing stayed in a cache between two operations and nothing were fused but what one kernel does.
+A multiplication with its addition counts as two FLOPs in a product. In other operations, one operation on one number
+counts as one FLOP, also an elementary function (exp, tanh, a division). Bytes are those that each operation reads and
+writes once. They assume that no cache keeps data between operations, and that nothing is fused except within one
+kernel.
 """
 
 from collections import Counter
@@ -14,83 +15,84 @@ from archlab.config.components.activation import activation_named
 from archlab.config.components.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
-"""Which work is counted. visible: what the architecture asks for. computed: what training's kernels multiply, needed
-or not. packed: the same where a window holds several documents, so that its mask is like no other."""
+"""Rule of counting. `visible`: the work that the architecture needs. `computed`: the work that the training kernels do,
+needed or not. `packed`: like `computed`, but windows hold several documents, so that no two masks are alike."""
 
 OperationKind = Literal[
     "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
     "loss", "optimiser",
 ]  # fmt: skip
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
-"""products: with weights. attention: of queries, keys and values. scans: of recurrent mixers. element-wise: rotations,
-gates, sums with the stream, rows that are put in another order."""
+"""Kinds of operations. `products`: with weights. `attention`: products of queries, keys and values. `scans`: in
+recurrent mixers. `element-wise`: rotations, gates, additions to the stream, reordering of rows."""
 
 FLOAT32_BYTES = 4
 
 OF_MATRICES: tuple[OperationKind, ...] = ("products", "attention", "scans", "convolutions")
-"""The kinds whose FLOPs are products and their sums: what torch's FlopCounterMode counts."""
+"""Kinds of operations that consist of products and their sums. Torch's FlopCounterMode counts these."""
 
 
 class Operation(NamedTuple):
-    """One operation of a pass, forward."""
+    """One operation of a forward pass."""
 
     kind: OperationKind
     part: str
-    """What the component calls it, in a table of FLOPs."""
+    """Row of the table of FLOPs that it belongs to."""
     flops: float
     weights: float = 0.0
-    """Bytes of learned numbers that are read."""
+    """Bytes of parameters read."""
     kept: float = 0.0
-    """Bytes read of what was kept from earlier passes: keys and values, states."""
+    """Bytes read of tensors kept from earlier passes: keys and values, states."""
     moved: float = 0.0
-    """Bytes of activations that are read and written."""
+    """Bytes of activations read and written."""
     saved: float = 0.0
-    """Bytes of activations that training keeps for the backward pass and no operation before has kept."""
+    """Bytes of activations that training keeps for the backward pass, except those that an earlier operation keeps."""
     made: float = 0.0
-    """Of the bytes in `moved`, those of the tensors that it makes."""
+    """Part of the bytes in `moved` that belongs to the tensors it creates."""
     times: int = 1
-    """How many operations these are together."""
+    """Number of operations that this stands for."""
 
     def repeated(self, n: int) -> "Operation":
-        """So many like this one."""
+        """Return `n` operations like this one."""
         *numbers, times = self[2:]
         return Operation(self.kind, self.part, *(n * number for number in numbers), times=n * times)
 
     @property
     def n_bytes(self) -> float:
-        """All that is read and written."""
+        """Bytes read and written in total."""
         return self.weights + self.kept + self.moved
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A forward pass over `texts` texts of `tokens` new tokens each."""
+    """Forward pass over `texts` texts of `tokens` new tokens each."""
 
     texts: int
     tokens: int
     held: int = 0
-    """Tokens of each text that a cache holds already."""
+    """Number of tokens of each text that a cache holds already."""
     is_cached: bool = False
-    """Whether layers keep what later passes read."""
+    """Whether layers keep the tensors that later passes read."""
     counting: Counting = "visible"
     bytes_each: int = 2
-    """Of a weight, an activation and a number kept."""
+    """Bytes per weight, activation and kept number."""
     is_training: bool = False
-    """Whether the stream and its norms are in float32 whatever the rest is; in other passes all is of one format."""
+    """Whether the stream and its norms are in float32, whatever the other dtypes. In other passes everything has one
+    dtype."""
 
     @property
     def stream_bytes(self) -> int:
-        """Of a number of the stream."""
+        """Bytes per number of the stream."""
         return FLOAT32_BYTES if self.is_training else self.bytes_each
 
     @property
     def rows(self) -> int:
-        """New tokens in all."""
+        """Number of new tokens in all texts."""
         return self.texts * self.tokens
 
     @property
     def context(self) -> int:
-        """Tokens of each text after the pass."""
+        """Number of tokens of each text after the pass."""
         return self.held + self.tokens
 
     @property
@@ -101,8 +103,10 @@ class Pass:
     def product(
         self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
     ) -> Operation:
-        """Of every row with a matrix; `bias`: numbers beside it. Its input is kept for the backward pass, unless it is
-        an earlier product's, too."""
+        """Return the product of every row with a matrix; `bias` is the number of biases.
+
+        Its input is kept for the backward pass. `shares_input` says that an earlier product keeps it already.
+        """
         rows = self.rows if rows is None else rows
         return Operation(
             "products",
@@ -115,9 +119,11 @@ class Pass:
         )
 
     def attention(self, part: str, n_heads: int, head_dim: int, *, kept: float = 0, saved: float = 1) -> Operation:
-        """Every token's queries with the keys of its text up to its own, and as many values. Scores and weights are
-        written out, for pairs that are hidden too, and of each `saved` numbers are kept for the backward pass. `kept`:
-        bytes read of what a cache holds."""
+        """Return the attention of every token to its text up to itself.
+
+        Scores and weights are written to memory, also for hidden pairs. `saved` numbers per pair are kept for the
+        backward pass. `kept` is the number of bytes read from a cache.
+        """
         visible = self.tokens * (self.held + (self.tokens + 1) / 2)
         whole = self.texts * n_heads * self.tokens * self.context
         width = n_heads * head_dim
@@ -134,8 +140,11 @@ class Pass:
     def norm(
         self, norm: AnyNorm, width: float, weights: int | None = None, *, shares_input: bool = False
     ) -> Iterator[Operation]:
-        """Over `width` numbers of each row; `weights`: its learned numbers, where it has not as many as it is wide. Its
-        input is kept for the backward pass, unless it is an earlier norm's, too."""
+        """Yield a norm over `width` numbers of each row; `weights` is the number of its parameters unless the norm
+        derives it from `width`.
+
+        Its input is kept for the backward pass. `shares_input` says that an earlier norm keeps it already.
+        """
         if norm.flops_per_number:
             weights = norm.n_parameters(int(width)) if weights is None else weights
             flops, saved = norm.flops_per_number, norm.saved_per_number - shares_input
@@ -144,7 +153,7 @@ class Pass:
             )
 
     def activation(self, part: str, name: str, width: float) -> Iterator[Operation]:
-        """Of `width` numbers of each row."""
+        """Yield an activation of `width` numbers of each row."""
         activation = activation_named(name)
         if activation.flops_per_number:
             flops, weights = activation.flops_per_number, activation.n_parameters
@@ -165,8 +174,10 @@ class Pass:
         weights: int = 0,
         saved: float = 0,
     ) -> Operation:
-        """On each of `width` numbers of each row `flops`; for each, `read` numbers are read, `written` written, and
-        `saved` kept for the backward pass."""
+        """Return an operation with `flops` FLOPs on each of `width` numbers of each row.
+
+        Per number, `read` numbers are read, `written` are written, and `saved` are kept for the backward pass.
+        """
         numbers = self.rows * width
         return Operation(
             kind,
@@ -181,16 +192,16 @@ class Pass:
     def in_stream(
         self, kind: OperationKind, part: str, width: float, *, flops: float, read: float = 1, weights: int = 0
     ) -> Operation:
-        """As `element_wise`, of numbers in the stream's format."""
-        own = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
+        """Return an element-wise operation on numbers in the dtype of the stream."""
+        operation = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
         wider = self.stream_bytes / self.bytes_each
-        return own._replace(moved=own.moved * wider, made=own.made * wider)
+        return operation._replace(moved=operation.moved * wider, made=operation.made * wider)
 
 
 def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:
-    """FLOPs of products and sums of products by part."""
-    found = Counter[str]()
+    """Return the FLOPs of products and sums of products, by row of the table of FLOPs."""
+    flops = Counter[str]()
     for operation in operations:
         if operation.kind in OF_MATRICES:
-            found[operation.part] += operation.flops  # pyright: ignore[reportArgumentType] - floats
-    return found
+            flops[operation.part] += operation.flops  # pyright: ignore[reportArgumentType] - floats
+    return flops

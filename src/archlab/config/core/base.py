@@ -1,4 +1,4 @@
-"""What every config model shares: strictness, and the few value types of our own."""
+"""Base classes of all config sections, and value types for their fields."""
 
 import re
 import struct
@@ -41,7 +41,7 @@ _IN_BYTES = re.compile(f"([0-9.]+) *({'|'.join(_MULTIPLES.keys() - {'B'})})B")
 
 
 class Base(BaseModel):
-    """A frozen model: unknown keys are errors, a string is never taken for a number."""
+    """Frozen pydantic model that refuses unknown keys and never reads a string as a number."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -63,12 +63,12 @@ class Base(BaseModel):
 
 
 class Settings(Base):
-    """A section of a config. Its numbers must fit into float32, because most of them end in float32 tensors."""
+    """Section of a config. Its numbers must fit into float32, because most of them end up in float32 tensors."""
 
     @field_validator("*")
     @classmethod
     def _fits_into_float32(cls, value: Any) -> Any:
-        """Refuse a number, also one in a list, that float32 would make infinite or 0."""
+        """Refuse a number that float32 would turn into infinity or 0, also inside a list."""
         for number in value if isinstance(value, list | tuple) else (value,):
             if isinstance(number, float) and number and (isinf(kept := _in_float32(number)) or not kept):
                 raise ValueError(f"{number!r} does not fit into float32; allowed: 0, or from 1.4e-45 to 3.4e38 in size")
@@ -76,7 +76,7 @@ class Settings(Base):
 
 
 def _in_float32(number: float) -> float:
-    """Return the nearest number that float32 holds."""
+    """Return the nearest number that float32 can hold."""
     try:
         return struct.unpack("f", struct.pack("f", number))[0]
     except OverflowError:
@@ -86,10 +86,10 @@ def _in_float32(number: float) -> float:
 if TYPE_CHECKING:
     _T = TypeVar("_T")
     Derived = Annotated[_T, "null: derived"]
-    """Type of a field that may be left at null, and then has a value derived from other fields.
+    """Type of a field that may be null. Its value is then derived from other fields.
 
-    `resolve` writes the value out. Everything that builds, counts or shows a model reads resolved configs, where it is
-    always there; a config as its author wrote it may hold None.
+    `resolve` fills in the value. All code that builds, counts or shows a model reads resolved configs, which always
+    have it. A config as its author wrote it may hold None.
     """
 else:
 
@@ -103,8 +103,8 @@ DERIVED: Any = None
 
 
 class Kinded(Base):
-    """One of several kinds of a thing. Its `kind` is written even where values at their default are left out, for
-    nothing else tells what it is."""
+    """One of several kinds. Its `kind` is written even if values at their defaults are left out, because nothing else
+    identifies it."""
 
     @model_serializer(mode="wrap")
     def _with_kind(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -112,11 +112,11 @@ class Kinded(Base):
 
 
 def _number(value: Any) -> Any:
-    """Return 4e6 for `4M` and 8192.0 for `8Ki`; return any other value unchanged, for pydantic to judge."""
-    found = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    """Return 4e6 for `4M` and 8192.0 for `8Ki`. Return any other value unchanged; pydantic then checks it."""
+    match = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         return value
-    number, suffix = found.groups()
+    number, suffix = match.groups()
     try:
         return float(Decimal(number) * _MULTIPLES[suffix.capitalize()])
     except ArithmeticError:
@@ -124,17 +124,18 @@ def _number(value: Any) -> Any:
 
 
 def whole_number(value: Any) -> Any:
-    """Return 16000 for `16K`, 16384 for `16Ki` and 4000000 for 4e6; return what is no whole number unchanged."""
+    """Return 16000 for `16K`, 16384 for `16Ki` and 4000000 for 4e6. Return anything that is not a whole number
+    unchanged."""
     number = _number(value)
     return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
 def memory_size(value: Any) -> Any:
     """Return the bytes of `80GiB` or `85.9 GB`. Read a value without a unit as a whole number of bytes."""
-    found = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         return whole_number(value)
-    number, suffix = found.groups()
+    number, suffix = match.groups()
     try:
         return int(Decimal(number) * _MULTIPLES[suffix])
     except ArithmeticError:
@@ -142,7 +143,7 @@ def memory_size(value: Any) -> Any:
 
 
 def _share(value: Any) -> Any:
-    """`1%` -> 0.01."""
+    """Return 0.01 for `1%`."""
     if isinstance(value, str) and value.endswith("%"):
         try:
             return float(value[:-1]) / 100
@@ -155,57 +156,59 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Natural = Annotated[int, Field(ge=0)]
-# Upper ends. Each is far beyond all that was ever built, and low enough that whatever is accepted is counted, shown and
-# refused by a machine too small for it within seconds.
+# Upper limits. Each is far above anything that was ever built. Each is also low enough that an accepted config is
+# counted and shown within seconds, and refused within seconds on a machine too small for it.
 
 MOST_LAYERS = 10_000
-"""The deepest published model has 126; each layer is an object in memory."""
+"""Largest number of layers. The deepest published model has 126. Each layer is an object in memory."""
 MOST_KINDS = 100
-"""Of layers; each is validated like a model of its own. Published models have up to 4."""
+"""Largest number of layer kinds. Each is validated like a separate model. Published models have up to 4."""
 MOST_HEADS = 10_000
-"""Published models have up to 128."""
+"""Largest number of heads. Published models have up to 128."""
 WIDEST = 10**7
-"""Of a tensor's axis. The largest vocabulary has 262,144 rows; torch can count a matrix of two such axes."""
+"""Largest size of a tensor's axis. The largest vocabulary has 262,144 rows. Torch can count a matrix with two such
+axes."""
 LONGEST = 10**9
-"""Tokens in a sequence, or in a batch of them. The longest published window has 10^7 tokens, the largest batch 10^8."""
+"""Largest number of tokens in a sequence or a batch. The longest published window has 10^7 tokens, the largest batch
+10^8."""
 MOST_TOKENS = 10**15
-"""Of a run. The longest published ones have 4 * 10^13."""
+"""Largest number of tokens of a run. The longest published runs have 4 * 10^13."""
 LARGEST_SEED = 2**63 - 1
-"""The largest number that torch seeds a generator with."""
+"""Largest number that torch accepts as a seed."""
 
 _Index = Annotated[int, Field(ge=0, le=LONGEST)]
 Index = Annotated[_Index, BeforeValidator(whole_number, json_schema_input_type=_Index | str)]
-"""A position in a sequence, or a number of them, written as `Count` is."""
+"""Position in a sequence, or a number of positions, written like `Count`."""
 _Length = Annotated[int, Field(ge=1, le=LONGEST)]
 Length = Annotated[_Length, BeforeValidator(whole_number, json_schema_input_type=_Length | str)]
-"""Tokens of a sequence, of a part of it or of a batch, written as `Count` is."""
+"""Number of tokens of a sequence, of a part of it or of a batch, written like `Count`."""
 _Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Width = Annotated[_Width, BeforeValidator(whole_number, json_schema_input_type=_Width | str)]
-"""Size of a tensor's axis, written as `Count` is."""
+"""Size of a tensor's axis, written like `Count`."""
 Depth = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
-"""Layers."""
+"""Number of layers."""
 Heads = Annotated[int, Field(ge=1, le=MOST_HEADS)]
-"""Of attention."""
+"""Number of heads."""
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-"""Of a generator of random numbers."""
+"""Seed of a random number generator."""
 
 _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
-"""A whole number of things; `4M`, `16K`, `16Ki` (16,384) and `4e6` are understood."""
+"""Whole number of things. `4M`, `16K`, `16Ki` (16,384) and `4e6` are allowed."""
 MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | str)]
-"""Of memory: `80GiB` (2^30), `80GB` (10^9), or a number of them."""
+"""Size of memory in bytes: `80GiB` (2^30 each), `80GB` (10^9 each), or a number."""
 Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
-"""As `Count`, of training or held-out text."""
+"""Number of tokens of training or held-out text, written like `Count`."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
-"""A number of floating-point operations; `2P` is 2e15."""
+"""Number of floating-point operations. `2P` is 2e15."""
 
 Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
-"""Some or all of a whole, 0.25 or `25%`."""
+"""Fraction above 0, up to the whole: 0.25 or `25%`."""
 
 Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]
-"""A part of a whole, 0.01 or `1%`."""
+"""Fraction from 0 to below 1: 0.01 or `1%`."""
 
 Overrides = dict[str, Any]
-"""Dotted field -> value: what a layer kind or a study's arm changes."""
+"""Dotted field -> value: the changes of a layer kind or of a study's arm."""

@@ -1,7 +1,7 @@
-"""What archlab expects of a user's class, and the check of what its code returns.
+"""Contract between archlab and a user's class, and checks of the values that its code returns.
 
-The contract of a class is in the annotations of archlab's base classes: a method that overrides one of theirs returns
-the same type, and a class variable has the same type.
+The annotations of archlab's base classes are the contract. A method that overrides one of theirs must return the same
+type, and a class variable must have the same type.
 """
 
 import re
@@ -18,26 +18,27 @@ from archlab.errors import UserError
 
 
 class ContractError(UserError):
-    """A user's code is not what archlab expects. The message names its file."""
+    """Error in a user's code. The message names its file."""
 
 
 Refuse = Callable[[type, str], ContractError]
-"""Makes the error for a class that breaks its contract."""
+"""Function that makes the error for a class that breaks its contract."""
 
 _LONGEST = 60
-"""Characters of a value that a message shows."""
+"""Largest number of characters of a value in a message."""
 
-_FIELDS = "allowed: what YAML can say, as int, float, str, bool, list[int], dict[str, float], Literal or None"
+_FIELDS = "allowed: types that YAML can hold, such as int, float, str, bool, list[int], dict[str, float], Literal, None"
 
 
 def short(value: Any) -> str:
-    """Return how a message shows a value."""
+    """Return a value as messages show it."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Call a user's function. Refuse one that does not take these arguments; what it raises itself passes through."""
+    """Call a user's function. Refuse one that does not accept these arguments. Errors inside the function pass
+    through."""
     try:
         return function(*arguments, **keywords)
     except TypeError as error:
@@ -47,7 +48,7 @@ def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: A
 
 
 class _Promise:
-    """The type that a method returns or that a class variable has."""
+    """Type that a method must return or that a class variable must have."""
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
@@ -57,7 +58,7 @@ class _Promise:
         self._adapter = TypeAdapter[Any](checked)
 
     def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
-        """Return the value as the type has it, a list as a tuple; refuse a value of another type."""
+        """Return the value converted to the type, a list as a tuple. Refuse a value of another type."""
         if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
             value = tuple(value)  # here, because pydantic would hide what a user's generator raises
         try:
@@ -80,7 +81,7 @@ class _Promise:
 
 
 def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Check the class variables of a user's class, and let its methods and properties check what they return."""
+    """Check the class variables of a user's class, and make its methods and properties check what they return."""
     for name in dir(kind):
         owners = [base for base in kind.__mro__ if name in vars(base)]
         base = next((base for base in owners if _is_archlabs(base)), None)
@@ -88,7 +89,7 @@ def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
         if name.startswith("_") or not isinstance(promised, FunctionType | property):
             continue
         if name in kind.model_fields:
-            raise refuse(kind, f"the field {name} hides what archlab calls by that name; rename the field")
+            raise refuse(kind, f"the field {name} hides the method of that name, which archlab calls; rename the field")
         if owners[0] is not base:
             setattr(kind, name, _checked(kind, name, vars(owners[0])[name], promised, refuse))
     for name in kind.__class_vars__:
@@ -102,20 +103,20 @@ def _is_archlabs(base: type) -> bool:
     return base.__module__.startswith("archlab.")
 
 
-def _checked(kind: type, name: str, own: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
-    """Return a method or a property of a user's class with a check of its result."""
+def _checked(kind: type, name: str, member: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
+    """Return a method or property of a user's class with a check of its result."""
     is_property = isinstance(promised, property)
     annotated = promised.fget if isinstance(promised, property) else promised
     result = get_type_hints(annotated, include_extras=True).get("return", type(None))
     promise = _Promise(InstanceOf[kind] if result is Self else result)
-    is_method = isinstance(own, FunctionType)
-    if is_method == is_property or not (is_method or hasattr(own, "__get__")):
-        found = "a method" if is_method else "a property" if isinstance(own, property) else short(own)
+    is_method = isinstance(member, FunctionType)
+    if is_method == is_property or not (is_method or hasattr(member, "__get__")):
+        actual = "a method" if is_method else "a property" if isinstance(member, property) else short(member)
         allowed = "a property" if is_property else "a method"
-        raise refuse(kind, f"{kind.__name__}.{name} is {found}; allowed: {allowed}")
-    function = own.fget if isinstance(own, property) else own
+        raise refuse(kind, f"{kind.__name__}.{name} is {actual}; allowed: {allowed}")
+    function = member.fget if isinstance(member, property) else member
     if not isinstance(function, FunctionType) or hasattr(function, "is_checked"):
-        return own
+        return member
 
     @wraps(function)
     def checked(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -127,13 +128,13 @@ def _checked(kind: type, name: str, own: Any, promised: FunctionType | property,
 
 
 def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Refuse the first field whose type pydantic does not know."""
+    """Refuse the first field whose type pydantic does not support."""
     for name, field in kind.model_fields.items():
         try:
             TypeAdapter[Any](field.rebuild_annotation())
         except PydanticSchemaGenerationError:
-            found = getattr(field.annotation, "__name__", field.annotation)
-            raise refuse(kind, f"the field {name} has the type {found}; {_FIELDS}") from None
+            type_name = getattr(field.annotation, "__name__", field.annotation)
+            raise refuse(kind, f"the field {name} has the type {type_name}; {_FIELDS}") from None
 
 
 def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
@@ -141,11 +142,13 @@ def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
     try:
         kind.model_rebuild()
     except PydanticUndefinedAnnotation as error:
-        raise refuse(kind, f"a field has the type {error.name}, which the file does not define") from None
+        raise refuse(
+            kind, f"a field has the type {error.name}, which the file does not define; define or import it"
+        ) from None
 
 
 def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
-    """Refuse a config whose values would be others after they were written to a file and read again."""
+    """Refuse a config whose values would change if they were written to a file and read again."""
     kind = type(config)
     for name in kind.model_fields:
         try:

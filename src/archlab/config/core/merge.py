@@ -1,4 +1,4 @@
-"""Laying one set of values over another, knowing the schema's tagged unions, and taking values out of it."""
+"""Merging of one set of values over another, and removal of values. Both know the tagged unions of the schema."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ Raw = dict[str, Any]
 
 
 MOST_DEPTH = 100
-"""Values inside each other; a config has 6."""
+"""Largest number of nested levels. A config has 6."""
 
 
 def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
-    """`{"a.b": 1}` -> `{"a": {"b": 1}}`, at every depth; a key given both ways is an error."""
+    """Return `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if a key is given in both forms."""
     nested: Raw = {}
     for key, value in flat.items():
         parts = str(key).split(".")
         if len(parts) > room:
-            raise UserError(f"{key[:40]}...: sections inside each other more than {MOST_DEPTH} deep")
+            raise UserError(f"{key[:40]}...: sections are nested more than {MOST_DEPTH} deep")
         value = expand(value, room - len(parts)) if isinstance(value, dict) else value
         for part in reversed(parts):
             value = {part: value}
@@ -35,7 +35,7 @@ def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
 
 
 def _unite(a: Raw, b: Raw, at: str) -> None:
-    """Put what `b` holds into `a`."""
+    """Merge `b` into `a`. Raise UserError if both have a value at one key."""
     for key, value in b.items():
         if key not in a:
             a[key] = value
@@ -46,10 +46,10 @@ def _unite(a: Raw, b: Raw, at: str) -> None:
 
 
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
-    """`over` laid over `base`.
+    """Return `over` merged over `base`.
 
-    Where `over` switches a tagged union (`norm.kind`), keys that only the old variant has are dropped; where
-    neither says the kind, it is the field's default. A bare string in its place is its kind (`position: alibi`).
+    If `over` changes the kind of a tagged union (`norm.kind`), keys that only the old variant has are dropped. If
+    neither names a kind, the kind of the field's default is used. A bare string is read as a kind (`position: alibi`).
     """
     out, fields = dict(base), schema.model_fields
     for key, value in over.items():
@@ -78,25 +78,25 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
 
 
 def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None, at: str = "") -> Raw:
-    """Return nested overrides with others laid over them. Neither says the whole of a config.
+    """Return nested overrides merged over others. Both are parts of a config.
 
-    When `over` changes a kind, fields of `below` that the new variant does not have are dropped; without a schema, all.
-    Raise UserError when `over` sets a part of a single value. `at` is the section in messages.
+    If `over` changes a kind, fields of `below` that the new variant lacks are dropped; without a schema, all of them.
+    Raise UserError if `over` sets a part of a single value. `at` is the section in messages.
     """
     out = dict(below)
     for key, value in over.items():
         field = schema.model_fields.get(key) if schema else None
-        under = out.get(key)
-        if not (isinstance(value, dict) and isinstance(under, dict) and lays_options_over(under, value)):
-            under = _as_section(under, field)
-            value = _as_section(value, field, under)
-        if isinstance(value, dict) and isinstance(under, dict):
-            section = section_schema(field, {**under, **value}) if field else None
-            if value.get("kind") not in (None, under.get("kind")):
-                under = _of_variant(under, field, section)
-            value = merge_overrides(under, value, section, f"{at}{key}.")
-        elif isinstance(value, dict) and field and under is not None:
-            raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
+        old_value = out.get(key)
+        if not (isinstance(value, dict) and isinstance(old_value, dict) and lays_options_over(old_value, value)):
+            old_value = _as_section(old_value, field)
+            value = _as_section(value, field, old_value)
+        if isinstance(value, dict) and isinstance(old_value, dict):
+            section = section_schema(field, {**old_value, **value}) if field else None
+            if value.get("kind") not in (None, old_value.get("kind")):
+                old_value = _of_variant(old_value, field, section)
+            value = merge_overrides(old_value, value, section, f"{at}{key}.")
+        elif isinstance(value, dict) and field and old_value is not None:
+            raise UserError(f"{at}{key} is {old_value!r}, a single value here; set {at}{key} as a whole")
         out[key] = value
     return out
 
@@ -104,7 +104,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
 def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
     """Return a tagged union's value in its usual form: `{kind: alibi}` for `alibi`, and no `kind: plugin`.
 
-    A value without a kind has that of `below`.
+    A value without a kind has the kind of `below`.
     """
     if not _tagged(field):
         return value
@@ -116,9 +116,10 @@ def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
 
 
 def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
-    """Fields of a kind whose values do not carry over to another kind.
+    """Return the fields of a kind whose values do not carry over to another kind.
 
-    archlab's kinds share what has one name. A user's kind shares what both have from one base class.
+    Between archlab's kinds, fields of the same name carry over. With a user's kind, only fields from a common base
+    class do.
     """
     if old is new:
         return set()
@@ -129,7 +130,7 @@ def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
 
 
 def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
-    """`raw` without the fields that only other variants have; nothing of it when the variant is not known."""
+    """Return `raw` without the fields that only other variants have. Return nothing if the variant is unknown."""
     if field is None or variant is None:
         return {}
     others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
@@ -139,7 +140,7 @@ def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | No
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:
-    """`raw` without the values at those paths; of a list, all goes."""
+    """Return `raw` without the values at those paths. If a path is inside a list, the whole list goes."""
     out = copy.deepcopy(raw)
     for path in paths:
         _drop(out, path.split("."))
@@ -147,7 +148,7 @@ def without(raw: Raw, paths: Sequence[str]) -> Raw:
 
 
 def _drop(section: Raw, path: Sequence[str]) -> None:
-    """Take out what stands at a path, or what it would be a part of; keys may have dots themselves."""
+    """Remove the value at a path, or the value that it would be a part of. Keys may contain dots."""
     for n in range(len(path), 0, -1):
         key = ".".join(path[:n])
         if key in section:
@@ -159,8 +160,10 @@ def _drop(section: Raw, path: Sequence[str]) -> None:
 
 
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
-    """The config class of a field's value; of a tagged union, the variant that `raw` names, or the
-    default's, or the first."""
+    """Return the config class of a field's value.
+
+    For a tagged union, this is the variant that `raw` names, or that of the default, or the first.
+    """
     variants = _variants(field)
     if not variants:
         return next(iter(section_classes(field)), None)
@@ -171,13 +174,13 @@ def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
 
 
 def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
-    """The config class at a path of keys in `raw`; None where there is none."""
+    """Return the config class at a path of keys in `raw`, or None if there is none."""
     section: type[BaseModel] | None = schema
     named: FieldInfo | None = None
-    """What each name of a mapping stands for, right after the mapping's own key."""
+    """Type of the values of a mapping, directly after the key of the mapping."""
     for key in path:
         field = named or (section.model_fields.get(key) if section else None)
-        raw = given if isinstance(given := raw.get(key), dict) else {}
+        raw = value if isinstance(value := raw.get(key), dict) else {}
         named = None if named or field is None else value_of_mapping(field)
         section = section_schema(field, raw) if field and not named else None
     return section
@@ -185,7 +188,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
 
 @cache
 def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
-    """Of a field that maps names to sections; None for any other."""
+    """Return the type of the values of a field that maps names to sections, or None for any other field."""
     if get_origin(field.annotation) is not dict:
         return None
     value = FieldInfo.from_annotation(get_args(field.annotation)[1])
@@ -193,7 +196,7 @@ def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
 
 
 class FieldPlace(NamedTuple):
-    """A field of a class, and where a section of that class has it."""
+    """Field of a class, with the path at which a section of that class has it."""
 
     path: str
     owner: type[BaseModel]
@@ -203,10 +206,11 @@ class FieldPlace(NamedTuple):
 def fields_below(
     schema: type[BaseModel], at: str = "", within: tuple[type[BaseModel], ...] = ()
 ) -> Iterator[FieldPlace]:
-    """Yield every field that a section can have, with those of all kinds. A mapping has them with and without `NAME`.
+    """Yield every field that a section can have, including those of all kinds. A mapping has them with and without
+    `NAME`.
 
-    `within` are the classes of the sections around it. A class inside itself, as an MLP made of MLPs, is left out:
-    its fields would have no end.
+    `within` lists the classes of the enclosing sections. A class inside itself, such as an MLP made of MLPs, is left
+    out, because its fields would never end.
     """
     for name, field in schema.model_fields.items():
         yield FieldPlace(at + name, schema, name)
@@ -219,12 +223,12 @@ def fields_below(
 
 
 def kind_names(field: FieldInfo | None) -> list[str]:
-    """The names of a tagged union's variants; none for any other field."""
+    """Return the names of a tagged union's variants; none for any other field."""
     return list(_variants(field)) if field else []
 
 
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
-    """The classes that a section may be of: several of a tagged union, one, or none for a plain value."""
+    """Return the classes that a section may have: several for a tagged union, one, or none for a plain value."""
     if root := _root(field):
         return tuple(kinds(root).values())
     parts = (field.annotation, *get_args(field.annotation))
@@ -232,22 +236,22 @@ def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
 
 
 def _root(field: FieldInfo) -> type[Registered] | None:
-    """The root class that a field is typed with."""
-    found = field.annotation
-    return found if isinstance(found, type) and issubclass(found, Registered) and is_open(found) else None
+    """Return the root class that a field is typed with."""
+    cls = field.annotation
+    return cls if isinstance(cls, type) and issubclass(cls, Registered) and is_open(cls) else None
 
 
 @cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
-    """Names of the `Derived` fields of a section, and of the sections in it that have such fields."""
-    found = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
-    return tuple(dict.fromkeys(place.path.partition(".")[0] for place in found))
+    """Return the names of the `Derived` fields of a section, and of its sections that have such fields."""
+    places = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
+    return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 
 
 def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """Kind -> class of a tagged union; empty for any other field."""
-    found = section_classes(field)
-    return {c.model_fields["kind"].default: c for c in found} if len(found) > 1 else {}
+    """Return kind -> class of a tagged union; empty for any other field."""
+    classes = section_classes(field)
+    return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
 
 
 def _tagged(field: FieldInfo | None) -> bool:

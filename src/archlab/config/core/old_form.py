@@ -1,6 +1,6 @@
-"""The older form of a user's kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
+"""Older form of a user's kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-Files of runs and studies from before classes registered themselves use it, and names of runs keep it.
+Files of runs and studies from before classes registered themselves use it. The names of runs still use it.
 """
 
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 from archlab.config.core.registry import Registered, Section, kind_of, kinds, users_kinds
 
 _SECTIONS: tuple[Section, ...] = ("mlp", "mixer", "optimizer")
-"""Sections of a config that have the form. A study's outcomes have it too."""
+"""Sections of a config that have the older form. A study's outcomes have it too."""
 
 
 def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
     """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-    Also accept a part, as in `{options: {rate: 2}}`. `kind_below` is the kind of a value that names none.
+    Also accept a part, as in `{options: {rate: 2}}`. `kind_below` is the kind of a value that does not name one.
     """
     options = value.get("options")
     is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
@@ -23,14 +23,14 @@ def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any
     if not is_old and not (has_options and isinstance(options, dict)):
         return value
     kind = {"kind": value["name"]} if is_old else {}
-    rest = {key: given for key, given in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
+    rest = {key: item for key, item in value.items() if key not in ("options", *(("kind", "name") if is_old else ()))}
     return {**rest, **kind, **(options or {})}
 
 
 def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
-    """Return whether both have the older form of one kind, so that merging them needs no other form.
+    """Return whether both have the older form of one kind, so that they can be merged in that form.
 
-    Digests of studies that were run keep it.
+    Digests of studies that were run depend on it.
     """
     same = {"kind": below.get("kind"), "name": below.get("name")} | over
     return "options" in over and same["kind"] == below.get("kind") == "plugin" and same["name"] == below.get("name")
@@ -43,12 +43,12 @@ def from_old_path(path: str) -> str:
 
 def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
     """Return `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate: 2}`."""
-    options = {key: given for key, given in value.items() if key != "kind"}
+    options = {key: item for key, item in value.items() if key != "kind"}
     return {"kind": "plugin", "name": value["kind"], "options": options}
 
 
 def in_old_form(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a config in which a user's MLPs, mixers and optimizers have the older form."""
+    """Return the values of a config with a user's MLPs, mixers and optimizers in the older form."""
     users = {(kind.section, kind_of(kind)) for kind in users_kinds() if kind.section in _SECTIONS}
 
     def changed(value: Any, section: str) -> Any:

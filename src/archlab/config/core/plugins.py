@@ -1,6 +1,6 @@
-"""Plug-ins: modules of the user's own, whose classes bring kinds of components, optimizers, outcomes and so on.
+"""Plug-ins: a user's own modules, whose classes register kinds of components, optimizers, outcomes and so on.
 
-A config names the modules (`plugins`). Reading it imports them, in every process that is given the config.
+A config names the modules (`plugins`). Reading the config imports them, in every process that receives it.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from archlab.errors import OWN_CODE, UserError
 from archlab.files import expand_user, read_bytes, real_path
 
 _read: dict[str, str] = {}
-"""File -> digest of what was imported of it."""
+"""File -> digest of the content that was imported."""
 
 
 def bringing(plugins: Iterable[str], config: type[Registered]) -> str | None:
-    """Return the plug-in that registered the kind of a class, by itself or by a module of its package."""
+    """Return the plug-in that registered the kind of a class, directly or through a module of its package."""
     modules = registry.modules_of(config)
     return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
 
@@ -48,8 +48,10 @@ def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
-    """What names the plug-ins in a folder that holds copies of them, and the copies to write there; a module that
-    Python finds by itself is only named, and a file of that folder stays what it is."""
+    """Return the names of the plug-ins for a folder that holds copies of them, and the copies to write there.
+
+    An installed module is named but not copied. A file that is already in the folder keeps its name.
+    """
     names, written = list[str](), dict[str, bytes]()
     for plugin in plugins:
         name, path = plugin, Path(plugin)
@@ -61,9 +63,10 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, b
 
 
 def import_if_possible(plugins: Iterable[str]) -> None:
-    """Import the plug-ins that raw values name, before values are merged: merging asks which fields a kind has.
+    """Import the plug-ins that raw values name, before values are merged, because merging needs the fields of each
+    kind.
 
-    A plug-in that cannot be imported is left to validation, which reports it with all other problems.
+    Validation later reports a plug-in that cannot be imported, together with all other problems.
     """
     with suppress(UserError):
         resolve_and_import(tuple(plugins))
@@ -74,9 +77,9 @@ def import_plugins(plugins: Iterable[str]) -> None:
 
     Files are given by their full paths. Raise UserError before any code runs if one is missing or not trusted.
     """
-    found = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
-    check(found)
-    for plugin, content in found.items():
+    contents = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
+    check(contents)
+    for plugin, content in contents.items():
         if content is None:
             _importing(plugin, lambda plugin=plugin: importlib.import_module(plugin))
         else:
@@ -85,7 +88,7 @@ def import_plugins(plugins: Iterable[str]) -> None:
 
 def _content(file: Path) -> bytes:
     if not file.is_file():
-        raise UserError(f"plugins: {file}: no such file; put it there, or name the place where it is now")
+        raise UserError(f"plugins: {file}: no such file; put it there, or give its new path")
     return read_bytes(file)
 
 
@@ -105,13 +108,13 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
         raise UserError(f"plugins: no module {plugin!r}; allowed: {allowed}") from error
     except SystemExit as error:
         hint = "put the lines that only a script needs under `if __name__ == '__main__':`"
-        raise UserError(f"plugins: {plugin}: ends Python when it is imported; {hint}") from error
+        raise UserError(f"plugins: {plugin}: exits Python when it is imported; {hint}") from error
     except Exception as error:
         raise UserError(f"plugins: {plugin}: cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _in_words(error: PydanticUserError) -> str:
-    """Say what is wrong with the fields of a class."""
+    """Return what is wrong with the fields of a class."""
     if error.code == "model-field-missing-annotation":
         field = error.message.partition("`")[2].partition("`")[0]
         return f"`{field}` has no type; write `name: int = …` for a field, and `name: ClassVar[int] = …` for a constant"
@@ -119,14 +122,13 @@ def _in_words(error: PydanticUserError) -> str:
 
 
 class _CheckedSource(SourceFileLoader):
-    """Runs the content that was checked, and never the compiled code that `__pycache__` may hold in its place."""
+    """Loader that runs the content that was checked, and never compiled code from `__pycache__`."""
 
     def __init__(self, name: str, file: str, content: bytes) -> None:
         super().__init__(name, file)
         self._content = content
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the content."""
         return self.source_to_code(self._content, self.path)
 
 
@@ -134,10 +136,10 @@ def _import_file(file: Path, content: bytes) -> None:
     name, digest = _module_name(str(file)), digest_of(file)
     if _read.get(str(file)) == digest:
         return
-    if beside := imported_from_beside(file):
-        why = "and a run keeps a copy of the file alone"
-        allowed = "all in the one file, or in an installed package, whose module `plugins` names"
-        raise UserError(f"imports {beside[0]} from its own folder, {why}; allowed: {allowed}")
+    if neighbors := imported_from_beside(file):
+        why = "but a run copies only the file itself"
+        allowed = "all code in one file, or in an installed package whose module `plugins` names"
+        raise UserError(f"imports {neighbors[0]} from its own folder, {why}; allowed: {allowed}")
     registry.forget(name)
     spec = spec_from_file_location(name, file, loader=_CheckedSource(name, str(file), content))
     assert spec
@@ -155,11 +157,12 @@ def _import_file(file: Path, content: bytes) -> None:
 
 
 def _module_name(plugin: str) -> str:
-    """As Python knows it: of a file one that no other module has."""
+    """Return the name of the module in Python. A file gets a name that no other module has."""
     if not is_file(plugin):
         return plugin
     return f"archlab_plugin_{Path(plugin).stem}_{hashlib.sha256(plugin.encode()).hexdigest()[:8]}"
 
 
 PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(resolve_and_import)]
-"""Modules, or files that end in .py: beside the file that names them, or where the command is run."""
+"""Modules, or files that end in .py. A file is looked for next to the file that names it, then in the working
+folder."""

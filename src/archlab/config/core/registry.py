@@ -1,8 +1,8 @@
-"""The kinds of each open section of a config: archlab's own and those of a user's files.
+"""Registry of the kinds of each open section of a config: archlab's own, and those of a user's files.
 
-A root class stands for a section, as `Optimizer` does for `train.optimizer`. A subclass with a `kind` of its own is one
-of the section's kinds from its definition on: configs may name it, errors list it, and the JSON schema has it.
-`@implements` says which module, function or factory does what configs of a kind describe.
+A root class stands for a section, as `Optimizer` does for `train.optimizer`. A subclass with its own `kind` becomes a
+kind of the section as soon as it is defined: configs may name it, errors list it, and the JSON schema has it.
+`@implements` names the module, function or factory that carries out configs of a kind.
 """
 
 import hashlib
@@ -29,16 +29,16 @@ Section = Literal[
     "norm", "activation", "position", "attention", "mixer", "mlp",
     "optimizer", "schedule", "objective", "outcome", "task",
 ]  # fmt: skip
-"""The sections whose kinds are open: a user's file may bring one more."""
+"""Sections whose kinds are open: a user's file may add kinds."""
 
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
 """Section -> kind -> module -> class. A file and its copy in a run's folder are two modules."""
 
 _caches: list[Any] = []
-"""Functions of `cache_of_kinds`."""
+"""Functions decorated with `cache_of_kinds`."""
 
 _in_the_schema: set[type["Registered"]] = set()
-"""Root classes whose kinds a JSON schema is just listing."""
+"""Root classes whose kinds a JSON schema is currently listing."""
 
 _digests: dict[str, str] = {}
 """Module of a user's kinds -> digest of its file when it was imported."""
@@ -46,21 +46,21 @@ _digests: dict[str, str] = {}
 _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 Check = Callable[..., Any]
-"""Checks what implements a user's kind."""
+"""Function that checks the implementation of a user's kind."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
 
 
 def cache_of_kinds(function: _T) -> _T:
-    """Decorate a function whose results hold until a kind is registered or forgotten."""
+    """Decorate a function whose results stay valid until a kind is registered or removed."""
     cached: Any = cache(function)
     _caches.append(cached)
     return cached
 
 
 def kind_of(config: type[Base]) -> str:
-    """Return the kind that every config of a class has; empty for a class of no single kind."""
+    """Return the kind that every config of a class has. Empty for a class without one single kind."""
     field = config.model_fields.get("kind")
     return field.default if field and isinstance(field.default, str) else ""
 
@@ -71,10 +71,10 @@ def is_open(config: type[Base]) -> bool:
 
 
 class Registered(Settings):
-    """A section of a config that may be of several kinds.
+    """Section of a config that can have several kinds.
 
-    A root class sets `section`. A field that is typed with a class without a kind of its own takes every kind that
-    derives from the class.
+    A root class sets `section`. A field typed with a class without its own kind accepts every kind that derives from
+    that class.
     """
 
     if TYPE_CHECKING:
@@ -83,13 +83,13 @@ class Registered(Settings):
 
     section: ClassVar[Section]
     default_kind: ClassVar[str | None] = None
-    """Kind of a section that names none. None: the section must name one."""
+    """Kind of a section that does not name one. None: the section must name one."""
     display_name: ClassVar[str]
-    """Name on drawings and in tables. By default the kind."""
+    """Name in drawings and tables. By default the kind."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Register a class that has a kind of its own."""
+        """Register a class that has its own kind."""
         super().__pydantic_init_subclass__(**kwargs)
         kind = kind_of(cls)
         if "kind" in vars(cls).get("__annotations__", {}) and not kind:
@@ -115,10 +115,10 @@ class Registered(Settings):
 
     @classmethod
     def check_class(cls) -> None:
-        """Raise UserError if what a new kind says of itself is not allowed in its section."""
+        """Raise UserError if the class variables of a new kind are not allowed in its section."""
 
     def __hash__(self) -> int:
-        """Take lists and mappings, which a user's fields may hold, by what they say."""
+        """Hash lists and mappings, which a user's fields may hold, by their JSON."""
         try:
             return hash((type(self), *self.__dict__.values()))
         except TypeError:
@@ -139,14 +139,15 @@ class Registered(Settings):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the union of the kinds, the default first.
 
-        A section inside one of the same root, as that of an MLP made of MLPs, is described by its kinds' names alone.
+        A section inside one of the same root, such as that of an MLP made of MLPs, is described only by the names of
+        its kinds.
         """
         if not is_open(cls):
             return super().__get_pydantic_json_schema__(schema, handler)
         if cls in _in_the_schema:
             return {"type": "object", "properties": {"kind": {"type": "string", "enum": list(kinds(cls))}}}
         ordered = sorted(kinds(cls).items(), key=lambda item: item[0] != cls.default_kind)
-        choices = {kind: found.__pydantic_core_schema__ for kind, found in ordered}
+        choices = {kind: kind_class.__pydantic_core_schema__ for kind, kind_class in ordered}
         _in_the_schema.add(cls)
         try:
             return handler(core_schema.tagged_union_schema(choices, discriminator="kind"))
@@ -162,14 +163,14 @@ class Registered(Settings):
         kind = value.get("kind", cls.default_kind)
         if kind is None:
             raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
-        found = kinds(cls).get(kind) if isinstance(kind, str) else None
-        if found is None:
+        kind_class = kinds(cls).get(kind) if isinstance(kind, str) else None
+        if kind_class is None:
             expected = ", ".join(repr(name) for name in kinds(cls))
             raise PydanticKnownError(
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
             )
-        config = found.model_validate({"kind": kind, **value}, context=info.context)
-        if is_users(found):
+        config = kind_class.model_validate({"kind": kind, **value}, context=info.context)
+        if is_users(kind_class):
             contract.check_values(config, info.context, breach)
         return config
 
@@ -181,14 +182,14 @@ def import_all(package: str, path: Iterable[str]) -> None:
 
 
 def implements(*configs: type[Base]) -> Callable[[_T], _T]:
-    """Decorate the module, function or factory that does what configs of these classes describe."""
+    """Decorate the module, function or factory that carries out configs of these classes."""
 
     def keep(implementation: _T) -> _T:
         for config in configs:
             known = _implementations.get(config)
             if known and _is_archlabs(known.__module__) and not _is_archlabs(implementation.__module__):
                 raise UserError(
-                    f"{config.__name__} is archlab's own; derive a class with a kind of its own and implement that one"
+                    f"{config.__name__} is archlab's own; derive a class with its own kind and implement that class"
                 )
         _implementations.update(dict.fromkeys(configs, implementation))
         return implementation
@@ -197,7 +198,8 @@ def implements(*configs: type[Base]) -> Callable[[_T], _T]:
 
 
 def implementation_of(config: type[Base]) -> Callable[..., Any]:
-    """Return what implements a class, or the nearest class that it derives from. Raise UserError if nothing does."""
+    """Return the implementation of a class, or of the nearest class that it derives from. Raise UserError if there is
+    none."""
     for base in config.__mro__:
         if base in _implementations:
             return _implementations[base]
@@ -209,15 +211,15 @@ def implementation_of(config: type[Base]) -> Callable[..., Any]:
 
 
 def make(config: Base, *arguments: Any, check: Check | None = None) -> Any:
-    """Call what implements a config, with the config and the arguments; `check` is that of `call`."""
+    """Call the implementation of a config with the config and the arguments. `check` is passed to `call`."""
     return call(type(config), config, *arguments, check=check)
 
 
 def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
-    """Call what implements a kind.
+    """Call the implementation of a kind.
 
     `check(kind, result, *arguments)` is called for a user's kind only. It returns the result, or raises `breach` if the
-    result is not what the section needs.
+    result does not fit the section.
     """
     implementation = implementation_of(kind)
     if check is None or not is_users(kind):
@@ -227,9 +229,9 @@ def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
 
 @cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
-    """Kind -> class of a section, in the order of registration, none last; only those that derive from `root`."""
-    found: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
-    known = [(kind, config) for kind, config in found.items() if issubclass(config, root)]
+    """Return kind -> class for the kinds that derive from `root`, in the order of registration, with `none` last."""
+    classes: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
+    known = [(kind, config) for kind, config in classes.items() if issubclass(config, root)]
     return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
@@ -240,7 +242,7 @@ def breach(config: type[Any], why: str) -> contract.ContractError:
 
 
 def is_users(config: type[Base]) -> bool:
-    """Whether a user's file brings the class, and not archlab."""
+    """Return whether the class comes from a user's file instead of archlab."""
     return not _is_archlabs(config.__module__)
 
 
@@ -249,9 +251,9 @@ def _is_archlabs(module: str) -> bool:
 
 
 def check_implemented(module: str) -> None:
-    """Raise UserError if a kind of a module has no implementation. One that derives from archlab's kind has one."""
-    found = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
-    for config in found:
+    """Raise UserError if a kind of a module has no implementation. A kind that derives from archlab's kind has one."""
+    classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
+    for config in classes:
         contract.check_defined(config, breach)
         bases = [base for base in config.__mro__[1:] if _is_registered(base) and kind_of(base)]
         if all(map(is_users, bases)):
@@ -259,13 +261,13 @@ def check_implemented(module: str) -> None:
 
 
 def users_kinds() -> list[type[Registered]]:
-    """Return the classes of all kinds that a user's files bring, in any section."""
-    found = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
-    return [config for config in found if is_users(config)]
+    """Return the classes of all user-defined kinds, in any section."""
+    classes = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
+    return [config for config in classes if is_users(config)]
 
 
 def modules_of(config: type[Registered]) -> list[str]:
-    """Names of the modules that registered the kind of a class."""
+    """Return the names of the modules that registered the kind of a class."""
     return list(_kinds[config.section].get(kind_of(config), {}))
 
 
@@ -279,12 +281,12 @@ def forget(module: str) -> None:
 
 
 def digest_of(file: Path) -> str:
-    """Return 12 hex digits that change with what a file of Python does, and not with how it is written."""
+    """Return 12 hex digits that depend on what a Python file does, but not on its formatting."""
     return hashlib.sha256(meaning(read_text(file)).encode()).hexdigest()[:12]
 
 
 def file_of(config: type[Base]) -> str:
-    """Return the path of the file that brings a class; empty for a class of no file."""
+    """Return the path of the file that defines a class. Empty for a class without a file."""
     return getattr(sys.modules.get(config.__module__), "__file__", None) or ""
 
 
@@ -295,7 +297,7 @@ def source_digest(config: type[Registered]) -> str:
 
 def _register(config: type[Registered], kind: str) -> None:
     if kind == "plugin":
-        raise UserError(f"{config.section} plugin: the name stands for an older form; name yours differently")
+        raise UserError(f"{config.section} plugin: the name is reserved for an older form; choose another name")
     known = _kinds[config.section].setdefault(kind, {})
     if is_users(config) and (file := file_of(config)):
         OWN_CODE.add(file)
@@ -312,7 +314,7 @@ def _clear_caches() -> None:
 
 
 def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:
-    """Raise UserError if two modules bring different things of one kind."""
+    """Raise UserError if two modules register different classes for one kind."""
     what = f"{config.section} {kind}"
     if config.__module__ == other.__module__:
         if config.__module__ == "__main__":  # a cell of a notebook that runs again
@@ -321,12 +323,12 @@ def _refuse_two(config: type[Registered], other: type[Registered], kind: str) ->
             f"{what} is the kind of two classes, {other.__name__} and {config.__name__}; rename one of them"
         )
     if not is_users(other):
-        raise UserError(f"{what} is archlab's own; name yours differently")
+        raise UserError(f"{what} is archlab's own; choose another name")
     if source_digest(config) != source_digest(other):
         files = [file_of(c) for c in (other, config)]
         raise UserError(
             f"{what} is registered by {files[0]} and by {files[1]}, whose code differs; rename one of them, or use "
-            "them in a Python of their own each"
+            "each in a separate Python process"
         )
 
 
@@ -335,11 +337,11 @@ def _is_registered(config: type) -> bool:
 
 
 class Named(Registered):
-    """A section whose kinds have no fields. A config holds the name of one: `activation: silu`."""
+    """Section whose kinds have no fields. A config holds the name of one: `activation: silu`."""
 
     @classmethod
     def check_class(cls) -> None:
-        """Refuse fields, which nothing could set."""
+        """Refuse fields, because configs could not set them."""
         if fields := [name for name in cls.model_fields if name != "kind"]:
             raise UserError(
                 f"{cls.section} {kind_of(cls)}: has the field {fields[0]}, but configs give only the name of a kind; "

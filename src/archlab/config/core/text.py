@@ -1,4 +1,4 @@
-"""Text that people write, and what of it a terminal, a page and a picture can show."""
+"""Text that people write, and the part of it that a terminal, a page and a picture can show."""
 
 import re
 import shutil
@@ -14,22 +14,22 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that command a terminal, turn the direction of a text round, or are none: no picture can hold them.
+"""Characters that control a terminal, reverse the direction of a text, or do not exist. No picture can hold them.
 
-Tab and newline are not among them.
+Tab and newline are allowed.
 """
 
 _NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r": "carriage return", "\x1b": "escape"}
-"""Unicode gives control characters no names."""
+"""Names of control characters, because Unicode gives them none."""
 
 
 def visible(text: str) -> str:
-    r"""The text with every character that cannot be shown written as its number, `\u001b`."""
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    r"""Return the text with each character that cannot be shown written as its number, `\u001b`."""
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_to_stderr(text: str) -> None:
-    """Print the text as `visible` shows it. A terminal gets lines of its own width, broken between words.
+    """Print the text as `visible` shows it. In a terminal, wrap its lines to the width, between words.
 
     If nobody reads any more (a closed pipe or terminal), nothing happens.
     """
@@ -45,7 +45,7 @@ _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None
 
 
 def note(text: str) -> None:
-    """Print something that the user should know to stderr, after `note: `."""
+    """Print a note for the user to stderr, after `note: `."""
     if (notes := _collected.get()) is not None:
         notes.append(text)
     else:
@@ -54,7 +54,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def collected_notes() -> Iterator[list[str]]:
-    """Give the notes of the block as a list instead of printing them; an error prints those before it."""
+    """Collect the notes of the block in a list instead of printing them. After an error, print them."""
     before = _collected.set(notes := [])
     try:
         yield notes
@@ -67,25 +67,25 @@ def collected_notes() -> Iterator[list[str]]:
 
 
 note_once = cache(note)
-"""The same, if this process has not printed it before: a command reads some files several times."""
+"""Print a note unless this process has printed it before, because a command reads some files several times."""
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Return the line as one line or more, all with its indentation."""
+    """Return the line as one or more lines, all with its indentation."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _text(value: str) -> str:
-    """ValueError where there is a character that cannot be shown."""
-    if found := _HIDDEN.search(value):
-        raise ValueError(f"'{visible(value)}' has {_named(found[0])}, which cannot be shown; leave it out")
+    """Return the text. Raise ValueError if it has a character that cannot be shown."""
+    if match := _HIDDEN.search(value):
+        raise ValueError(f"'{visible(value)}' has {_named(match[0])}, which cannot be shown; leave it out")
     return value
 
 
 def _line(value: str) -> str:
-    if found := re.search("[\n\t]", value):
-        raise ValueError(f"{value!r} has {_named(found[0])}; allowed: one line of text")
+    if match := re.search("[\n\t]", value):
+        raise ValueError(f"{value!r} has {_named(match[0])}; allowed: one line of text")
     return _text(value)
 
 
@@ -95,19 +95,19 @@ def _file_name(value: str) -> str:
 
 
 def _named(character: str) -> str:
-    """`the character U+000C (form feed)`."""
+    """Return `the character U+000C (form feed)`."""
     name = _NAMES.get(character) or unicodedata.name(character, "").lower()
     return f"the character U+{ord(character):04X}" + (f" ({name})" if name else "")
 
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(_text)]
-"""Text that can be shown, on one line or more."""
+"""Text of one or more lines that can be shown."""
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 """One line of text that can be shown."""
 
 FileName = Annotated[str, AfterValidator(_file_name)]
-"""The name of a file or of a preset, as Python has it: bytes that are no UTF-8 are U+DC80 to U+DCFF."""
+"""Name of a file or preset, as Python has it. Bytes that are not valid UTF-8 are U+DC80 to U+DCFF."""
 
 Shown = Annotated[str, BeforeValidator(lambda value: visible(value) if isinstance(value, str) else value)]
-"""Text in which what cannot be shown is written as its number."""
+"""Text in which each character that cannot be shown is written as its number."""

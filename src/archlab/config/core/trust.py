@@ -1,7 +1,8 @@
-"""Code that may run: the plug-ins that the user names, and those that archlab copied into a folder on this machine.
+"""Trust in code: the plug-ins that the user names, and those that archlab copied into a folder on this machine.
 
 A config names plug-ins, and reading it imports them. A user who names a file on the command line, in Python or in a
-YAML file given by its path decides to run it. A user who names a folder does not: it may come from anywhere.
+YAML file given by its path decides to run it. A user who names a folder does not, because the folder may come from
+anywhere.
 """
 
 import hashlib
@@ -37,9 +38,9 @@ def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
 
 
 def remember(plugins: Iterable[str]) -> None:
-    """Let later processes of this user import these plug-ins: archlab copies them into a folder now.
+    """Let later processes of this user import these plug-ins, because archlab copies them into a folder now.
 
-    The list is a folder with one file per fingerprint, so several processes can add to it at once. If it cannot be
+    The list is a folder with one file per fingerprint, so that several processes can add to it at once. If it cannot be
     written, later processes ask for --trust.
     """
     for plugin in plugins:
@@ -62,16 +63,16 @@ def check(plugins: Mapping[str, bytes | None]) -> None:
 
 
 def fingerprint(plugin: str, content: bytes | None) -> str:
-    """64 hex digits: the sha256 of a file's content; for a module, of its name and of the folder where Python finds it.
+    """Return 64 hex digits: the sha256 of a file's content, or of a module's name and the folder where Python finds it.
 
     A module is not read, because an installed package changes with each new version.
     """
-    found = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
-    return hashlib.sha256(found).hexdigest()
+    data = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
+    return hashlib.sha256(data).hexdigest()
 
 
 def is_file(plugin: str) -> bool:
-    """Whether a plug-in is a file, and not a module that Python finds by itself."""
+    """Return whether a plug-in is a file instead of a module that Python finds by itself."""
     return plugin.endswith(".py")
 
 
@@ -92,7 +93,7 @@ def trusting(all_plugins: bool) -> Iterator[None]:
 def _may_run(plugin: str, printed: str) -> bool:
     if os.environ.get(TRUST) == "1" or plugin in _named or printed in _ran or (_list() / printed).is_file():
         return True
-    return not is_file(plugin) and not _roots(plugin)  # there is no such module, which importing it will say
+    return not is_file(plugin) and not _roots(plugin)  # the import will report that the module does not exist
 
 
 def _full_name(source: str | Path) -> str:
@@ -100,9 +101,10 @@ def _full_name(source: str | Path) -> str:
 
 
 def _roots(module: str) -> tuple[Path, ...]:
-    """The folders in which Python finds the module's top package, without importing it; empty if it finds none."""
+    """Return the folders in which Python finds the module's top package, without importing it. Empty if there are
+    none."""
     spec = None
-    with suppress(ImportError, ValueError):  # no name of a module, or one without a file
+    with suppress(ImportError, ValueError):  # not the name of a module, or a module without a file
         spec = find_spec(module.partition(".")[0])
     if spec is None:
         return ()

@@ -1,10 +1,10 @@
-"""YAML 1.2 as configs are written: plain values and text keys, and no more of them than a config can need.
+"""YAML 1.2 for configs: plain values and text keys only, with limits that no config needs to exceed.
 
-PyYAML reads YAML 1.1, where `010` is 8, `1:30` is 90 and `on` is true. Its parser is used, with the core schema of
-YAML 1.2 in place of its values; anchors, aliases and merge keys (`<<`) work. Errors name file and line.
+PyYAML reads YAML 1.1, where `010` is 8, `1:30` is 90 and `on` is true. This module uses its parser with the core schema
+of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name file and line.
 
-Where PyYAML comes with libyaml, that reads a text first, twenty times as fast; what it refuses is read once more by
-PyYAML's own parser, whose messages are the ones that are told.
+If PyYAML has libyaml, that reads a text first, because it is twenty times as fast. If it refuses the text, PyYAML's own
+parser reads the text again, because its messages are better.
 """
 
 import re
@@ -22,13 +22,13 @@ from archlab.errors import UserError
 from archlab.files import MEBIBYTE, read_text
 
 MOST_BYTES = MEBIBYTE
-"""Of a YAML file: far more than a config needs, and read in seconds."""
+"""Largest size of a YAML file in bytes: far more than a config needs, and read in seconds."""
 MOST_VALUES = 50_000
-"""In a YAML file, every alias counting all that it stands for; a pattern of 10,000 layers fits."""
+"""Largest number of values in a YAML file, with aliases written out. A pattern of 10,000 layers fits."""
 LONG_TEXT = 1000
-"""Characters of a text that count as one value more, so that aliases of a long text are limited too."""
+"""Number of characters of a text that count as one more value, so that aliases of a long text are limited too."""
 MOST_DIGITS = 300
-"""Of a number; a longer one is beyond what any field can hold."""
+"""Largest number of digits of a number. A longer one is beyond what any field can hold."""
 
 _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
     (re.compile(r"|~|null|Null|NULL"), lambda text: None),
@@ -40,7 +40,7 @@ _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
     (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
     (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda text: float(text.replace(".", ""))),
 )
-"""What a plain scalar means (YAML 1.2.2, section 10.3.2); every other is text."""
+"""Meaning of a plain scalar (YAML 1.2.2, section 10.3.2). Anything else is text."""
 
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,30 +49,30 @@ _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _Node(NamedTuple):
     value: Any
     size: int
-    """Values in it, itself included, with aliases written out."""
+    """Number of values in it, itself included, with aliases written out."""
     height: int
-    """How deep values stand inside each other in it."""
+    """Depth of nesting inside it."""
 
 
 class _Builder:
-    """Plain values from the parser's events. Aliases share a value, but count as if it were written out."""
+    """Builder of plain values from the parser's events. Aliases share a value, but count as if it were written out."""
 
     def __init__(self, text: str, source: str, loader: Any) -> None:
         self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)
         self._source = source
         self._anchored: dict[str, _Node | None] = {}
-        """None: not yet at its end."""
+        """Node of each anchor. None if the node is not complete yet."""
         self._size = 0
 
     def document(self) -> Any:
-        """The value of the only document; None where there is none."""
-        found: list[Any] = []
+        """Return the value of the only document, or None if there is none."""
+        documents: list[Any] = []
         for event in self._events:
             if isinstance(event, ev.DocumentStartEvent):
-                if found:
+                if documents:
                     raise self._refusal(event, "a second document (---); allowed: one")
-                found.append(self._node(next(self._events), 1).value)
-        return found[0] if found else None
+                documents.append(self._node(next(self._events), 1).value)
+        return documents[0] if documents else None
 
     def _node(self, event: ev.Event, depth: int) -> _Node:
         if isinstance(event, ev.AliasEvent):
@@ -80,7 +80,7 @@ class _Builder:
         assert isinstance(event, ev.NodeEvent)
         if tag := getattr(event, "tag", None):
             name = tag.replace("tag:yaml.org,2002:", "!!")
-            raise self._refusal(event, f"a tag ({name}): leave it out, and put quotes around what is text")
+            raise self._refusal(event, f"a tag ({name}) is not allowed; leave it out, and put text in quotes")
         if event.anchor:
             self._anchored[event.anchor] = None
         if isinstance(event, ev.MappingStartEvent):
@@ -95,20 +95,22 @@ class _Builder:
         return node
 
     def _counted(self, event: ev.Event, node: _Node, depth: int) -> _Node:
-        """The node, if there is room for it."""
+        """Return the node. Raise UserError if it exceeds the limits."""
         self._size += node.size
         if self._size > MOST_VALUES:
-            raise self._refusal(event, f"more than {MOST_VALUES:,} values, aliases (*) written out")
+            raise self._refusal(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
         if depth + node.height > MOST_DEPTH:
-            raise self._refusal(event, f"values inside each other more than {MOST_DEPTH} deep")
+            raise self._refusal(event, f"values are nested more than {MOST_DEPTH} deep")
         return node
 
     def _alias(self, event: ev.AliasEvent) -> _Node:
         if event.anchor not in self._anchored:
-            raise self._refusal(event, f"not valid YAML: an alias (*{event.anchor}) of nothing before it")
+            raise self._refusal(event, f"not valid YAML: the alias *{event.anchor} has no anchor before it")
         node = self._anchored[event.anchor]
         if node is None:
-            raise self._refusal(event, f"an alias (*{event.anchor}) refers to what it is part of; write the value out")
+            raise self._refusal(
+                event, f"the alias *{event.anchor} refers to a value that contains it; write the value out"
+            )
         return node
 
     def _scalar(self, event: ev.ScalarEvent) -> Any:
@@ -134,7 +136,7 @@ class _Builder:
         self._counted(event, _Node(None, 1, 0), depth)
         while not isinstance(key := next(self._events), ev.MappingEndEvent):
             name = self._key(key)
-            self._size += name.count(".")  # a dotted key stands for as many sections
+            self._size += name.count(".")  # each dot of a key adds a section
             node = self._node(next(self._events), depth + 1)
             height = max(height, node.height + 1)
             if isinstance(key, ev.ScalarEvent) and key.implicit[0] and name == "<<":
@@ -144,12 +146,12 @@ class _Builder:
             else:
                 values[name] = node.value
         below = Raw()
-        for one in reversed(merged):  # the first that has a key counts
-            below.update(one)
+        for mapping in reversed(merged):  # the first mapping that has a key wins
+            below.update(mapping)
         return _Node({**below, **values}, self._size - before, height)
 
     def _key(self, event: ev.Event) -> str:
-        """A key is the text that stands there: `16` and `0x10` are two."""
+        """Return the text of a key: `16` and `0x10` are two keys."""
         if isinstance(event, ev.AliasEvent):
             name = self._alias(event).value
         else:
@@ -161,17 +163,17 @@ class _Builder:
         return name
 
     def _merged(self, event: ev.Event, value: Any) -> list[Raw]:
-        several = value if isinstance(value, list) else [value]
-        if not all(isinstance(one, dict) for one in several):
-            raise self._refusal(event, "<< takes in keys and values, or a list of such")
-        return several
+        mappings = value if isinstance(value, list) else [value]
+        if not all(isinstance(mapping, dict) for mapping in mappings):
+            raise self._refusal(event, "<< needs keys and values, or a list of such mappings")
+        return mappings
 
     def _refusal(self, event: ev.Event, message: str) -> UserError:
         return UserError(f"{self._source}, line {event.start_mark.line + 1}: {message}")
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """The value of a YAML text; a UserError that names `source` and the line when it is none."""
+    """Return the value of a YAML text. Raise UserError with `source` and the line if it is not valid."""
     with suppress(yaml.YAMLError, ValueError, OverflowError):
         return _Builder(text, source, _FAST).document()
     try:
@@ -182,29 +184,29 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
-    except (ValueError, OverflowError):  # PyYAML asks Python for the character of any number
+    except (ValueError, OverflowError):  # PyYAML passes any number to Python's chr
         beyond = re.search(r"\\U(?!000|0010)", text)
         line = text.count("\n", 0, beyond.start() if beyond else 0) + 1
-        raise UserError(f"{source}, line {line}: an escape (\\U…) that stands for no character") from None
+        raise UserError(f"{source}, line {line}: an escape (\\U…) without a character of that number") from None
 
 
 def read_yaml(path: Path | Traversable) -> Raw:
-    """A YAML file that must hold a mapping; dotted keys stay as they are."""
+    """Return the content of a YAML file that must hold a mapping. Dotted keys stay as they are."""
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
-        found = "nothing" if value is None else type(value).__name__
-        raise UserError(f"{path}: expected keys and values, found {found}")
+        actual = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{path}: expected keys and values, found {actual}")
     return value
 
 
 def first_comment(path: Path | Traversable) -> str:
-    """What a file says of itself in its first line; empty where that is no comment."""
+    """Return the first line of a file if it is a comment, otherwise an empty string."""
     line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts quotes around text that either version of YAML would read as something else."""
+    """Dumper that quotes text which either version of YAML would read as another value."""
 
 
 for pattern, _ in _CORE:
@@ -212,12 +214,12 @@ for pattern, _ in _CORE:
 
 
 def to_yaml(value: Raw) -> str:
-    """YAML in the order given, short lists on one line."""
+    """Return YAML in the order of the keys, with short lists on one line."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
 
 
 def to_yaml_line(value: Any) -> str:
-    """One value as it would stand after `key:`, without quotes around text."""
+    """Return one value as it would stand after `key:`, without quotes around text."""
     if isinstance(value, str):
         return value
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)

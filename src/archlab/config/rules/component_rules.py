@@ -1,4 +1,5 @@
-"""Rules between the fields of one component, as a table; each is asked of the model and of each of its layer kinds."""
+"""Rules between the fields of one component, as a table. Each rule is checked for the model and for each of its layer
+kinds."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,8 +17,10 @@ from archlab.config.rules.rule import Rule, cast_has_a_weight, divisors, needs_a
 C = TypeVar("C", bound=Component)
 
 
-def _of(section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]) -> Callable[..., str | None]:
-    """A rule about a component of that class; it holds where the section is of another."""
+def _rule_for(
+    section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]
+) -> Callable[..., str | None]:
+    """Return a rule for a component of this class. It holds for any other class."""
 
     def ask(m: ModelConfig) -> str | None:
         component = getattr(m, section)
@@ -29,7 +32,7 @@ def _of(section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | 
 def _heads_divide_d_model(a: MultiHead, m: ModelConfig) -> str | None:
     if a.head_dim or m.d_model % a.n_heads == 0:
         return None
-    return f"{a.n_heads} does not divide d_model = {m.d_model}; give head_dim, or one of {divisors(m.d_model)}"
+    return f"{a.n_heads} does not divide d_model = {m.d_model}; set head_dim, or use one of {divisors(m.d_model)}"
 
 
 def _kv_heads_divide_heads(a: MultiHead, _m: ModelConfig) -> str | None:
@@ -43,7 +46,7 @@ def _beyond_a_window(field: str) -> Callable[[AnyAttention, ModelConfig], str | 
         value = getattr(a, field)
         if a.window is not None or not value:
             return None
-        return f"{value} concerns keys beyond a window, and there is none; give attention.window"
+        return f"{value} applies to keys beyond a window, but attention.window is not set; set it"
 
     return broken
 
@@ -51,21 +54,21 @@ def _beyond_a_window(field: str) -> Callable[[AnyAttention, ModelConfig], str | 
 def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
     if a.blocks is None or a.window is None:
         return None
-    return f"sparse blocks take the place of a window, and window is {a.window}; give one of them"
+    return f"sparse blocks replace a window, but window is {a.window}; set only one of them"
 
 
 def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
     if a.visibility == "causal" or m.position.acts_on != "scores":
         return None
-    found = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts distances back only"
-    return f"{found}; allowed: causal, or another position.kind"
+    problem = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts only distances back"
+    return f"{problem}; allowed: causal, or another position.kind"
 
 
 def _there_is_more_to_see(a: AnyAttention, _m: ModelConfig) -> str | None:
     is_alone = a.window == 1 and a.stride is None and not a.global_tokens
     if a.visibility == "causal" or not (is_alone or (a.blocks is not None and a.blocks.size == 1)):
         return None
-    return f"{a.visibility} changes nothing where each token sees itself alone; leave it out"
+    return f"{a.visibility} changes nothing, because each token sees only itself; leave it out"
 
 
 def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
@@ -79,7 +82,7 @@ def _each_head_has_weights(a: MultiHead, _m: ModelConfig) -> str | None:
     norm = a.qk_norm
     if norm.kind == "none" or norm.scope != "each_head" or norm.n_parameters(1):
         return None
-    return "each_head gives each head weights of its own, but this norm has no weights; allowed: head, width"
+    return "each_head gives each head its own weights, but this norm has no weights; allowed: head, width"
 
 
 def _groups_divide_heads(x: Mamba2, m: ModelConfig) -> str | None:
@@ -99,8 +102,8 @@ def _key_heads_divide_value_heads(x: GatedDelta, m: ModelConfig) -> str | None:
     heads = x.resolve(m.d_model)
     if heads.n_value_heads % heads.n_key_heads == 0:
         return None
-    allowed = f"multiples of n_key_heads = {heads.n_key_heads}"
-    return f"{heads.n_value_heads} value heads cannot share {heads.n_key_heads} key heads evenly; allowed: {allowed}"
+    allowed = f"allowed: multiples of n_key_heads = {heads.n_key_heads}"
+    return f"{heads.n_value_heads} value heads cannot be divided evenly among {heads.n_key_heads} key heads; {allowed}"
 
 
 def _heads_divide_channels(x: RGLRU, m: ModelConfig) -> str | None:
@@ -125,14 +128,14 @@ def _groups_are_left_out(x: MoE, _m: ModelConfig) -> str | None:
     groups = x.router.groups
     if groups is None or groups.kept < groups.n:
         return None
-    return f"{groups.kept} of {groups.n} groups leaves none out; allowed: 1 to n - 1, or no groups"
+    return f"{groups.kept} of {groups.n} groups excludes none; allowed: 1 to n - 1, or no groups"
 
 
 def _groups_have_two(x: MoE, _m: ModelConfig) -> str | None:
     groups = x.router.groups
     if groups is None or groups.by == "max" or x.experts // groups.n >= 2:
         return None
-    return f"top2 adds a group's two best experts, but a group has {x.experts // groups.n}; allowed: max"
+    return f"top2 adds the scores of a group's two best experts, but a group has {x.experts // groups.n}; allowed: max"
 
 
 def _groups_hold_the_active(x: MoE, _m: ModelConfig) -> str | None:
@@ -146,74 +149,78 @@ def _groups_leave_out_a_best(x: MoE, _m: ModelConfig) -> str | None:
     groups = x.router.groups
     if groups is None or groups.by == "top2" or groups.kept < x.active:
         return None
-    # The best k experts are in the k groups with the best experts at most.
-    found = f"max with {groups.kept} kept groups never leaves out one of the {x.active} best experts"
-    return f"{found}; allowed: top2, or kept below active"
+    # The best k experts are in at most k groups: those with the best experts.
+    problem = f"'max' has no effect: with {groups.kept} groups kept, the {x.active} best experts are always included"
+    return f"{problem}; allowed: top2, or kept below active"
 
 
 def _only_gated(field: str) -> Callable[[MoE, ModelConfig], str | None]:
     def broken(x: MoE, _m: ModelConfig) -> str | None:
-        asked = getattr(x, field) and not x.gated
-        return f"{getattr(x, field)} is for gated experts, and gated is false; leave it out" if asked else None
+        is_ignored = getattr(x, field) and not x.gated
+        return f"{getattr(x, field)} applies to gated experts, but gated is false; leave it out" if is_ignored else None
 
     return broken
 
 
 def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
-    return "concerns balance.loss, but that is 0; leave it out" if x.balance.pooled and not x.balance.loss else None
+    return "applies to balance.loss, but that is 0; leave it out" if x.balance.pooled and not x.balance.loss else None
 
 
 def qk_norm(m: ModelConfig) -> QKNorm | None:
-    """The norm of queries and keys; None where there are none, or no such norm can be."""
+    """Return the norm of queries and keys, or None if the attention cannot have one."""
     return m.attention.qk_norm if isinstance(m.attention, MultiHead) else None
 
 
 HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
-"""Fields that decide how wide a head is."""
+"""Fields that determine the width of a head."""
 
 COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
-    Rule("attention.n_heads", HEAD_WIDTH, _of("attention", MultiHead, _heads_divide_d_model)),
+    Rule("attention.n_heads", HEAD_WIDTH, _rule_for("attention", MultiHead, _heads_divide_d_model)),
     Rule(
         "attention.n_kv_heads",
         ("attention.n_kv_heads", "attention.n_heads"),
-        _of("attention", MultiHead, _kv_heads_divide_heads),
+        _rule_for("attention", MultiHead, _kv_heads_divide_heads),
     ),
     Rule(
         "attention.stride",
         ("attention.window", "attention.stride"),
-        _of("attention", AnyAttention, _beyond_a_window("stride")),
+        _rule_for("attention", AnyAttention, _beyond_a_window("stride")),
     ),
     Rule(
         "attention.global_tokens",
         ("attention.window", "attention.global_tokens"),
-        _of("attention", AnyAttention, _beyond_a_window("global_tokens")),
+        _rule_for("attention", AnyAttention, _beyond_a_window("global_tokens")),
     ),
     Rule(
-        "attention.blocks", ("attention.window", "attention.blocks"), _of("attention", AnyAttention, _window_or_blocks)
+        "attention.blocks",
+        ("attention.window", "attention.blocks"),
+        _rule_for("attention", AnyAttention, _window_or_blocks),
     ),
     Rule(
         "attention.visibility",
         ("attention.visibility", "position"),
-        _of("attention", AnyAttention, _distances_count_back),
+        _rule_for("attention", AnyAttention, _distances_count_back),
     ),
-    Rule("attention.visibility", ("attention",), _of("attention", AnyAttention, _there_is_more_to_see)),
-    Rule("attention.blocks.summary", ("attention.blocks",), _of("attention", AnyAttention, _summary_fits_block)),
+    Rule("attention.visibility", ("attention",), _rule_for("attention", AnyAttention, _there_is_more_to_see)),
+    Rule("attention.blocks.summary", ("attention.blocks",), _rule_for("attention", AnyAttention, _summary_fits_block)),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), offset_has_a_weight(qk_norm)),
-    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _of("attention", MultiHead, _each_head_has_weights)),
+    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _rule_for("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), cast_has_a_weight(qk_norm)),
-    Rule("mixer.n_groups", ("mixer", "d_model"), _of("mixer", Mamba2, _groups_divide_heads)),
-    Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
-    Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
-    Rule("mixer.n_heads", ("mixer", "d_model"), _of("mixer", RGLRU, _heads_divide_channels)),
+    Rule("mixer.n_groups", ("mixer", "d_model"), _rule_for("mixer", Mamba2, _groups_divide_heads)),
+    Rule("mixer.dt_min", ("mixer",), _rule_for("mixer", Mamba2, _steps_have_room)),
+    Rule("mixer.n_value_heads", ("mixer", "d_model"), _rule_for("mixer", GatedDelta, _key_heads_divide_value_heads)),
+    Rule("mixer.n_heads", ("mixer", "d_model"), _rule_for("mixer", RGLRU, _heads_divide_channels)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), needs_a_norm("mlp.sub_norm")),
-    Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
-    Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),
-    Rule("mlp.router.groups.kept", ("mlp.router",), _of("mlp", MoE, _groups_are_left_out)),
-    Rule("mlp.router.groups.by", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_have_two)),
-    Rule("mlp.router.groups.by", ("mlp.active", "mlp.router"), _of("mlp", MoE, _groups_leave_out_a_best)),
-    Rule("mlp.router.groups", ("mlp.experts", "mlp.active", "mlp.router"), _of("mlp", MoE, _groups_hold_the_active)),
-    Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _of("mlp", MoE, _only_gated("clamp"))),
-    Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _of("mlp", MoE, _only_gated("up_offset"))),
-    Rule("mlp.balance.pooled", ("mlp.balance",), _of("mlp", MoE, _pooled_has_a_loss)),
+    Rule("mlp.active", ("mlp.active", "mlp.experts"), _rule_for("mlp", MoE, _enough_experts)),
+    Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _rule_for("mlp", MoE, _groups_are_equal)),
+    Rule("mlp.router.groups.kept", ("mlp.router",), _rule_for("mlp", MoE, _groups_are_left_out)),
+    Rule("mlp.router.groups.by", ("mlp.experts", "mlp.router"), _rule_for("mlp", MoE, _groups_have_two)),
+    Rule("mlp.router.groups.by", ("mlp.active", "mlp.router"), _rule_for("mlp", MoE, _groups_leave_out_a_best)),
+    Rule(
+        "mlp.router.groups", ("mlp.experts", "mlp.active", "mlp.router"), _rule_for("mlp", MoE, _groups_hold_the_active)
+    ),
+    Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _rule_for("mlp", MoE, _only_gated("clamp"))),
+    Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _rule_for("mlp", MoE, _only_gated("up_offset"))),
+    Rule("mlp.balance.pooled", ("mlp.balance",), _rule_for("mlp", MoE, _pooled_has_a_loss)),
 )

@@ -1,4 +1,4 @@
-"""What is wrong with the layer kinds of a model: rules that one breaks, and settings that all of them replace."""
+"""Problems of a model's layer kinds: rules that a kind breaks, and settings that all kinds replace."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,35 +14,35 @@ from archlab.errors import UserError
 
 
 def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
-    """Those of the rules that the model breaks, or one of its layer kinds, and what no layer kind may say."""
+    """Yield the rules that the model or one of its layer kinds breaks, and fields that a layer kind must not set."""
     broken = {rule.field: message for rule in rules if (message := rule.broken(model))}
     yield from (Problem(f"model.{field}", message) for field, message in broken.items())
     for name, change in (model.layers.kinds if model.layers else {}).items():
         prefix = f"model.layers.{name}"
         try:
-            wrong, own = _overridden(model, change)
+            wrong, changed = _overridden(model, change)
         except UserError as error:
             yield Problem(prefix, str(error))
             continue
         yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
-        if own is None:
+        if changed is None:
             continue
-        if clash := _moved_common_position(model, own):
+        if clash := _moved_common_position(model, changed):
             yield Problem(f"{prefix}.position", clash)
-        if own.dropout.embedding != model.dropout.embedding:
-            message = "drops once, before all layers; a layer has dropout.attention and dropout.branch"
+        if changed.dropout.embedding != model.dropout.embedding:
+            message = "applies once, before all layers; allowed per layer: dropout.attention, dropout.branch"
             yield Problem(f"{prefix}.dropout.embedding", message)
         for rule in rules:
-            message = rule.broken(own)
+            message = rule.broken(changed)
             if message and message != broken.get(rule.field):
                 yield Problem(f"{prefix}.{rule.field}", message)
 
 
 def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
-    """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
+    """Yield the settings of the model that every layer kind replaces, so that they have no effect."""
     if model.layers is None:
         return
-    # A section of which some kind says nothing is that kind's as it stands.
+    # If a kind does not change a section, it uses that section of the model.
     changed = set(PER_LAYER).intersection(*map(expand, model.layers.kinds.values()))
     used = parts_of_layers(model) if changed else ()
     for path in (path for path in _common_settings(model) if path.partition(".")[0] in changed):
@@ -51,17 +51,14 @@ def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
             continue
         try:
             does_nothing = parts_of_layers(without_it) == used
-        except ValidationError:  # a layer kind builds on it
+        except ValidationError:  # a layer kind depends on it
             continue
         if does_nothing:
-            yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
+            yield Problem(f"model.{path}", "every layer kind replaces it, so it has no effect; leave it out")
 
 
 def _common_settings(model: ModelConfig) -> Iterator[str]:
-    """Yield what the layers of a model have in common unless their kinds say otherwise.
-
-    Derived fields are not among them: they are written out for all.
-    """
+    """Yield the settings that all layers share unless their kinds change them. Derived fields are left out."""
     yield from ("norm", "norm.placement", "position")
     for section in ("block", *COMPONENTS, "dropout"):
         schema = type(getattr(model, section))
@@ -71,12 +68,12 @@ def _common_settings(model: ModelConfig) -> Iterator[str]:
 
 
 def _at_default(model: ModelConfig, path: str) -> ModelConfig:
-    """The model with one setting as if it had been left out."""
+    """Return the model with one setting as if it had been left out."""
     section, _, name = path.partition(".")
     if not name:
         return model.model_copy(update={section: ModelConfig.model_fields[section].default})
     inner = getattr(model, section)
-    if name not in type(inner).model_fields:  # no norm has no placement
+    if name not in type(inner).model_fields:  # the norm `none` has no placement
         return model
     if name == "kind":
         kind = getattr(ModelConfig.model_fields[section].default, "kind", inner.kind)
@@ -86,7 +83,8 @@ def _at_default(model: ModelConfig, path: str) -> ModelConfig:
 
 
 def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
-    """The model as one layer kind sees it, or what is wrong with that kind."""
+    """Return the problems of a layer kind, and the model as that kind sees it. The model is None if there are
+    problems."""
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
     if unknown:
@@ -101,15 +99,16 @@ def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelCo
         return explain(error, ModelConfig, raw), None
 
 
-def _moved_common_position(model: ModelConfig, own: ModelConfig) -> str | None:
-    """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
-    if own.position.is_shared:
-        of_all, of_kind = (m.attention.score_heads for m in (model, own))
-        same = own.position == model.position and of_kind in (of_all, 0)
+def _moved_common_position(model: ModelConfig, changed: ModelConfig) -> str | None:
+    """Return a message if a layer kind changes positions that all layers share: on the embedding, or in one table."""
+    if changed.position.is_shared:
+        model_heads, kind_heads = (m.attention.score_heads for m in (model, changed))
+        same = changed.position == model.position and kind_heads in (model_heads, 0)
         if same:
             return None
-        return f"{own.position.kind} has one table for all layers, of model's heads; give position.shared = false"
-    embedded = [p.kind for p in (own.position, model.position) if p.acts_on == "embedding"]
-    if own.position == model.position or not embedded:
+        problem = f"{changed.position.kind} has one table for all layers, for the heads of `model`"
+        return f"{problem}; set position.shared = false"
+    embedded = [p.kind for p in (changed.position, model.position) if p.acts_on == "embedding"]
+    if changed.position == model.position or not embedded:
         return None
-    return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"
+    return f"{embedded[0]} is added once, to the embedding; allowed: the same position in every layer"

@@ -1,5 +1,8 @@
-"""Rules between the sections of a layer (its norm, positions, branches), as a table that begins with those of its
-components. Each is asked of the model and of each of its layer kinds."""
+"""Rules between the sections of a layer (norm, positions, branches), as a table that starts with those of its
+components.
+
+Each rule is checked for the model and for each of its layer kinds.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +19,8 @@ from archlab.config.rules.rule import Rule, cast_has_a_weight, offset_has_a_weig
 
 
 def _rotary(m: ModelConfig) -> tuple[str, int] | None:
-    """Which dimensions of a query RoPE may rotate, in words, and how many; None without RoPE or without attention."""
+    """Return the dimensions of a query that RoPE may rotate, in words, and their number. None without RoPE or
+    attention."""
     if not isinstance(m.position, Rope) or not isinstance(m.attention, AnyAttention):
         return None
     attention = m.attention.resolve(m.d_model)
@@ -31,20 +35,20 @@ def _rope_rotates_pairs(m: ModelConfig) -> str | None:
     rotated = int(width * m.position.fraction)
     if rotated >= 2 and rotated % 2 == 0:
         return None
-    found = f"{m.position.fraction} of {field} is {rotated} dimensions"
-    return f"{found}; RoPE rotates pairs: allowed are even numbers from 2"
+    problem = f"{m.position.fraction} of {field} is {rotated} dimensions"
+    return f"{problem}; RoPE rotates pairs; allowed: even numbers from 2"
 
 
 def _a_layer_has_a_branch(m: ModelConfig) -> str | None:
     if not all(isinstance(getattr(m, name), Absent) for name in COMPONENTS):
         return None
-    return "none, and neither a mixer nor an MLP: such a layer does nothing; give it one of them"
+    return "none, but the layer has neither a mixer nor an MLP, so it does nothing; add one of them"
 
 
 def _multiplier_has_a_branch(name: str) -> Callable[[ModelConfig], str | None]:
     def broken(m: ModelConfig) -> str | None:
         is_absent = isinstance(getattr(m, name), Absent) and getattr(m.block, f"{name}_multiplier") != 1
-        return f"concerns {name}, but {name}.kind is none; leave it out" if is_absent else None
+        return f"applies to {name}, but {name}.kind is none; leave it out" if is_absent else None
 
     return broken
 
@@ -53,17 +57,18 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     if m.block.parallel == "none":
         return None
     if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
-        return f"{m.block.parallel!r} sets an MLP beside attention or a mixer; this layer has not both; allowed: none"
+        problem = f"{m.block.parallel!r} puts an MLP next to attention or a mixer"
+        return f"{problem}, but this layer lacks one of the two; allowed: 'none'"
     if not isinstance(m.norm, Norm):
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
     if m.block.parallel == "separate" and not m.norm.n_parameters(1):
-        return "'separate' norms without weight and bias are one and the same; allowed: none, shared"
+        return "'separate' has two norms, but without weight and bias they are the same; allowed: none, shared"
     if m.norm.placement in ("pre", "double"):
         return None
-    found = f"{m.block.parallel!r} is about the norm before the branches"
-    has = "carries its output on" if m.norm.placement == "carried" else "has none"
-    return f"{found}; placement {m.norm.placement} {has}; allowed: none"
+    problem = f"{m.block.parallel!r} needs a norm before the branches"
+    has = "adds its output to the stream" if m.norm.placement == "carried" else "has none"
+    return f"{problem}, but placement {m.norm.placement} {has}; allowed: none"
 
 
 def _order_matters(m: ModelConfig) -> str | None:
@@ -71,18 +76,18 @@ def _order_matters(m: ModelConfig) -> str | None:
         return None
     norm = qk_norm(m)
     if norm is None or norm.kind == "none":
-        return "before_qk_norm concerns attention.qk_norm, but there is none"
-    # Rotating keeps the mean square; these two scalings also multiply, which a norm behind them undoes.
+        return "before_qk_norm needs a norm of queries and keys (attention.qk_norm), but the layer has none"
+    # A rotation keeps the mean square. These two scalings also multiply, which a norm after them undoes.
     keeps_length = m.position.scaling.kind not in ("yarn", "longrope")
     if norm.kind == "rmsnorm" and not norm.weight and keeps_length:
-        return "before and after are the same to an RMS norm without weight; leave it out"
+        return "an RMS norm without weight gives the same result before and after; leave it out"
     return None
 
 
 def _longrope_has_one_factor(m: ModelConfig) -> str | None:
     match m.position:
         case Rope(scaling=Longrope(attention_factor=float(), factor=factor)) if factor > 1:
-            return "only decides attention_factor, and that is given; allowed beside it: 1"
+            return "determines only attention_factor, but that is set already; allowed with it: 1"
         case _:
             return None
 
@@ -90,7 +95,7 @@ def _longrope_has_one_factor(m: ModelConfig) -> str | None:
 def _yarn_stretches(m: ModelConfig) -> str | None:
     match m.position:
         case Rope(scaling=Yarn(attention_factor=None | 1, factor=1)):
-            return "1 changes nothing; allowed: more than 1, or another attention_factor beside it"
+            return "1 changes nothing; allowed: more than 1, or 1 with an attention_factor other than 1"
         case _:
             return None
 
@@ -99,9 +104,9 @@ def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     match m.position:
         case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
             field, width = rotary
-            pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
-            found = f"lists of {sorted(given)} factors; {field} has {pairs} rotated pairs"
-            return None if given == {pairs} else found
+            pairs, lengths = int(width * m.position.fraction) // 2, {len(short), len(long)}
+            problem = f"lists of {sorted(lengths)} factors, but {field} has {pairs} rotated pairs"
+            return None if lengths == {pairs} else problem
         case _:
             return None
 
@@ -113,9 +118,9 @@ def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
     n = int(rotary[1] * m.position.fraction)
     match m.position.scaling:
         case DynamicNTK() if n == 2:
-            return "dynamic stretches between the fastest and the slowest pair; of 2 rotated dimensions there is one"
+            return "dynamic needs a fastest and a slowest rotated pair, but 2 rotated dimensions are one pair"
         case Proportional(turning=turning) as scaling if scaling.rotated_pairs(n) < 1:
-            return f"turning {turning} of {n // 2} pairs rotates nothing; say position.kind = none instead"
+            return f"turning {turning} of {n // 2} pairs rotates nothing; set position.kind = none instead"
         case _:
             return None
 
@@ -135,7 +140,8 @@ def _scaling_bands_in_order(m: ModelConfig) -> str | None:
 def _t5_buckets_reach(m: ModelConfig) -> str | None:
     if not isinstance(m.position, T5) or m.position.max_distance > m.position.buckets // 2:
         return None
-    return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
+    problem = f"{m.position.max_distance} leaves no room for logarithmic buckets"
+    return f"{problem}; allowed: more than {m.position.buckets // 2}"
 
 
 _ROTARY_WIDTH = (*HEAD_WIDTH, "attention.rope_dim")

@@ -1,4 +1,4 @@
-"""Rules of muP: what it derives is not given as well, and what it has no rule for is refused by name."""
+"""Rules of muP. Values that it derives must not be set as well, and components without a rule of muP are refused."""
 
 import math
 from collections.abc import Callable
@@ -23,23 +23,25 @@ def _with_mup(field: str, broken: Callable[[ModelConfig, MuP], str | None]) -> R
 
 
 def _no_rule(found: str, allowed: str) -> str:
-    return f"{found}, for which muP (model.mup) has no rule here; allowed: {allowed}"
+    return f"{found}; muP (model.mup) has no rule for it; allowed: {allowed}"
 
 
-def _of_a_user(config: Registered) -> str | None:
-    """Refuse a kind of a user's file: how it should change with the width is not known."""
-    return _no_rule(f"{config.kind}, a kind of your own", "archlab's own") if is_users(type(config)) else None
+def _refuse_users_kind(config: Registered) -> str | None:
+    """Refuse a user's own kind, because how it should change with the width is unknown."""
+    return _no_rule(f"{config.kind}, your own kind", "archlab's own") if is_users(type(config)) else None
 
 
 def _attention(m: ModelConfig, _: MuP) -> str | None:
-    known = isinstance(m.attention, (MultiHead, Absent))
-    return _of_a_user(m.attention) if known else _no_rule(m.attention.kind, "multihead, none")
+    has_rule = isinstance(m.attention, (MultiHead, Absent))
+    return _refuse_users_kind(m.attention) if has_rule else _no_rule(m.attention.kind, "multihead, none")
 
 
 def _gate(m: ModelConfig, _: MuP) -> str | None:
     per_head = isinstance(m.attention, MultiHead) and m.attention.gate is not None and m.attention.gate.per == "head"
     return (
-        _no_rule("a factor per head, whose number may stay while the width grows", "per element") if per_head else None
+        _no_rule("a factor per head, and the number of heads may stay while the width grows", "per element")
+        if per_head
+        else None
     )
 
 
@@ -49,7 +51,7 @@ def _score_scale(m: ModelConfig, mup: MuP) -> str | None:
     derived = mup.score_scale(m.attention.resolve(m.d_model).query_width)
     if math.isclose(m.attention.scale, derived, rel_tol=1e-6):
         return None
-    return f"{m.attention.scale:g}, but muP says {derived:g}; leave it out, or change model.mup.base_head_dim"
+    return f"{m.attention.scale:g}, but muP derives {derived:g}; leave it out, or change model.mup.base_head_dim"
 
 
 def _mixer(m: ModelConfig, _: MuP) -> str | None:
@@ -57,20 +59,20 @@ def _mixer(m: ModelConfig, _: MuP) -> str | None:
 
 
 def _mlp(m: ModelConfig, _: MuP) -> str | None:
-    known = isinstance(m.mlp, (Dense, Absent))
-    return _of_a_user(m.mlp) if known else _no_rule(m.mlp.kind, "plain, gated, none")
+    has_rule = isinstance(m.mlp, (Dense, Absent))
+    return _refuse_users_kind(m.mlp) if has_rule else _no_rule(m.mlp.kind, "plain, gated, none")
 
 
 def _norm(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.norm, ScaleNorm):
-        return _no_rule("scalenorm, one number for the whole width", "any other")
-    return _of_a_user(m.norm)
+        return _no_rule("scalenorm, which has one number for the whole width", "any other")
+    return _refuse_users_kind(m.norm)
 
 
 def _position(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.position, Shaw) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
         return _no_rule(f"{m.position.kind}, which is multiplied by the scores' factor", "others, and alibi's own form")
-    return _of_a_user(m.position)
+    return _refuse_users_kind(m.position)
 
 
 MUP_LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
@@ -89,14 +91,14 @@ def _embedding_width(m: ModelConfig, _: MuP) -> str | None:
 
 
 def _head_bias(m: ModelConfig, _: MuP) -> str | None:
-    return _no_rule("a bias that is divided with the logits", "false") if m.head.bias else None
+    return _no_rule("a bias, which is divided together with the logits", "false") if m.head.bias else None
 
 
 def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
     derived = 1 / mup.wider(m.d_model)
     if m.head.scale is None or math.isclose(m.head.scale, derived, rel_tol=1e-6):
         return None
-    return f"{m.head.scale:g}, but muP says base_width / d_model = {derived:g}; leave it out"
+    return f"{m.head.scale:g}, but muP sets it to base_width / d_model = {derived:g}; remove this field"
 
 
 MUP_MODEL_RULES: tuple[Rule[ModelConfig], ...] = (

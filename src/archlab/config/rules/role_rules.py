@@ -1,4 +1,4 @@
-"""Rules about the roles of parameters: a learning rate's multiplier is for a role that some parameter has."""
+"""Rules about the roles of parameters: a learning-rate multiplier must have a role that some parameter has."""
 
 from archlab.config.components.component import RoleName
 from archlab.config.layers import distinct_layers

@@ -1,4 +1,4 @@
-"""What a rule between fields is, and what several rules ask."""
+"""Rules between fields, and conditions that several rules share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rule(Generic[T]):
-    """It names the field it blames and the fields it reads; `broken` says what was found and what is allowed, or None
-    when the rule holds. It is asked only when all those fields are valid by themselves: one mistake is reported once.
+    """A rule about several fields. It names the field at fault and the fields that it reads.
+
+    `broken` returns a message with the value found and the allowed ones, or None if the rule holds. It is called only
+    if all fields in `reads` are valid by themselves, so that one mistake is reported once.
     """
 
     field: str
@@ -23,39 +25,43 @@ class Rule(Generic[T]):
 
 
 def divisors(n: int) -> str:
-    """All divisors of n, as a list for people."""
+    """Return all divisors of n, as a readable list."""
     small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return ", ".join(map(str, sorted({*small, *(n // d for d in small)})))
 
 
 def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
-    """A rule: where the field asks for a norm, the model has one."""
+    """Return a rule: if the field asks for a norm, the model must have one."""
     section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
-        asked = getattr(getattr(m, section), name, False)
-        return "would be a norm of model.norm.kind, but that is none" if asked and m.norm.kind == "none" else None
+        wants_norm = getattr(getattr(m, section), name, False)
+        return (
+            "true needs a norm, but model.norm.kind is none; allowed: false"
+            if wants_norm and m.norm.kind == "none"
+            else None
+        )
 
     return broken
 
 
 def offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
-    """A rule: a norm that adds 1 to its weight has one."""
+    """Return a rule: a norm that adds 1 to its weight must have a weight."""
 
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
         lacks = isinstance(norm, WeightedNorm) and norm.unit_offset and not norm.weight
-        return "concerns the norm's weight, but this norm has none; allowed: false" if lacks else None
+        return "applies to the weight of the norm, but this norm has none; allowed: false" if lacks else None
 
     return broken
 
 
 def cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
-    """A rule: a norm that is rounded before its weight has one."""
+    """Return a rule: a norm that is cast before its weight must have a weight."""
 
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
         lacks = isinstance(norm, AnyRMSNorm) and norm.cast == "before_weight" and not norm.weight
-        return "concerns the norm's weight, but this norm has none; allowed: after_weight" if lacks else None
+        return "applies to the weight of the norm, but this norm has none; allowed: after_weight" if lacks else None
 
     return broken

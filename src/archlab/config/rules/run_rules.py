@@ -1,4 +1,5 @@
-"""Rules between the fields of a whole model and of a whole run, as two tables; those of a layer are in rules.py."""
+"""Rules between the fields of a whole model and of a whole run, as two tables. `layer_rules.py` has those of a
+layer."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
@@ -21,29 +22,29 @@ def _pattern_names_exist(m: ModelConfig) -> str | None:
     if m.layers is None or set(m.layers.pattern) <= set(m.layers.kinds):
         return None
     missing = sorted(set(m.layers.pattern) - set(m.layers.kinds))
-    return f"no layer kind {', '.join(missing)}{choose(missing[0], list(m.layers.kinds))}"
+    return f"unknown layer kind {', '.join(missing)}{choose(missing[0], list(m.layers.kinds))}"
 
 
 def _layer_kinds_are_used(m: ModelConfig) -> str | None:
     unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
     if not unused:
         return None
-    return f"{', '.join(unused)} never comes up in {m.n_layers} layers; use it or leave it out"
+    return f"{', '.join(unused)} is never used in {m.n_layers} layers; use it or leave it out"
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
     if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.acts_on not in ON_ATTENTION:
         return None
-    has = "there is no attention" if isinstance(m.attention, Absent) else f"{m.attention.kind} takes no positions"
-    found = f"{m.position.kind} is about queries and keys, and {has}"
+    has = "the model has no attention" if isinstance(m.attention, Absent) else f"{m.attention.kind} uses no positions"
+    problem = f"{m.position.kind} acts on queries and keys, but {has}"
     allowed = (kind for kind, position in kinds(Position).items() if position.acts_on not in ON_ATTENTION)
-    return f"{found}; allowed: {', '.join(allowed)}"
+    return f"{problem}; allowed: {', '.join(allowed)}"
 
 
 def _tied_head_has_no_values(m: ModelConfig) -> str | None:
     if m.init.head is None or not m.head.tied or m.embedding.width:
         return None
-    return f"{m.init.head} is for a head of its own; a tied one starts as the embedding"
+    return f"{m.init.head} applies to an untied head, but a tied head is initialized with the embedding; leave it out"
 
 
 def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
@@ -107,7 +108,7 @@ def _warmup_ends(c: Config) -> str | None:
     train = resolve_train(c)
     if isinstance(train.warmup, float) or train.warmup <= train.steps or train.steps < 1:
         return None
-    return f"{train.warmup} steps of a run of {train.steps}: the peak would never be reached"
+    return f"{train.warmup} steps of a run of {train.steps}: it would never reach its peak"
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
@@ -121,41 +122,41 @@ def _decay_is_for_wsd(c: Config) -> str | None:
 def _constant_ends_at_its_peak(c: Config) -> str | None:
     if c.train.final_lr in (None, 1.0) or not issubclass(kinds(Schedule)[c.train.schedule], Constant):
         return None
-    return f"schedule {c.train.schedule} never changes; leave it out"
+    return f"schedule {c.train.schedule} never changes the learning rate; leave it out"
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
-    """Else another process could not import it."""
-    if not users_kinds():  # the walk through the config takes half of the time of all rules
+    """Check that `plugins` names every file in use, because another process could not import it otherwise."""
+    if not users_kinds():  # the walk through the config takes half the time of all rules
         return None
     for _, kind in users_kinds_in(c):
         if bringing(c.plugins, kind) is None:
             named = ", ".join(c.plugins) or "none"
-            return f"{named}; missing: {kind.__module__}, which brings the {kind.section} {kind_of(kind)}"
+            return f"{named}; missing: {kind.__module__}, which registers the {kind.section} {kind_of(kind)}"
     return None
 
 
 def _mixture_is_all_the_text(c: Config) -> str | None:
     if not c.data.mixture or c.data.path == DataConfig().path:
         return None
-    return f"{c.data.path}, but data.mixture names what is read; leave one of the two out, or set data.mixture: null"
+    return f"{c.data.path}, but data.mixture is set as well; leave one of the two out, or set data.mixture: null"
 
 
 def _mixture_is_of_text(c: Config) -> str | None:
     if not c.data.mixture or not isinstance(c.data.task, Task):
         return None
-    return f"{', '.join(c.data.mixture)} beside data.task = {c.data.task.kind}; allowed: one of the two"
+    return f"{', '.join(c.data.mixture)} and data.task = {c.data.task.kind}; allowed: one of the two"
 
 
 def _is_of_adamw(field: str) -> Rule[Config]:
-    """A rule: the field is at its default where another optimiser would not read it."""
+    """Return a rule: the field must have its default if the optimizer is a user's own, which does not read it."""
 
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer
         default = TrainConfig.model_fields[field].default
         if not is_users(type(optimizer)) or getattr(c.train, field) == default:
             return None
-        return f"is AdamW's, and {kind_of(type(optimizer))} does not read it; leave it out"
+        return f"applies to AdamW, but the optimizer {kind_of(type(optimizer))} does not read it; leave it out"
 
     return Rule(f"train.{field}", (f"train.{field}", "train.optimizer"), broken)
 

@@ -1,4 +1,4 @@
-"""Windows of synthetic tasks. Importing the package registers what makes those of each task."""
+"""Windows of synthetic tasks. Importing the package registers the function that makes the windows of each task."""
 
 from archlab.config.core.registry import import_all
 

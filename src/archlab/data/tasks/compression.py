@@ -1,4 +1,4 @@
-"""Compression: tokens, then the numbers of their places, each followed by the token that stood there."""
+"""Compression task: a sequence of tokens, then positions in it, each followed by the token at that position."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _END = 1
 
 @implements(Compression)
 def compression(task: Compression, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, is_answer), both [windows, length]; what the window has to spare stands in front, blank."""
+    """Return (tokens, is_answer), both [windows, length]. Unused positions are blank tokens at the front."""
     n, n_answers = task.compressed, task.answers(vocab_size)
     text = vocab_size - n_answers + dice.below("text", n, n_answers)
     places = dice.order("places", n)

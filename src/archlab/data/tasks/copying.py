@@ -1,4 +1,4 @@
-"""Selective copying: tokens among noise, then the same tokens without it."""
+"""Selective copying task: tokens among noise tokens, then the same tokens without the noise."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _COPY = 1
 
 @implements(SelectiveCopy)
 def selective_copy(task: SelectiveCopy, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, is_answer), both [windows, length]."""
+    """Return (tokens, is_answer), both [windows, length]."""
     text, n_answers = length - task.copied - 1, task.answers(vocab_size)
     copied = vocab_size - n_answers + dice.below("copied", task.copied, n_answers)
     places = np.sort(dice.subset("places", task.copied, text), axis=1)

@@ -1,4 +1,4 @@
-"""Random numbers of windows: what window i draws is a function of seed, split, i and the name of what is drawn."""
+"""Random numbers for windows. Those of window i depend only on the seed, the split, i and the name of the draw."""
 
 import hashlib
 from dataclasses import dataclass
@@ -6,40 +6,46 @@ from dataclasses import dataclass
 import numpy as np
 
 _BLOCK = 4
-"""Numbers that Philox makes per count of its counter."""
+"""Random numbers that Philox generates per step of its counter."""
 
 
 @dataclass(frozen=True)
 class Dice:
-    """Throws for the windows first to first + count, one row per window.
+    """Random numbers for the windows `first` to `first + count`, one row per window.
 
-    Each name has a stream of its own, so that a change of one thing that is drawn moves no other.
+    Each name has its own stream, so that a change in one draw does not change the others.
     """
 
     seed: int
     split: str
-    """train, or held_out."""
+    """Name of the split: train or held_out."""
     first: int
     count: int
 
     def bits(self, name: str, n: int) -> np.ndarray:
-        """uint64 [count, n], uniform. Philox is counted, so a window's numbers are found without those before it."""
+        """Return uniform numbers as uint64 [count, n].
+
+        Philox is counter-based, so the numbers of a window do not require those of earlier windows.
+        """
         key = hashlib.sha256(f"{self.split} {self.seed} {name}".encode()).digest()[:16]
         blocks = -(-n // _BLOCK)
-        # numpy promises the same raw bits in every version, but not the same integers() or permutation().
+        # NumPy guarantees the same raw bits in every version, but not the same integers() or permutation().
         stream = np.random.Philox(key=int.from_bytes(key)).advance(self.first * blocks)
         return stream.random_raw(self.count * blocks * _BLOCK).reshape(self.count, -1)[:, :n]
 
     def below(self, name: str, n: int, limit: int) -> np.ndarray:
-        """int64 [count, n]: uniform from 0 to limit - 1."""
+        """Return uniform integers from 0 to limit - 1 as int64 [count, n]."""
         return (self.bits(name, n) % np.uint64(limit)).astype(np.int64)
 
     def order(self, name: str, n: int) -> np.ndarray:
-        """int64 [count, n]: 0 to n - 1 in random order."""
+        """Return the integers 0 to n - 1 in random order as int64 [count, n]."""
         return np.argsort(self.bits(name, n), axis=1, kind="stable")
 
     def subset(self, name: str, n: int, limit: int) -> np.ndarray:
-        """int64 [count, n]: n different numbers from 0 to limit - 1; any set is as likely (Floyd's algorithm)."""
+        """Return n different integers from 0 to limit - 1 as int64 [count, n].
+
+        All sets are equally likely (Floyd's algorithm).
+        """
         drawn, chosen = self.bits(name, n), np.empty((self.count, n), dtype=np.int64)
         for i in range(n):
             last = limit - n + i
@@ -49,6 +55,6 @@ class Dice:
         return chosen
 
     def distinct(self, name: str, n: int, limit: int) -> np.ndarray:
-        """int64 [count, n]: n different numbers from 0 to limit - 1, in random order."""
+        """Return n different integers from 0 to limit - 1 in random order, as int64 [count, n]."""
         chosen = self.subset(name, n, limit)
         return np.take_along_axis(chosen, self.order(f"order of {name}", n), axis=1)

@@ -1,11 +1,14 @@
-"""Numbers written in several tokens."""
+"""Numbers written as several tokens."""
 
 import numpy as np
 
 MOST_NUMBERS = 2**62
-"""More different ones are never drawn from; they would not fit an int64."""
+"""Largest range that numbers are drawn from. A larger range would not fit into an int64."""
 
 
 def digits(numbers: np.ndarray, base: int, n: int) -> np.ndarray:
-    """int64 [..., n]: the digits of each number, the last one first, so that the first n to differ stand in front."""
+    """Return the last n digits of each number as int64 [..., n].
+
+    The least significant digit comes first, so that the digits that vary come before those that are always 0.
+    """
     return np.stack([numbers // base**i % base if base**i < MOST_NUMBERS else 0 * numbers for i in range(n)], axis=-1)

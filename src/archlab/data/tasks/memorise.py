@@ -1,4 +1,4 @@
-"""Memorising: keys, each followed by the value that it has in every window."""
+"""Memorization task: keys, each followed by its value. A key has the same value in all windows."""
 
 import numpy as np
 
@@ -10,7 +10,10 @@ from archlab.data.tasks.digits import digits
 
 @implements(Memorise)
 def memorise(task: Memorise, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, is_answer), both [windows, length]: as many facts as there is room for; the rest, in front, is blank."""
+    """Return (tokens, is_answer), both [windows, length].
+
+    A window has as many facts as it has room for. Unused positions are blank tokens at the front.
+    """
     first_value, size = vocab_size - task.answers(vocab_size), task.key_tokens + 1
     n = min(task.facts, length // size)
     facts = dice.distinct("facts", n, task.facts)

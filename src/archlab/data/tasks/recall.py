@@ -1,4 +1,7 @@
-"""Recall: pairs of a key and a value, then keys whose value is asked for. W windows, P pairs, Q queries."""
+"""Recall task: pairs of a key and a value, then keys whose values are the answers.
+
+Shapes use W for windows and P for pairs.
+"""
 
 import numpy as np
 
@@ -10,7 +13,7 @@ from archlab.data.tasks.digits import MOST_NUMBERS, digits
 
 @implements(AnyRecall)
 def recall(task: AnyRecall, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, is_answer), both [W, length]; what the window has to spare stands in front."""
+    """Return (tokens, is_answer), both [W, length]. Unused positions are at the front."""
     shape, size = task.shape, task.shape.key + task.shape.value
     first_key, first_value = 1 + shape.noise_vocab, vocab_size - task.answers(vocab_size)
     n_keys = first_value - first_key
@@ -40,8 +43,11 @@ def _filler(dice: Dice, length: int, noise_vocab: int) -> np.ndarray:
 
 
 def _starts(dice: Dice, pairs: int, size: int, noise: int) -> np.ndarray:
-    """int64 [W, P]: where pairs begin that have noise dealt before them; none is behind the last, which is as near to
-    the queries as was asked for."""
+    """Return the starts of the pairs as int64 [W, P].
+
+    Noise tokens are placed at random before the pairs. There is no noise after the last pair, so its distance from the
+    queries is exactly as requested.
+    """
     units = np.full((dice.count, pairs), pairs - 1 + noise)  # a unit is a pair or a token of noise
     units[:, :-1] = np.sort(dice.subset("places", pairs - 1, pairs - 1 + noise), axis=1)
     return units + np.arange(pairs) * (size - 1)

@@ -1,4 +1,4 @@
-"""State tracking: elements of a group of permutations, and now and then their product."""
+"""State-tracking task: elements of a permutation group, and from time to time their product."""
 
 from functools import cache
 from itertools import permutations
@@ -14,15 +14,16 @@ _ASK = 1
 
 @implements(StateTracking)
 def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, is_answer), both [windows, length]; the state is the identity at first, and goes on after an answer.
+    """Return (tokens, is_answer), both [windows, length].
 
-    Element i of the group has token 2 + i, or, as the product of all before it, one of the last of the vocabulary.
+    The state starts as the identity and continues after each answer. Element i of the group has token 2 + i. As an
+    answer (the product of all elements so far), it has one of the last tokens of the vocabulary.
     """
     table, first_state = _products(task.objects), vocab_size - task.answers(vocab_size)
     lengths = 1 + dice.below("lengths", length // 3 + 1, task.steps)
-    ends = np.cumsum(lengths + 2, axis=1) - 1  # a word, the sign, the answer
+    ends = np.cumsum(lengths + 2, axis=1) - 1  # elements, the question token, the answer
     is_answer = np.zeros((dice.count, length + 1), dtype=bool)
-    np.put_along_axis(is_answer, np.minimum(ends, length), True, axis=1)  # all ends beyond the window fall on its end
+    np.put_along_axis(is_answer, np.minimum(ends, length), True, axis=1)  # ends beyond the window are moved to its end
     is_answer = is_answer[:, :length]
     is_sign = np.zeros_like(is_answer)
     is_sign[:, :-1] = is_answer[:, 1:]
@@ -39,7 +40,10 @@ def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int
 
 @cache
 def _products(objects: int) -> np.ndarray:
-    """int64 [elements, elements]: which element it is to do the row's and then the column's; 0 is the identity."""
+    """Return the multiplication table as int64 [elements, elements]; element 0 is the identity.
+
+    An entry is the element that results from applying first the row's permutation and then the column's.
+    """
     elements = list(permutations(range(objects)))
     number = {element: i for i, element in enumerate(elements)}
     return np.array([[number[tuple(first[i] for i in then)] for then in elements] for first in elements])

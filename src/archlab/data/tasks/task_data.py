@@ -1,4 +1,4 @@
-"""A task as what a run reads."""
+"""Synthetic tasks as training data."""
 
 import hashlib
 import json
@@ -13,27 +13,27 @@ from archlab.data.tasks.windows import windows
 from archlab.data.training_data import HeldOut, Windows
 
 STREAMS = 1_000_000
-"""Of held-out windows, of which each seed of a study takes one."""
+"""Number of streams of held-out windows for studies. Each seed of a study uses one of them."""
 
 N_FOLDS = 2 * STREAMS
-"""Streams have no end: one for each seed that a study may have, and as many more."""
+"""Number of streams, which act as folds: one for each possible seed of a study, and the same number again."""
 
 ALL_THERE_ARE = 65_536
-"""Held-out tokens where a number is not given; there is no end to them."""
+"""Default number of held-out tokens. A task can generate any number of them."""
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """Windows of a task, made when they are asked for."""
+    """Windows of a task, generated on demand."""
 
     task: Task
     vocab_size: int
     fold: int
-    """Which stream of held-out windows."""
+    """Index of the stream of held-out windows."""
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the task's settings, and of the code of a user's task."""
+        """Hash of the task's settings, and of its code if a user defined the task."""
         settings = [self.task.model_dump(mode="json"), self.vocab_size]
         if is_users(type(self.task)):
             settings.append(source_digest(type(self.task)))
@@ -41,39 +41,37 @@ class TaskData:
 
     @property
     def known_tokens(self) -> int:
-        """All."""
         return self.vocab_size
 
     @property
     def n_folds(self) -> int:
-        """The same for every task."""
         return N_FOLDS
 
     @property
     def tokenizer(self) -> None:
-        """No text."""
+        """None, because a task has no text."""
 
     @property
     def document_token(self) -> None:
-        """A task has no documents."""
+        """None, because a task has no documents."""
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Only answers are trained on."""
+        """Return the windows of a training step. Only answers are trained on."""
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Its windows never come again."""
+        """Return an empty mapping, because the windows of a task never repeat."""
         return {}
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
-        """A task has no documents to mask."""
+        """Return held-out windows. `masked` has no effect, because a task has no documents."""
         count = max((n_tokens or ALL_THERE_ARE) // seq_len, 1)
-        found = windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
-        assert isinstance(found.scored, np.ndarray)
-        return HeldOut(found.tokens, found.scored, bytes=None, documents=None)
+        held_out = windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
+        assert isinstance(held_out.scored, np.ndarray)
+        return HeldOut(held_out.tokens, held_out.scored, bytes=None, documents=None)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
-        """There are no documents."""
+        """Return an empty list, because a task has no documents."""
         return []
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The windows of a task: a pure function of task, seed and index, so that there is nothing to store or to resume."""
+"""Windows of a task: a pure function of task, seed and index. Nothing is stored, and a run can resume anywhere."""
 
 from typing import Any
 
@@ -15,9 +15,10 @@ from archlab.errors import UserError
 def windows(
     task: Task, seed: int, first: int, count: int, seq_len: int, vocab_size: int, split: str = "train"
 ) -> Windows:
-    """Windows first to first + count of a split. UserError where the task does not fit into seq_len or vocab_size.
+    """Return the windows `first` to `first + count` of a split.
 
-    Training and held-out windows come from different random streams; they are equal only by chance.
+    Training and held-out windows come from different random streams and are equal only by chance.
+    Raise UserError if the task does not fit into `seq_len` or `vocab_size`.
     """
     check(task, seq_len, vocab_size)
     tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size, check=_check_windows)
@@ -46,8 +47,8 @@ def _check_windows(
 
 
 def check(task: Task, seq_len: int, vocab_size: int) -> None:
-    """UserError unless the task fits."""
-    found = {"train.seq_len": seq_len, "model.vocab_size": vocab_size}
-    for (field, value), least in zip(found.items(), task.smallest, strict=True):
+    """Raise UserError if the task does not fit into `seq_len` or `vocab_size`."""
+    settings = {"train.seq_len": seq_len, "model.vocab_size": vocab_size}
+    for (field, value), least in zip(settings.items(), task.smallest, strict=True):
         if value < least:
-            raise UserError(f"{field}: {value}; allowed: {least} or more for this task: {task.describe()}")
+            raise UserError(f"{field} is {value}; allowed: {least} or more for this task: {task.describe()}")

@@ -1,8 +1,9 @@
-"""The architectures of llama.cpp that archlab writes, by the family whose models they run.
+"""The llama.cpp architectures that archlab can write, by the family whose models they run.
 
-An architecture says where llama.cpp's files hold our tensors, and what its code fixes where the published code leaves a
-choice. All name tensors alike. They differ in what is fused, in the order of rotated rows and in what a norm's weight
-stands for. A row whose tensor a model does not have is left out.
+An architecture maps archlab's parameters to tensors of a GGUF file. It also lists what llama.cpp's code fixes although
+the published code has a choice. All architectures use the same tensor names. They differ in which projections are
+fused, in the order of rotated rows, and in the meaning of a norm's weight. A row whose tensor a model does not have is
+left out.
 """
 
 import math
@@ -20,7 +21,7 @@ from archlab.errors import UserError
 from archlab.hf.fields import ABSENT, lookup
 from archlab.hf.weights import COPY, HALVES, QKV, QKV_BLOCKS, Conversion, Row, linear
 
-# --- where the tensors are --------------------------------------------------------------------------------------------
+# --- tensors ----------------------------------------------------------------------------------------------------------
 
 LAYER = "blk.{i}"
 
@@ -32,27 +33,27 @@ AROUND = [
 ]
 
 
-def _turned(rows: Tensor, layer: LayerConfig | None, parts: int) -> Tensor:
-    """Each head's rows, which are so many parts one after the other, with one of each part in turn."""
+def _interleaved(rows: Tensor, layer: LayerConfig | None, parts: int) -> Tensor:
+    """Interleave the rows of each head: the first row of each of `parts` equal parts, then the second, and so on."""
     assert layer is not None, "the width of a head is needed"
     return rows.unflatten(0, (-1, parts, layer.multi_head.head_dim // parts)).transpose(1, 2).flatten(0, 2)
 
 
-SIDE_BY_SIDE = Conversion(
-    lambda theirs, layer: [_turned(theirs, layer, layer.multi_head.head_dim // 2 if layer else 0)],
-    lambda ours, layer: _turned(ours[0], layer, 2),
+ADJACENT_PAIRS = Conversion(
+    lambda theirs, layer: [_interleaved(theirs, layer, layer.multi_head.head_dim // 2 if layer else 0)],
+    lambda ours, layer: _interleaved(ours[0], layer, 2),
 )
-"""Theirs are the dimensions 2i and 2i + 1 that RoPE turns together; ours are i and i + head_dim / 2."""
+"""RoPE rotates dimensions 2i and 2i + 1 in the file, and i and i + head_dim / 2 in archlab."""
 
 ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].float() + 1)
-"""Theirs is the factor, ours what 1 is added to (`unit_offset`)."""
+"""The file has the norm's factor. archlab has the factor minus 1 (`unit_offset`)."""
 
 
-def separate(turned: Conversion = COPY) -> list[Row]:
-    """Queries, keys and values by themselves; `turned`: what becomes of the rows that RoPE turns."""
+def separate(rotated: Conversion = COPY) -> list[Row]:
+    """Return rows for separate queries, keys and values. `rotated` converts the rows that RoPE rotates."""
     return [
-        *linear(f"{LAYER}.attn_q", "layers.{i}.attention.q", turned),
-        *linear(f"{LAYER}.attn_k", "layers.{i}.attention.k", turned),
+        *linear(f"{LAYER}.attn_q", "layers.{i}.attention.q", rotated),
+        *linear(f"{LAYER}.attn_k", "layers.{i}.attention.k", rotated),
         *linear(f"{LAYER}.attn_v", "layers.{i}.attention.v"),
         *OUT,
     ]
@@ -75,7 +76,7 @@ FUSED_MLP = [
 
 
 def norms(conversion: Conversion = COPY) -> list[Row]:
-    """All norms but the embedding's; one before a branch and one after it have names of their own."""
+    """Return rows for all norms except the embedding's. A norm after a branch has its own name."""
     return [
         *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", conversion),
         *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before", conversion),
@@ -97,43 +98,43 @@ FALCON_NORMS = [
     *linear(f"{LAYER}.attn_norm_2", "layers.{i}.attention_norms.before", when=_parallel("separate")),
     *linear("output_norm", "norm"),
 ]
-"""The second norm is attention's, where there are two."""
+"""If a layer has two norms, the second belongs to attention."""
 
 
-# --- what it can run --------------------------------------------------------------------------------------------------
+# --- limits -----------------------------------------------------------------------------------------------------------
 
 Limit = Callable[[ModelConfig], Iterator[str]]
-"""Lines that say what was found and what is allowed; none where all is well."""
+"""A check of a model config. It yields a line for each problem: the value found and the values allowed."""
 
 
 def only(field: str, *allowed: Any) -> Limit:
-    """A dotted field has one of these values, in every layer that has the field."""
+    """Return the limit that a dotted field has one of these values in every layer that has the field."""
 
     def check(model: ModelConfig) -> Iterator[str]:
         holders = layer_configs(model) if field.partition(".")[0] in PER_LAYER else (model,)
-        for found in dict.fromkeys(lookup(holder, field) for holder in holders):
-            if found is not ABSENT and found not in allowed:
-                yield f"model.{field} is {to_yaml_line(found)}; allowed: {', '.join(map(to_yaml_line, allowed))}"
+        for value in dict.fromkeys(lookup(holder, field) for holder in holders):
+            if value is not ABSENT and value not in allowed:
+                yield f"model.{field} is {to_yaml_line(value)}; allowed: {', '.join(map(to_yaml_line, allowed))}"
 
     return check
 
 
 SILU = only("mlp.activation", "silu")
 GELU = only("mlp.activation", "gelu_tanh", "gelu")
-"""The exact form too: llama.cpp computes the tanh form from a table in float16, which is as far from either."""
+"""The exact form is allowed too. llama.cpp uses a float16 table of the tanh form, whose error is the same for both."""
 UNCAPPED = only("head.softcap", None)
 TIED = only("head.tied", True)
 NO_OUT_BIAS = only("attention.out_bias", False)
 
 
 def all_biases(model: ModelConfig) -> Iterator[str]:
-    """Every projection has a bias."""
+    """Require a bias in every projection."""
     for field in ("attention.qkv_bias", "attention.out_bias", "mlp.bias"):
         yield from only(field, True)(model)
 
 
 def scalings(*kinds: str) -> Limit:
-    """RoPE is scaled in one of these ways, or not at all. Of YaRN's numbers only some are read from a file."""
+    """Return the limit that RoPE is not scaled or has one of these scalings. llama.cpp fixes some numbers of YaRN."""
     parts = (
         only("position.scaling.kind", "none", *kinds),
         only("position.scaling.truncate", True),
@@ -144,27 +145,30 @@ def scalings(*kinds: str) -> Limit:
 
 
 def square(model: ModelConfig) -> Iterator[str]:
-    """All heads together are as wide as the stream."""
+    """Require that all heads together are d_model wide."""
     heads = model.multi_head.resolve(model.d_model)
     width = heads.n_heads * heads.head_dim
     if width != model.d_model:
-        yield f"model.attention: n_heads * head_dim is {width}; allowed: {model.d_model}, as d_model"
+        yield f"model.attention: n_heads * head_dim is {width}; allowed: d_model, {model.d_model}"
 
 
 def no_window(model: ModelConfig) -> Iterator[str]:
-    """Every layer sees all that is before it."""
+    """Require that every layer attends to all earlier tokens."""
     for layer in layer_configs(model):
         if not is_plain_causal(layer.multi_head, model.max_seq_len):
-            allowed = f"null, or from {model.max_seq_len}, which is max_seq_len"
+            allowed = f"null, or at least max_seq_len, {model.max_seq_len}"
             yield f"model.attention.window is {layer.multi_head.window}; allowed: {allowed}"
 
 
-def scale(of_depth: int | None = None) -> Limit:
-    """Scores are divided by the root of head_dim; with so many layers, by that of d_model / n_heads (Gemma's 27B)."""
+def scale(special_depth: int | None = None) -> Limit:
+    """Return the limit that scores are divided by sqrt(head_dim).
+
+    In a model with `special_depth` layers, they are divided by sqrt(d_model / n_heads) instead (Gemma 27B).
+    """
 
     def divisor(layer: LayerConfig, model: ModelConfig) -> int:
         heads = layer.multi_head
-        return model.d_model // heads.n_heads if model.n_layers == of_depth else heads.head_dim
+        return model.d_model // heads.n_heads if model.n_layers == special_depth else heads.head_dim
 
     def check(model: ModelConfig) -> Iterator[str]:
         for layer in layer_configs(model):
@@ -176,14 +180,14 @@ def scale(of_depth: int | None = None) -> Limit:
 
 
 def capped(model: ModelConfig) -> Iterator[str]:
-    """Scores and logits are capped."""
-    for field, found in (("attention.softcap", model.multi_head.softcap), ("head.softcap", model.head.softcap)):
-        if found is None:
+    """Require soft caps on scores and logits."""
+    for field, cap in (("attention.softcap", model.multi_head.softcap), ("head.softcap", model.head.softcap)):
+        if cap is None:
             yield f"model.{field} is null; allowed: a number"
 
 
 def local_unscaled(model: ModelConfig) -> Iterator[str]:
-    """Only layers that see everything may scale RoPE."""
+    """Require that layers with a window do not scale RoPE."""
     for layer in layer_configs(model):
         kind = lookup(layer, "position.scaling.kind")
         if layer.multi_head.window is not None and kind != "none":
@@ -191,26 +195,26 @@ def local_unscaled(model: ModelConfig) -> Iterator[str]:
 
 
 def every_other(model: ModelConfig) -> Iterator[str]:
-    """The first layer has a window, the second has none, and so on: what is written of a pattern is not read."""
-    found = [layer.multi_head.window is not None for layer in layer_configs(model)]
-    if found != [i % 2 == 0 for i in range(len(found))]:
-        windows = ", ".join("window" if has else "full" for has in found)
-        yield f"layers: {windows}; allowed: window and full in turn, window first"
+    """Require windows in the first, third, fifth layer and so on. llama.cpp does not read the pattern from the file."""
+    has_window = [layer.multi_head.window is not None for layer in layer_configs(model)]
+    if has_window != [i % 2 == 0 for i in range(len(has_window))]:
+        windows = ", ".join("window" if has else "full" for has in has_window)
+        yield f"model.layers: {windows}; allowed: window and full alternately, window first"
 
 
 def some_window(model: ModelConfig) -> Iterator[str]:
-    """A file that says nothing of windows is read as one with the published pattern."""
+    """Require a window in some layer. llama.cpp assumes the published pattern if a file has no window."""
     if all(layer.multi_head.window is None for layer in layer_configs(model)):
         yield "model.attention.window is null in every layer; allowed: a window in some layer"
 
 
 def rounded(model: ModelConfig) -> Iterator[str]:
-    """No limit, but worth knowing."""
+    """Yield a note, not a limit, if llama.cpp computes the activation less precisely."""
     activation = layer_configs(model)[0].dense.activation
     if activation in ("gelu", "gelu_tanh"):
         yield (
-            f"model.mlp.activation: {activation}, which llama.cpp computes in the tanh form, on a CPU from a table in "
-            "float16; logits differ by about 0.1% of their deviation"
+            f"model.mlp.activation is {activation}; llama.cpp computes its tanh form, on a CPU from a float16 table, "
+            "so logits differ by about 0.1% of their standard deviation"
         )
 
 
@@ -219,21 +223,21 @@ def rounded(model: ModelConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of llama.cpp's, as its code in `src/models/` computes it and `convert_hf_to_gguf.py` writes it."""
+    """An architecture of llama.cpp, computed in its `src/models/` and written by its `convert_hf_to_gguf.py`."""
 
     name: str
-    """`general.architecture`."""
+    """Value of `general.architecture`."""
     rows: Sequence[Row]
-    """Where its tensors are."""
+    """Tensors of the file and the parameters that they hold."""
     limits: Sequence[Limit]
-    """What it can run of what the family can say."""
+    """Checks for models of the family that llama.cpp cannot run."""
     needs_output: bool = False
-    """Whether a head that is the embedding must be written once more."""
+    """Whether the head must be written even if it is tied to the embedding."""
     reads_scales: bool = False
-    """Whether it reads factors on embedding, scores, branches and logits."""
+    """Whether llama.cpp reads factors for embedding, scores, branches and logits."""
 
     def check(self, model: ModelConfig) -> list[str]:
-        """UserError that names everything it could not run; what it computes a little differently, in words."""
+        """Return notes on small differences in llama.cpp. Raise UserError, which lists everything it cannot run."""
         problems = [line for limit in self.limits for line in limit(model)]
         if problems:
             listed = [f"  {line}" for line in dict.fromkeys(problems)]
@@ -245,7 +249,7 @@ ANY_SCALING = scalings("linear", "yarn")
 
 LLAMA = Architecture(
     "llama",
-    [*AROUND, *separate(SIDE_BY_SIDE), *MLP, *norms()],
+    [*AROUND, *separate(ADJACENT_PAIRS), *MLP, *norms()],
     [SILU, scalings("linear", "llama3", "yarn"), no_window],
 )
 GRANITE = replace(LLAMA, name="granite", reads_scales=True)
@@ -258,10 +262,12 @@ OLMO2 = Architecture(
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 GEMMA = Architecture("gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED])
 GEMMA2 = Architecture(
-    "gemma2", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(of_depth=46)]
+    "gemma2",
+    GEMMA_ROWS,
+    [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(special_depth=46)],
 )
 GEMMA3 = Architecture(
-    "gemma3", GEMMA_ROWS, [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(of_depth=62)]
+    "gemma3", GEMMA_ROWS, [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(special_depth=62)]
 )
 
 PHI3 = Architecture("phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square])
@@ -291,11 +297,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma": GEMMA, "gemma2": GEMMA2, "gemma3_text": GEMMA3, "phi3": PHI3, "stablelm": STABLELM,
     "starcoder2": STARCODER2, "gpt2": GPT2, "gpt_neox": GPT_NEOX, "bloom": BLOOM, "mpt": MPT, "falcon": FALCON,
 }  # fmt: skip
-"""By `model_type`."""
+"""Family (`model_type`) -> architecture."""
 
 
 def find_architecture(family: str) -> Architecture:
-    """The architecture that runs a family's models; UserError that lists those there are."""
+    """Return the architecture that runs a family's models. Raise UserError for a family without one."""
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
-    raise UserError(f"{family}: no family that archlab writes for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")
+    raise UserError(f"archlab cannot write family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")

@@ -1,4 +1,4 @@
-"""A tokenizer.json as llama.cpp reads it: byte-level BPE, with the name of the rule that cuts a text into words."""
+"""Tokenizers in GGUF files: byte-level BPE, with llama.cpp's name for the rule that splits a text into words."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,28 +26,28 @@ _KNOWN: Mapping[tuple[str, ...], str] = {
     ("words",): "gpt-2", ("digits", "words"): "starcoder", (_SINGLE,): "qwen2", (_PAIRS,): "dbrx", (_TRIPLES,): "dbrx",
     (" ?[^(\\s|[.,!?…。，、।۔،])]+",): "bloom",
 }  # fmt: skip
-"""What cuts a text, rule after rule -> its `tokenizer.ggml.pre`, as `llm_tokenizer_bpe` in llama-vocab.cpp has it."""
+"""Rules that split a text, in order -> `tokenizer.ggml.pre`, from `llm_tokenizer_bpe` in llama-vocab.cpp."""
 _WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}
-"""The same rule, where a word that is a token is not put together from others (`ignore_merges`)."""
+"""Name of the same rule for tokenizers that take a word as a whole if it is a token (`ignore_merges`)."""
 
 
 def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> list[str]:
-    """Write the tokenizer, or that there is none; what a user should know of it, in words.
+    """Write the tokenizer, or "none" if llama.cpp cannot represent it. Return notes for the user.
 
-    UserError where it has more tokens than the model.
+    Raise UserError if the tokenizer has more tokens than the model.
     """
     content = origin.files.get(TOKENIZER)
     parts = json.loads(content) if content else {}
-    if content is None or (cut := _cut(parts)) is None:
-        why = "missing" if content is None else "no byte-level BPE whose words llama.cpp would cut alike"
+    if content is None or (rule := _splitting_rule(parts)) is None:
+        why = "missing" if content is None else "not a byte-level BPE that llama.cpp can reproduce"
         writer.add_tokenizer_model("none")
-        return [f"{TOKENIZER}: {why}; so the file has none, and llama.cpp takes and gives numbers of tokens"]
+        return [f"{TOKENIZER}: {why}; the GGUF file has no tokenizer, so llama.cpp reads and writes token ids"]
     tokenizer = Tokenizer.from_str(content.decode())
     special = complete(tokenizer, origin.files, origin.special_ids)
     _check_ids(origin.special_ids, vocab_size)
     tokens, types = _tokens(tokenizer, vocab_size)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(cut)
+    writer.add_tokenizer_pre(rule)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in parts["model"]["merges"]])
@@ -57,8 +57,8 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
     return list(_differences(parts, tokenizer, special))
 
 
-def _cut(parts: Mapping[str, Any]) -> str | None:
-    """llama.cpp's name for how this tokenizer cuts a text into words; None where it has none."""
+def _splitting_rule(parts: Mapping[str, Any]) -> str | None:
+    """Return llama.cpp's name for the tokenizer's rule that splits a text into words, or None if it has none."""
     model = parts["model"]
     plain = not any(model.get(key) for key in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"))
     normalizer = (parts.get("normalizer") or {"type": None})["type"]
@@ -69,7 +69,7 @@ def _cut(parts: Mapping[str, Any]) -> str | None:
 
 
 def _rules(step: Mapping[str, Any]) -> Iterator[str]:
-    """Regular expressions, GPT-2's `words`, single `digits`; `?` for anything else."""
+    """Yield the splitting rules: a regular expression, "words" for GPT-2's, "digits", or "?" for any other rule."""
     match step:
         case {"type": "Sequence", "pretokenizers": steps}:
             for inner in steps:
@@ -86,12 +86,12 @@ def _rules(step: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]]:
-    """Each token's name and type; rows of the embedding that stand for none are unused."""
+    """Return names and types of all tokens. Embedding rows without a token are unused tokens."""
     from gguf import TokenType
 
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
     if names and max(names) >= vocab_size:
-        raise UserError(f"{TOKENIZER}: has a token {max(names)}; allowed: below {vocab_size}, which is vocab_size")
+        raise UserError(f"{TOKENIZER}: has a token with id {max(names)}; allowed: below vocab_size, {vocab_size}")
     added = tokenizer.get_added_tokens_decoder()
 
     def type_of(i: int) -> TokenType:
@@ -103,11 +103,11 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
 
 
 _MOST_ENDS = 3
-"""A GGUF file names an end of text, of a turn and of a message; llama.cpp stops at each of them."""
+"""Number of tokens in a GGUF file at which llama.cpp stops: end of text, end of turn, end of message."""
 
 
 def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
-    """Raise UserError for a number that the model's vocabulary does not have; -1 means that there is no padding."""
+    """Raise UserError for an id outside the model's vocabulary. -1 as padding token means "none"."""
     for key, value in ids.items():
         for token in several(value):
             if not 0 <= token < vocab_size and (key, token) != ("pad_token_id", -1):
@@ -115,9 +115,9 @@ def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
 
 
 def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens) -> None:
-    """Write which tokens begin, end and pad a text, and whether they are put around it."""
+    """Write the tokens that begin, end and pad a text, and whether llama.cpp adds them to a text."""
     ends = list(special.ends)
-    if special.eos in ends:  # the one that is put after a text
+    if special.eos in ends:  # it comes first, because it is the one that may be added after a text
         ends = [special.eos, *(i for i in ends if i != special.eos)]
     if (bos := _bos(special)) is not None:
         writer.add_bos_token_id(bos)
@@ -126,13 +126,13 @@ def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTok
         add(end)
     if special.pad is not None:
         writer.add_pad_token_id(special.pad)
-    around = tokenizer.encode("a").ids
+    with_special = tokenizer.encode("a").ids
     writer.add_add_bos_token(special.before == (bos,))
-    writer.add_add_eos_token(around[-1:] == ends[:1])
+    writer.add_add_eos_token(with_special[-1:] == ends[:1])
 
 
 def _bos(special: SpecialTokens) -> int | None:
-    """The tokenizer's token that begins a text, or else the model's."""
+    """Return the tokenizer's beginning-of-text token, otherwise the model's."""
     return special.model_bos if special.bos is None else special.bos
 
 
@@ -141,13 +141,13 @@ def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, st
         try:
             return files[CHAT_TEMPLATE].decode()
         except UnicodeDecodeError as error:
-            raise UserError(f"{CHAT_TEMPLATE}: not a text file in UTF-8 (byte {error.start})") from None
-    match found := parse_object(files.get(ITS_CONFIG, b"{}"), ITS_CONFIG).get("chat_template"):
+            raise UserError(f"{CHAT_TEMPLATE}: not valid UTF-8 (byte {error.start})") from None
+    match template := parse_object(files.get(ITS_CONFIG, b"{}"), ITS_CONFIG).get("chat_template"):
         case None | str():
-            return found
+            return template
         case [*templates] if all(isinstance(t, dict) and {*map(type, t.values())} == {str} for t in templates):
-            return found
-    raise UserError(f"{ITS_CONFIG}: chat_template is {found!r:.60}; allowed: text, or a list of names and templates")
+            return template
+    raise UserError(f"{ITS_CONFIG}: chat_template is {template!r:.60}; allowed: text, or a list of names and templates")
 
 
 def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: SpecialTokens) -> Iterator[str]:
@@ -155,11 +155,11 @@ def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: Specia
         names = " ".join(str(tokenizer.id_to_token(i)) for i in special.before)
         yield f"{TOKENIZER}: puts {names} before a text, which llama.cpp does not"
     if more := special.ends[_MOST_ENDS:]:
-        yield f"texts also end at tokens {', '.join(map(str, more))}; the file has room for {_MOST_ENDS} ends"
+        yield f"texts also end at tokens {', '.join(map(str, more))}, but a GGUF file can name only {_MOST_ENDS} ends"
     if tuple(_rules(parts["pre_tokenizer"])) == (_PAIRS,):
         yield (
-            f"{TOKENIZER}: cuts long numbers into pairs of digits, and llama.cpp has triples only: "
-            "it reads numbers of three digits and more as other tokens than archlab"
+            f"{TOKENIZER}: splits long numbers into pairs of digits, but llama.cpp supports only groups of three, "
+            "so it tokenizes numbers of three or more digits differently"
         )
     if parts.get("normalizer"):
-        yield f"{TOKENIZER}: normalises a text (NFC) first, which llama.cpp does not"
+        yield f"{TOKENIZER}: normalizes a text (NFC) first, which llama.cpp does not"

@@ -1,4 +1,4 @@
-"""Our models as one GGUF file, which llama.cpp reads."""
+"""Saving a model as a GGUF file for llama.cpp."""
 
 import struct
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, find_architecture
 from archlab.exchange.gguf.vocabulary import add_vocabulary
-from archlab.exchange.save import expressed
+from archlab.exchange.save import choose_family
 from archlab.files import file_atomic, make_folder
-from archlab.hf.weights import written
+from archlab.hf.weights import published_tensors
 from archlab.model.decoder import Decoder
 from archlab.model.rope_scaling import Frequencies, frequencies
 
@@ -29,21 +29,22 @@ if TYPE_CHECKING:
 Format = Literal["float32", "bfloat16", "float16"]
 
 _WIDE = ("_norm.weight", "position_embd.weight")
-"""Matrices that llama.cpp reads in float32 only, as it does all vectors."""
+"""Name endings of matrices that llama.cpp reads in float32 only, like all vectors."""
 
 
 def save_gguf(
     model: Decoder, file: Path, family: str | None = None, dtype: Format | None = None
 ) -> tuple[str, list[str]]:
-    """Write the model and its tokenizer; the architecture's name, and what the user should know, in words.
+    """Write the model and its tokenizer to a GGUF file. Return the architecture's name, and notes for the user.
 
-    The family is found as `save_pretrained` finds it, among those that llama.cpp runs. `dtype`: of the matrices; None:
-    theirs, at most float32. UserError names what llama.cpp cannot run exactly.
+    The family is chosen as in `save_pretrained`, but only from those that llama.cpp runs. `dtype`: dtype of the
+    matrices; None: the model's own, at most float32. Raise UserError, which lists everything that llama.cpp cannot run
+    exactly.
     """
     if file.exists():
-        raise UserError(f"{file}: exists; name a new file")
-    # What is rounded on the way there is not here: llama.cpp's activations are float32.
-    chosen, _ = expressed(model.config, family, model.origin.family, wide=True, among=ARCHITECTURES)
+        raise UserError(f"{file}: already exists; name a new file")
+    # llama.cpp's activations are float32, so it does not matter where narrower models round them.
+    chosen, _ = choose_family(model.config, family, model.origin.family, wide=True, candidates=ARCHITECTURES)
     architecture = find_architecture(chosen.model_type)
     notes = architecture.check(model.config)
     make_folder(file.parent)
@@ -54,27 +55,27 @@ def save_gguf(
 
 @contextmanager
 def _errors_named(file: Path) -> Iterator[None]:
-    """Raise UserError with the file's name for what gguf and NumPy say without one."""
+    """Turn errors of gguf and NumPy, which do not name the file, into a UserError that does."""
     try:
         yield
     except (struct.error, OverflowError) as error:
         raise UserError(f"{file}: cannot write: a number of the model is too large for a GGUF file ({error})") from None
-    except OSError as error:  # of a full disk NumPy says numbers of bytes, without a code
+    except OSError as error:  # for a full disk, NumPy's error has no code
         if error.errno is None:
             raise UserError(f"{file}: cannot write: the disk is full ({error})") from None
         raise
 
 
 def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
-    found = next(model.parameters()).dtype
-    return getattr(torch, dtype) if dtype else torch.float32 if found is torch.float64 else found
+    own = next(model.parameters()).dtype
+    return getattr(torch, dtype) if dtype else torch.float32 if own is torch.float64 else own
 
 
 def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.dtype) -> list[str]:
     try:
         from gguf import GGUFWriter, LlamaFileType
     except ImportError:
-        raise UserError("GGUF files need the extra `gguf`: pip install 'archlab[gguf]'") from None
+        raise UserError("the extra `gguf` is needed to write GGUF files: pip install 'archlab[gguf]'") from None
     writer = GGUFWriter(file, architecture.name)
     kinds = {torch.bfloat16: LlamaFileType.MOSTLY_BF16, torch.float16: LlamaFileType.MOSTLY_F16}
     writer.add_file_type(kinds.get(dtype, LlamaFileType.ALL_F32))
@@ -94,9 +95,9 @@ def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.
 
 
 def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
-    """One at a time, so that no second model is ever in memory; on the device `meta` without content."""
+    """Yield (name, tensor), one at a time to save memory. On the device `meta` tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
-    yield from written(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
+    yield from published_tensors(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and model.config.head.tied:
         yield "output.weight", ours["embedding.weight"]
     if (factors := _rope_factors(model.config)) is not None:
@@ -111,7 +112,7 @@ def _narrowed(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     out = tensor.to(dtype)
     if dtype is torch.float16 and not out.isfinite().all():
         largest = tensor.abs().max().item()
-        raise UserError(f"{name}: holds {largest:.3g}; allowed in float16: up to 65504; bfloat16 holds it")
+        raise UserError(f"{name}: contains {largest:.3g}; allowed in float16: up to 65504; use bfloat16")
     return out
 
 
@@ -132,7 +133,7 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def _add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
-    """Sizes, heads, norms, windows, caps and positions."""
+    """Write sizes, heads, norms, windows, caps and positions."""
     model, layers = resolve(config), layer_configs(config)
     heads = layers[0].multi_head
     writer.add_vocab_size(model.vocab_size)
@@ -164,7 +165,7 @@ def _add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 
 def _add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
-    """Granite's factors; that on the logits is a divisor there."""
+    """Write Granite's factors. The one for logits is stored as a divisor."""
     model = resolve(config)
     layer = layer_configs(config)[0]
     assert isinstance(model.embedding.scale, float), "resolved"
@@ -175,7 +176,7 @@ def _add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
 
 
 def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
-    """That of layers which see everything; of those with a window llama.cpp reads theta only."""
+    """Write the position of full layers. For layers with a window (`local`), llama.cpp reads theta only."""
     layer = (full or local)[0]
     rope = layer.position
     if isinstance(rope, Alibi):
@@ -193,14 +194,14 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
         writer.add_rope_scaling_factor(rope.scaling.factor)
     if isinstance(rope.scaling, Yarn):
         writer.add_rope_scaling_orig_ctx_len(rope.scaling.original_max_seq_len)
-        if rope.scaling.attention_factor is not None:  # it multiplies the usual one there
+        if rope.scaling.attention_factor is not None:  # llama.cpp multiplies its usual factor by this one
             usual = rope.scaling.model_copy(update={"attention_factor": None})
             amplitude = _frequencies(rope.model_copy(update={"scaling": usual}), 4).amplitude
             writer.add_rope_scaling_attn_factors(rope.scaling.attention_factor / amplitude)
 
 
 def _rope_factors(config: ModelConfig) -> Tensor | None:
-    """float32 [n / 2]: what divides each pair's frequency, where that is no single number (Llama 3)."""
+    """Return the divisor of each pair's frequency, float32 [n / 2], for Llama 3's scaling; None for other scalings."""
     layer = layer_configs(config)[0]
     rope = layer.position
     if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):

@@ -1,4 +1,4 @@
-"""Runs as tasks that another program places on machines: handing them out, watching them, taking lost ones up again."""
+"""Train runs as tasks that another program places on machines: submit them, watch them, and repeat lost ones."""
 
 import json
 import time
@@ -9,56 +9,60 @@ from typing import Protocol, TypeVar
 
 from archlab.config.training import resolve_train
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
-from archlab.study.executors.executor import OnProgress, RunProgress, settled
+from archlab.study.executors.executor import OnProgress, RunProgress, with_resolved_device
 from archlab.study.runs import Run
 from archlab.training.checkpoint import METRICS
 
 ATTEMPTS = 4
-"""How often a run is handed out whose worker is lost: its machine may be gone for once, or it may need too much."""
+"""Number of times that a run is submitted if its worker is lost. The machine may fail once, or the run may need too
+much memory."""
 
 _LAST_LINES = 4096
-"""Bytes at the end of a run's metrics in which its last step stands."""
+"""Number of bytes at the end of a run's metrics that contain its last step."""
 
 
 _SHORT = 0.1
-"""Seconds between two looks at the clock, where every run is waited for."""
+"""Seconds between two looks at the clock while every run has to wait."""
 
 
 class LostError(Exception):
-    """A task ended without saying how: its machine is gone, or its process was killed."""
+    """A task ended without a result: its machine is gone, or its process was killed."""
 
 
 class BrokenError(Exception):
-    """A task could not even begin, or has a bug; another try would end alike."""
+    """A task could not begin, or has a bug. Another attempt would fail, too."""
 
 
 TaskHandle = TypeVar("TaskHandle")
 
 
 class Place(Protocol[TaskHandle]):
-    """Takes runs, and trains each in its folder."""
+    """A place for tasks, such as a Ray cluster. Each task trains a run in its folder."""
 
     retry_after: float
-    """Seconds before a run that another process trains is handed out again."""
+    """Seconds before a run that another process trains is submitted again."""
 
     def start(self, runs: Sequence[Run]) -> list[TaskHandle]:
-        """Hand out the runs; a task for each."""
+        """Submit the runs, and return a task for each."""
         ...
 
     def ended(self, tasks: Sequence[TaskHandle], seconds: float) -> list[TaskHandle]:
-        """Those that have ended; it waits so long for the first one."""
+        """Return the tasks that have ended. Wait up to `seconds` for the first one."""
         ...
 
     def result(self, task: TaskHandle) -> list[RunProgress]:
-        """What an ended task tells, last how its run ended; LostError or BrokenError where it does not."""
+        """Return the messages of an ended task. The last one has the summary or the failure of its run.
+
+        Raise LostError or BrokenError without a result.
+        """
         ...
 
     def stop(self, tasks: Sequence[TaskHandle]) -> None:
-        """End the tasks, each with a checkpoint, and wait until they have ended, where the place sees to it."""
+        """Stop the tasks, each with a checkpoint, and wait for their end if the place supports it."""
         ...
 
     def kill(self, tasks: Sequence[TaskHandle]) -> None:
-        """End them at once."""
+        """End the tasks immediately."""
         ...
 
 
@@ -67,8 +71,8 @@ def run_elsewhere(
 ) -> list[RunProgress]:
     """Train every run, `at_once` at a time or as many as the place takes; see `Executor.run_all`."""
     raise_if_interrupted()
-    waiting = [(0.0, settled(run)) for run in runs]
-    """Each with the time from which it may be handed out."""
+    waiting = [(0.0, with_resolved_device(run)) for run in runs]
+    """Runs with the time from which they may be submitted."""
     tasks, attempts, failed = dict[TaskHandle, Run](), Counter[str](), list[RunProgress]()
     watch = _Watch(study)
     try:
@@ -85,18 +89,18 @@ def run_elsewhere(
                 continue
             for task in place.ended(list(tasks), watch.pause(len(tasks))):
                 run = tasks.pop(task)
-                told = _told(place, task, run, attempts[run.name])
-                for progress in told:
+                messages = _messages_of(place, task, run, attempts[run.name])
+                for progress in messages:
                     on_progress(progress)
-                if told[-1].failed:
-                    failed.append(told[-1])
-                elif told[-1].busy:
+                if messages[-1].failed:
+                    failed.append(messages[-1])
+                elif messages[-1].busy:
                     attempts[run.name] -= 1
                     waiting.append((time.monotonic() + place.retry_after, run))
-                elif told[-1].summary is None:
+                elif messages[-1].summary is None:
                     waiting.append((0.0, run))
-            for moved in watch.look(tasks.values()):
-                on_progress(moved)
+            for progress in watch.look(tasks.values()):
+                on_progress(progress)
         return failed
     finally:
         if tasks:
@@ -104,21 +108,24 @@ def run_elsewhere(
                 place.stop(list(tasks))
 
 
-def _told(place: Place[TaskHandle], task: TaskHandle, run: Run, attempts: int) -> list[RunProgress]:
-    """What an ended task tells; of a lost one a note that its run is taken up again, until that was done too often."""
+def _messages_of(place: Place[TaskHandle], task: TaskHandle, run: Run, attempts: int) -> list[RunProgress]:
+    """Return the messages of an ended task. A lost task gives a note that its run is repeated, or a failure after too
+    many attempts."""
     try:
         return place.result(task)
     except BrokenError as broken:
         return [RunProgress(run, 0.0, failed=str(broken))]
     except LostError as lost:
         if attempts < ATTEMPTS:
-            return [RunProgress(run, 0.0, note=f"its worker was lost ({lost}); it goes on from its last checkpoint")]
-        hint = "; often that is too little memory"
+            return [
+                RunProgress(run, 0.0, note=f"its worker was lost ({lost}); the run continues from its last checkpoint")
+            ]
+        hint = "; a common reason is too little memory"
         return [RunProgress(run, 0.0, failed=f"its worker was lost {attempts} times ({lost}{hint})")]
 
 
 class _Watch:
-    """How far runs are, read from their folders."""
+    """Progress of runs, read from their folders."""
 
     def __init__(self, study: Path) -> None:
         self._study = study
@@ -126,18 +133,18 @@ class _Watch:
         self._next = 0.0
 
     def look(self, runs: Collection[Run]) -> Iterator[RunProgress]:
-        """Those that have moved, if the last look was long enough ago."""
+        """Yield the progress of runs with new steps, if the last look was long enough ago."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self.pause(len(runs))
-        yield from filter(None, map(self.moved, runs))
+        yield from filter(None, map(self.progress_of, runs))
 
     def pause(self, n_tasks: int) -> float:
-        """Seconds between two looks at so many folders, so that many runs do not keep a network's disk busy."""
+        """Return the seconds between two looks. They grow with the number of runs, to protect a network disk."""
         return max(0.5, n_tasks / 100)
 
-    def moved(self, run: Run) -> RunProgress | None:
-        """None where nothing was written since the last look."""
+    def progress_of(self, run: Run) -> RunProgress | None:
+        """Return the progress of a run, or None if nothing was written since the last look."""
         file = run.folder(self._study) / METRICS
         try:
             size = file.stat().st_size
@@ -147,14 +154,14 @@ class _Watch:
             with open(file, "rb") as opened:
                 opened.seek(max(0, size - _LAST_LINES))
                 steps = [_step(line) for line in opened.read().split(b"\n")]
-        except OSError:  # it has not begun, or is being written anew
+        except OSError:  # it has not begun, or its log is being rewritten
             return None
         done = [step for step in steps if step is not None]
         return RunProgress(run, max(done) / resolve_train(run.config).steps) if done else None
 
 
 def _step(line: bytes) -> int | None:
-    """The step of a whole line of metrics."""
+    """Return the step of a line of metrics, or None for an incomplete line."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What all executors share: how runs are asked for, trained and told of, and what they need of a machine."""
+"""Common parts of all executors: requesting, training and reporting runs, and the resources that they need."""
 
 import os
 import socket
@@ -31,39 +31,40 @@ from archlab.training.train import train
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What happened to a run: it made a step, has a note, ended, failed, or is trained by another process."""
+    """An event of a run: a step, a note, its end, its failure, or another process that trains it."""
 
     run: Run
     share_done: float
-    """Share of its steps that are done."""
+    """Share of its steps that are finished."""
     summary: RunSummary | None = None
-    """Set when it has ended."""
+    """Summary of the run, if it has ended."""
     failed: str | None = None
-    """Why it ended without a summary."""
+    """Reason why it ended without a summary."""
     busy: bool = False
-    """Another process trains it, so it is tried again later."""
+    """Whether another process trains it. Then it is tried again later."""
     note: str | None = None
-    """Something that the user should know about it."""
+    """Message for the user about the run."""
 
 
 OnProgress = Callable[[RunProgress], None]
 
 
 class Executor(Protocol):
-    """Where runs are trained. What it leaves is in the study's folder alone, so another one can go on at any time."""
+    """A place where runs are trained. All its results are in the study's folder, so another executor can continue at
+    any time."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-        """Train every run in its folder below `study`; finished ones are only read. Returns the runs that failed.
+        """Train every run in its folder below `study`, and return the runs that failed. Finished runs are only read.
 
-        A run that fails, or whose worker dies, ends no other run. A run that another process trains is waited for.
-        KeyboardInterrupt is raised here once all that trained have stopped, each with a checkpoint; jobs of a Slurm
-        cluster may still be saving theirs.
+        If a run fails or its worker dies, the other runs go on. If another process trains a run, wait for it. Raise
+        KeyboardInterrupt after an interrupt, once all runs have stopped with a checkpoint. Jobs of a Slurm cluster may
+        still be saving theirs.
         """
         ...
 
 
 def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
-    """Train it in its folder below `study`, and measure its weights; how it ended, whatever happened to it."""
+    """Train a run in its folder below `study`, and measure its weights. Return its summary or its failure."""
     torch.set_num_threads(run.threads)
     try:
         folder = run.folder(study)
@@ -79,60 +80,63 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
 
 @dataclass(frozen=True)
 class Errand:
-    """Runs of one study, to be trained by processes that may be on other machines."""
+    """A function that trains runs of a study, for processes that may be on other machines."""
 
     study: Path
-    """Its folder, as a full path that all machines know."""
+    """Folder of the study, as a full path that is valid on all machines."""
     here: Path
-    """Where the command was given: paths of texts may be relative to it."""
+    """Current folder of the command. Paths of texts may be relative to it."""
     code: str
-    """Digest of the code of archlab that gave it."""
+    """Digest of archlab's code in the process that runs the study."""
 
     @classmethod
     def of(cls, study: Path) -> "Errand":
-        """As given by this process."""
+        """Return the errand with the current folder and the code of this process."""
         return cls(real_path(study), Path.cwd(), code_digest())
 
     def __call__(self, run: Run) -> list[RunProgress]:
-        """Train it; its notes, and last how it ended."""
-        if (wrong := self._wrong_here()) is not None:
-            return [RunProgress(run, 0.0, failed=f"{socket.gethostname()}: {wrong}")]
+        """Train a run. Return its notes, and last its summary or failure."""
+        if (reason := self._obstacle()) is not None:
+            return [RunProgress(run, 0.0, failed=f"{socket.gethostname()}: {reason}")]
         notes = _Notes()
         ended = train_run(run, self.study, notes)
         return [*(RunProgress(run, 0.0, note=text) for text in notes.texts), ended]
 
-    def _wrong_here(self) -> str | None:
-        """What this machine lacks."""
+    def _obstacle(self) -> str | None:
+        """Return the reason why this machine cannot train the runs, or None."""
         if not self.study.is_dir():
-            return f"no folder {self.study}; a study on several machines needs a folder that all of them see"
+            return f"could not find the folder {self.study}; put the study in a folder that all machines share"
         if code_digest() != self.code:
-            return "has other code of archlab than the machine that runs the study; install the same"
+            return (
+                "has another version of archlab's code than the machine that runs the study; install the same version"
+            )
         if self.here.is_dir():
             os.chdir(self.here)
         return None
 
 
-def settled(run: Run) -> Run:
-    """The same run, with the device and the number format that `auto` means to this process, which has named the run by
-    them; another machine might decide otherwise."""
+def with_resolved_device(run: Run) -> Run:
+    """Return the same run with the device and the number format that `auto` means in this process.
+
+    The name of the run depends on them, and another machine might choose differently.
+    """
     device = planned_device(run.config.train)
     train = run.config.train.model_copy(update={"device": device.type, "dtype": device.format})
     return replace(run, config=run.config.model_copy(update={"train": train}))
 
 
 class _Notes(Callback):
-    """Keeps what the user should know."""
+    """Keep the notes of a run."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def on_note(self, text: str) -> None:
-        """Keep it."""
         self.texts.append(text)
 
 
 def _why(error: Exception) -> str:
-    """What the user is told; for a bug its name, and its traceback is printed too."""
+    """Return the message for the user. For a bug, also print its traceback."""
     if message := user_message(error):
         return message
     traceback.print_exception(error)
@@ -140,22 +144,22 @@ def _why(error: Exception) -> str:
 
 
 SIDE_BY_SIDE_BELOW = 20_000_000
-"""Parameters up to which several one-thread processes train more tokens per second than one process with
-all threads (measured at 1.3M: benchmarks/side_by_side.py)."""
+"""Number of parameters below which several processes with one thread train more tokens per second than one process
+with all threads (measured at 1.3M: benchmarks/side_by_side.py)."""
 
 MOST_BESIDE_A_GPU = 8
-"""Threads of a run whose products a GPU computes: more only wait."""
+"""Largest number of threads of a run on a GPU. More threads would only wait."""
 
-_PROCESS = {"cpu": 2**30, "cuda": 4 * 2**30}
-"""Bytes that Python and torch take of the machine's memory without a model, by kind of device, and a text's windows."""
+_PROCESS_BYTES = {"cpu": 2**30, "cuda": 4 * 2**30}
+"""Kind of device -> bytes of the machine's memory for Python, torch and the windows of a text, without a model."""
 
-_MARGIN = 1.25
-"""To what `archlab cost` counts of a step, for evaluations and for memory in pieces."""
+_STEP_MARGIN = 1.25
+"""Factor on the step memory of `archlab cost`, for evaluations and fragmented memory."""
 
 
 @dataclass(frozen=True)
 class RunNeeds:
-    """Of one run."""
+    """Resources of one run."""
 
     cores: int
     gpus: int
@@ -168,32 +172,33 @@ class RunNeeds:
 
 
 def needs(configs: Sequence[Config], threads: int) -> RunNeeds:
-    """Enough for a run of each, with so many threads; they are of one study."""
-    on = planned_device(configs[0].train).type
-    return RunNeeds(threads, int(on == "cuda"), max(map(_memory, configs)))
+    """Return resources that are enough for a run of any of the configs of a study."""
+    device = planned_device(configs[0].train).type
+    return RunNeeds(threads, int(device == "cuda"), max(map(_memory, configs)))
 
 
 def needs_of(runs: Sequence[Run]) -> RunNeeds:
-    """Enough for each of the runs; those of an arm differ in what costs nothing, such as their seeds."""
+    """Return resources that are enough for any of the runs. Runs that differ only in their seeds count once."""
     unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
     by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}
     return needs(list(by_shape.values()), max(run.threads for run in runs))
 
 
 def _memory(config: Config) -> int:
-    """On a GPU the machine holds the copy alone of which a checkpoint is written."""
+    """Return the bytes of the machine's memory. With a GPU the machine only holds the copy for a checkpoint."""
     device = planned_device(config.train)
-    held = training_memory(parameters(config.model), config.train.optimizer)
-    copied = held.weights + held.optimizer
-    beside = _PROCESS[device.type] + copied
+    training = training_memory(parameters(config.model), config.train.optimizer)
+    copied = training.weights + training.optimizer
+    base = _PROCESS_BYTES[device.type] + copied
     if device.type != "cpu":
-        return beside
+        return base
     step = step_memory_of(config, device.format).peak_of(recompute=config.train.recompute)
-    return beside + round(_MARGIN * step)
+    return base + round(_STEP_MARGIN * step)
 
 
 def usual_threads(configs: Sequence[Config]) -> int:
-    """Of each run of a study: one where small models train side by side on a CPU, else all that it can use."""
+    """Return the default number of threads of each run: one for small models side by side on a CPU, otherwise all that
+    help."""
     if planned_device(configs[0].train).type == "cuda":
         return max(1, min(MOST_BESIDE_A_GPU, cores() // max(1, torch.cuda.device_count())))
     small = all(parameters(config.model).total < SIDE_BY_SIDE_BELOW for config in configs)

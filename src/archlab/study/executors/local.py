@@ -1,4 +1,4 @@
-"""Runs on this machine, side by side in processes of their own; with several GPUs, a process for each."""
+"""Train runs on this machine, side by side in separate processes. With several GPUs there is a process for each."""
 
 import multiprocessing as mp
 import os
@@ -24,7 +24,7 @@ from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 Connection: TypeAlias = Any
-"""One end of a pipe between the study and a worker; its class differs from system to system."""
+"""One end of a pipe between the study and a worker. Its class depends on the operating system."""
 
 _RETRY_AFTER = 1.0
 """Seconds before a run that another process trains is tried again."""
@@ -34,14 +34,14 @@ _RETRY_AFTER = 1.0
 class _Worker:
     process: BaseProcess
     run: Run | None = None
-    """The run it was given and has not ended; None when it has nothing to do."""
+    """Run that it trains; None if it has nothing to do."""
     gpu: str | None = None
-    """The one that it sees; None where runs are on the CPU."""
+    """The GPU that it sees; None if runs are on the CPU."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """As many workers as this machine has room for, or as many as are asked for."""
+    """Executor on this machine. `workers` is the number of runs at once; the default depends on the machine."""
 
     workers: int | None = None
 
@@ -55,12 +55,12 @@ class Local:
 
 
 def usual_workers(threads: int, gpus: Sequence[str]) -> int:
-    """One for each GPU; on a CPU as many as its cores have threads for."""
+    """Return the default number of workers: one for each GPU, or the number of cores divided by `threads`."""
     return len(gpus) or max(1, cores() // threads)
 
 
 def visible_gpus() -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them, those that this process may use."""
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return (named or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
 
@@ -94,24 +94,25 @@ def _run_all(
 
 
 def _least_used(gpus: Sequence[str], workers: Iterable[_Worker]) -> str | None:
-    """The GPU that fewest workers have; None where there is none."""
+    """Return the GPU with the fewest workers, or None without GPUs."""
     used = Counter(worker.gpu for worker in workers)
     return min(gpus, key=lambda gpu: used[gpu], default=None)
 
 
 def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
-    """A worker and the connection to it. Each has a pipe of its own, so that killing one harms no other."""
+    """Start a worker. Return the connection to it and the worker. Each has its own pipe, so killing one harms no
+    other."""
     context = mp.get_context("spawn")
-    ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
-    process = context.Process(target=_worker_main, args=(theirs, study, gpu), daemon=True)
+    our_end, worker_end = cast(tuple[Connection, Connection], context.Pipe())
+    process = context.Process(target=_worker_main, args=(worker_end, study, gpu), daemon=True)
     with starting_workers():
         process.start()
-    theirs.close()
-    return ours, _Worker(process, gpu=gpu)
+    worker_end.close()
+    return our_end, _Worker(process, gpu=gpu)
 
 
 def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -> None:
-    """Send the next run, if there is one. That a worker is dead and cannot take it is found by `_receive`."""
+    """Send the next run, if there is one. If the worker is dead, `_receive` notices it."""
     worker.run = waiting.popleft() if waiting else None
     if worker.run:
         with suppress(OSError):
@@ -119,9 +120,9 @@ def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -
 
 
 def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunProgress | None:
-    """The next message of a worker.
+    """Return the next message of a worker.
 
-    A worker that died is removed; then the message says that its run failed, or is None if it had no run.
+    A dead worker is removed. Then the message says that its run failed, or is None if it had no run.
     """
     try:
         return connection.recv()
@@ -129,13 +130,13 @@ def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunP
         worker = workers.pop(connection)
         worker.process.join()
         code = worker.process.exitcode
-        hint = "; often that is too little memory: try fewer --workers" if code == -signal.SIGKILL else ""
+        hint = "; a common reason is too little memory: try fewer --workers" if code == -signal.SIGKILL else ""
         why = f"its worker process died (exit code {code}{hint})"
         return worker.run and RunProgress(worker.run, 0.0, failed=why)
 
 
 def _stop_all(workers: dict[Connection, _Worker]) -> None:
-    """Ask those still at work to end (they write a checkpoint), and wait; a second Ctrl-C ends them at once."""
+    """Ask all workers to end with a checkpoint, and wait for them. A second Ctrl-C ends them immediately."""
 
     def kill() -> None:
         for worker in workers.values():
@@ -150,17 +151,15 @@ def _stop_all(workers: dict[Connection, _Worker]) -> None:
 
 
 class _SendProgress(Callback):
-    """Sends a run's progress to the parent process, and ends the run when the parent is gone."""
+    """Send a run's progress to the parent process, and end the run if the parent is gone."""
 
     def __init__(self, run: Run, connection: Connection) -> None:
         self._run, self._connection = run, connection
 
     def on_note(self, text: str) -> None:
-        """Send it."""
         self._send(RunProgress(self._run, 0.0, note=text))
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Send how far the run is."""
         self._send(RunProgress(self._run, metrics.step / metrics.steps))
 
     def _send(self, progress: RunProgress) -> None:
@@ -171,9 +170,9 @@ class _SendProgress(Callback):
 
 
 def _worker_main(connection: Connection, study: Path, gpu: str | None) -> None:
-    """What a worker process does: one run after the other, until the connection is closed."""
+    """Train one run after the other in a worker process, until the connection is closed."""
     if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # nothing has asked for a GPU in this process yet
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # this process has not used a GPU yet
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         while True:
             run = connection.recv()

@@ -1,4 +1,4 @@
-"""Executors by name, each imported when it is asked for."""
+"""Executors by name. Each is imported when it is used."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
@@ -13,10 +13,14 @@ ExecutorName = Literal["local", "ray", "slurm"]
 
 
 def make_executor(name: str = "local", workers: int | None = None, slurm: Sequence[str] = ()) -> "Executor":
-    """`workers`: runs at once; where nothing is said, as many as there is room for. `slurm`: options of its jobs, as in
-    partition=gpu. UserError for an unknown name or option, for options without Slurm, and for what is not installed."""
+    """Return the executor with this name.
+
+    `workers` is the number of runs at once; the default is as many as there is room for. `slurm` are options of its
+    jobs, such as partition=gpu. Raise UserError for an unknown name or option, for options without Slurm, and for a
+    library that is not installed.
+    """
     if slurm and name != "slurm":
-        raise UserError(f"--slurm: {slurm[0]}, but --executor is {name}; allowed: --executor slurm --slurm {slurm[0]}")
+        raise UserError(f"--slurm {slurm[0]}: --executor is {name}; allowed: --executor slurm --slurm {slurm[0]}")
     match name:
         case "local":
             from archlab.study.executors.local import Local
@@ -33,4 +37,4 @@ def make_executor(name: str = "local", workers: int | None = None, slurm: Sequen
             check_slurm(options := slurm_options(slurm))
             return Slurm(workers, options)
         case _:
-            raise UserError(f"executor: {name!r}{choose(name, get_args(ExecutorName))}")
+            raise UserError(f"unknown executor {name!r}{choose(name, get_args(ExecutorName))}")

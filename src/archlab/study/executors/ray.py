@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: the one that `ray start` has begun, or a new one on this machine."""
+"""Train runs on a Ray cluster: one that `ray start` has started, or a new one on this machine."""
 
 import logging
 import os
@@ -16,19 +16,20 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Reference: TypeAlias = Any
-"""ray.ObjectRef of a task's result."""
+"""A ray.ObjectRef of a task's result."""
 
-_PASSED_ON = (
+_INHERITED = (
     "ARCHLAB_CACHE", "ARCHLAB_STATE", "ARCHLAB_TRUST", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR",
     "TRACKIO_PROJECT", "TRACKIO_SPACE_ID", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT",
 )  # fmt: skip
-"""Variables of this process that its tasks are to have too; a cluster's machines have their own. Those of the tools of
-train.log are in docs/watching.md."""
+"""Environment variables that tasks inherit from this process, in addition to those of their machine. docs/watching.md
+explains those of the tools of train.log."""
 
 
 @dataclass(frozen=True)
 class Ray:
-    """As many runs at once as the cluster has room for, or as many as are asked for."""
+    """Executor on a Ray cluster. `workers` is the number of runs at once; the default is as many as there is room
+    for."""
 
     workers: int | None = None
 
@@ -37,76 +38,74 @@ class Ray:
         if not runs:
             return []
         place = _Cluster(Errand.of(study), needs_of(runs))
-        if (lacking := place.lacking()) is not None:
-            on_progress(RunProgress(runs[0], 0.0, note=lacking))
+        if (missing_resources := place.missing_resources()) is not None:
+            on_progress(RunProgress(runs[0], 0.0, note=missing_resources))
         return run_elsewhere(place, runs, study, self.workers, on_progress)
 
 
 class _Cluster:
-    """Ray's, with one task for each run."""
+    """The place of a Ray cluster, with one task for each run."""
 
     retry_after = 1.0
 
-    def __init__(self, errand: Errand, wanted: RunNeeds) -> None:
-        self._ray, self._wanted = _connected(), wanted
+    def __init__(self, errand: Errand, needed: RunNeeds) -> None:
+        self._ray, self._needed = _connected(), needed
         self._errand = errand
 
     @cached_property
     def _task(self) -> Any:
-        """Not tried again by Ray, for what is lost is counted here, as on any other place."""
-        wanted = self._wanted
+        """The remote function. Ray does not retry it, because lost tasks are counted here, as for all places."""
+        needed = self._needed
         return self._ray.remote(_train).options(
-            num_cpus=wanted.cores, num_gpus=wanted.gpus, memory=wanted.memory, max_retries=0, name="archlab run"
+            num_cpus=needed.cores, num_gpus=needed.gpus, memory=needed.memory, max_retries=0, name="archlab run"
         )
 
-    def lacking(self) -> str | None:
-        """A note where no machine has what a run needs."""
-        wanted = {"CPU": self._wanted.cores, "GPU": self._wanted.gpus, "memory": self._wanted.memory}
+    def missing_resources(self) -> str | None:
+        """Return a note if no machine has the resources of a run."""
+        needed = {"CPU": self._needed.cores, "GPU": self._needed.gpus, "memory": self._needed.memory}
         nodes: list[Mapping[str, float]] = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if any(all(node.get(name, 0) >= n for name, n in wanted.items()) for node in nodes):
+        if any(all(node.get(name, 0) >= n for name, n in needed.items()) for node in nodes):
             return None
-        return f"a run needs {self._wanted}, and no machine of the Ray cluster has so much; it is waited for"
+        return f"a run needs {self._needed}, and no machine of the Ray cluster has that; waiting for one"
 
     def start(self, runs: Sequence[Run]) -> list[Reference]:
-        """Submitted; Ray places each where there is room."""
+        """Submit the runs. Ray chooses their machines."""
         return [self._task.remote(self._errand, run) for run in runs]
 
     def ended(self, tasks: Sequence[Reference], seconds: float) -> list[Reference]:
-        """As Ray tells."""
         return self._ray.wait(list(tasks), num_returns=1, timeout=seconds)[0]
 
     def result(self, task: Reference) -> list[RunProgress]:
-        """LostError where the worker or its machine is gone."""
+        """Return the messages of a task. Raise LostError if the worker or its machine is gone."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(task)
         except errors.TaskCancelledError:
-            raise LostError("cancelled") from None
+            raise LostError("canceled") from None
         except errors.RayTaskError as error:  # a bug, or archlab is not installed there
             raise BrokenError(f"its task failed: {str(error).strip().splitlines()[-1]}") from error
         except errors.RayError as error:
             raise LostError(type(error).__name__) from None
 
     def stop(self, tasks: Sequence[Reference]) -> None:
-        """Each gets a KeyboardInterrupt, which a training takes as a wish to end after its step."""
+        """Send each task a KeyboardInterrupt, which ends its training after the current step."""
         for task in tasks:
             self._ray.cancel(task, force=False)
         self._ray.wait(list(tasks), num_returns=len(tasks))
 
     def kill(self, tasks: Sequence[Reference]) -> None:
-        """Their processes."""
         for task in tasks:
             self._ray.cancel(task, force=True)
 
 
 def _train(errand: Errand, run: Run) -> list[RunProgress]:
-    """What a worker of the cluster does."""
+    """Train a run in a worker of the cluster."""
     return errand(run)
 
 
 def installed_ray() -> Any:
-    """The module; UserError where it is not installed."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody else is told of a study
+    """Return the module. Raise UserError if it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
     try:
         import ray
     except ImportError:
@@ -115,7 +114,7 @@ def installed_ray() -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """UserError where nothing listens there: Ray itself would try for minutes."""
+    """Raise UserError if nothing listens at the address. Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
         return
@@ -127,12 +126,12 @@ def _check_answers(address: str) -> None:
 
 
 def _connected() -> Any:
-    """The module, connected to a cluster; to a new one on this machine where none is found."""
+    """Return the module, connected to a cluster. Without one, start one on this machine."""
     ray = installed_ray()
     if not ray.is_initialized():
-        passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         options: dict[str, Any] = {
-            "log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": passed_on}
+            "log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": inherited}
         }  # fmt: skip
         _check_answers(os.environ.get("RAY_ADDRESS", ""))
         with interrupts_blocked():

@@ -1,4 +1,4 @@
-"""The values of an outcome, by arm and by seed or round."""
+"""Gather the values of an outcome, by arm and by seed or round."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,39 +20,42 @@ Timed = Mapping[Outcome, Mapping[str, Values]]
 
 
 class StudyRuns(NamedTuple):
-    """All that a study has."""
+    """All finished runs and timings of a study."""
 
     arms: Sequence[Arm]
     ended: Mapping[str, Mapping[int, Ended]]
-    """Arm -> seed -> the run that is compared."""
+    """Arm -> seed -> the compared run."""
     swept: Swept
     timed: Timed
 
 
-def gather(outcome: Outcome, found: StudyRuns) -> dict[str, Values]:
-    """Arm -> seed or round -> value; None where the run diverged. Left out where there is none for another reason."""
+def gather(outcome: Outcome, study_runs: StudyRuns) -> dict[str, Values]:
+    """Return arm -> seed or round -> value. It is None if the run diverged, and left out if it is missing for
+    another reason."""
     match outcome.source:
         case "log":
-            return _of_runs(found, lambda run: from_log(outcome, run))
+            return _values_of_runs(study_runs, lambda run: from_log(outcome, run))
         case "weights":
-            return _of_runs(found, lambda run: run.measured.get(outcome))
+            return _values_of_runs(study_runs, lambda run: run.measured.get(outcome))
         case "sweep":
-            swept = {arm.name: found.swept.get(arm.name, {}) for arm in found.arms}
-            return {arm: {s: from_sweep(outcome, runs) for s, runs in seeds.items()} for arm, seeds in swept.items()}
+            swept = {arm.name: study_runs.swept.get(arm.name, {}) for arm in study_runs.arms}
+            return {
+                arm: {seed: from_sweep(outcome, runs) for seed, runs in seeds.items()} for arm, seeds in swept.items()
+            }
         case "timing":
-            return {arm.name: found.timed.get(outcome, {}).get(arm.name, {}) for arm in found.arms}
+            return {arm.name: study_runs.timed.get(outcome, {}).get(arm.name, {}) for arm in study_runs.arms}
         case "config":
-            return {arm.name: {0: make(outcome, arm.config, check=check_value)} for arm in found.arms}
+            return {arm.name: {0: make(outcome, arm.config, check=check_value)} for arm in study_runs.arms}
 
 
-def _of_runs(found: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
+def _values_of_runs(study_runs: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
     return {
         arm: {
             seed: value
             for seed, run in runs.items()
             if (value := value_of(run)) is not None or run.summary.status == "diverged"
         }
-        for arm, runs in found.ended.items()
+        for arm, runs in study_runs.ended.items()
     }
 
 

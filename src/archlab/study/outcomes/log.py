@@ -1,4 +1,4 @@
-"""Outcomes that a run wrote while it trained; and those of one arm and seed over all values of the swept field."""
+"""Outcomes from the log of a run, and outcomes of an arm and seed over all values of the swept field."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from archlab.training.run_folder import PROBES
 
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:
-    """None where the run diverged, or never had what is asked for."""
+    """Return the outcome of a run; None if the run diverged or has no such value."""
     return None if run.summary.status == "diverged" else make(outcome, run, check=check_value)
 
 
@@ -51,7 +51,7 @@ def _gap(outcome: Gap, run: Ended) -> float:
 
 @implements(LargestGradient)
 def _largest_gradient(outcome: LargestGradient, run: Ended) -> float | None:
-    """After a tenth of the updates. One that did not take place is not in the log."""
+    """Return the largest gradient after the first tenth of the updates. Skipped updates are not in the log."""
     gradients = [m["grad_norm"] for m in run.metrics if "lr" in m]
     return max(gradients[len(gradients) // 10 :], default=None)
 
@@ -63,30 +63,31 @@ def _spikes(outcome: Spikes, run: Ended) -> float:
 
 @implements(TokensTo)
 def _tokens_to(outcome: TokensTo, run: Ended) -> float | None:
-    wanted = outcome.bits_per_byte
+    target = outcome.bits_per_byte
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
     for (before, worse), (after, loss) in pairwise(points):
-        if loss <= wanted < worse:
-            return before + (after - before) * (worse - wanted) / (worse - loss)
+        if loss <= target < worse:
+            return before + (after - before) * (worse - target) / (worse - loss)
     return None
 
 
 @implements(OnTheWay)
 def _on_the_way(outcome: OnTheWay, run: Ended) -> float | None:
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
-    until = outcome.share * run.summary.tokens * (1 + 1e-9)  # an evaluation just there counts
+    until = outcome.share * run.summary.tokens * (1 + 1e-9)  # an evaluation exactly there counts
     return next((loss for tokens, loss in reversed(points) if 0 < tokens <= until), None)
 
 
 @implements(Probe)
 def _probed(outcome: Probe, run: Ended) -> float | None:
-    """None also where no layer has such a number, and where a layer has none that must have one: it is not finite."""
+    """Return a probe's value. It is None if no layer has the measure, or if a layer that must have it has no finite
+    value."""
     probes = [m[PROBES] for m in run.metrics if PROBES in m]
-    found = probes[0 if outcome.at == "start" else -1].get(outcome.of) if probes else None
-    if not isinstance(found, list):
-        return found
-    numbers = [number for number in found if number is not None]
-    if outcome.of in OF_EVERY_LAYER and len(numbers) < len(found):
+    values = probes[0 if outcome.at == "start" else -1].get(outcome.of) if probes else None
+    if not isinstance(values, list):
+        return values
+    numbers = [number for number in values if number is not None]
+    if outcome.of in OF_EVERY_LAYER and len(numbers) < len(values):
         return None
     match outcome.layers:
         case "mean":
@@ -96,15 +97,16 @@ def _probed(outcome: Probe, run: Ended) -> float | None:
         case "smallest":
             return min(numbers, default=None)
         case "last_over_first":
-            return found[-1] / found[0] if found[0] and found[-1] is not None else None
+            return values[-1] / values[0] if values[0] and values[-1] is not None else None
 
 
 Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
-"""Arm -> seed -> value of the swept field -> run; only seeds whose runs have all ended."""
+"""Arm -> seed -> value of the swept field -> run. Only seeds whose runs have all ended are included."""
 
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
-    """`runs`: by the value of the swept field, all that were asked for. None where the outcome cannot be told."""
+    """Return the outcome of a sweep. `runs` maps all values of the swept field to runs. Return None if all runs
+    diverged."""
     has_value = any(math.isfinite(_loss(run)) for run in runs.values())
     return make(outcome, runs, check=check_value) if has_value else None
 
@@ -126,7 +128,7 @@ def _sensitivity(outcome: Sensitivity, runs: Mapping[float, Ended]) -> float:
 
 
 def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:
-    """Arm by arm, values ascending."""
+    """Return the points of a sweep, arm by arm, with ascending values."""
     return [
         SweepPoint(
             arm=arm,
@@ -140,11 +142,11 @@ def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:
 
 
 def _loss(run: Ended) -> float:
-    """Infinite where it diverged."""
+    """Return the final loss, infinite if the run diverged."""
     score = run.summary.bits_per_byte
     return math.inf if score is None else score
 
 
 def _start(run: Ended) -> float:
-    """Before the first update."""
+    """Return the loss before the first update."""
     return next((m["bits_per_byte"] for m in run.metrics if "bits_per_byte" in m), math.inf)

@@ -1,4 +1,4 @@
-"""Outcomes that are timed, one arm after the other and nothing else beside them."""
+"""Outcomes that are timed, one arm after the other and with nothing else running."""
 
 import json
 import multiprocessing as mp
@@ -27,81 +27,88 @@ from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 ROUNDS = 9
-"""In each, every arm has its turn; a round is to timing what a seed is to training. With nine, values without any
-scatter are told apart in up to twelve comparisons (p is 2 / 2^9)."""
+"""Number of rounds. In each round all arms are timed in turn, and rounds are paired like seeds. With nine rounds,
+values without scatter can be distinguished in up to twelve comparisons (p is 2 / 2^9)."""
 
 _STEPS = 8
-"""In a round, of which the fastest counts: what slows a step down comes from elsewhere."""
+"""Number of steps in a round. The fastest one counts, because slower steps are disturbed by something else."""
 
 
 _FILE = "timings.json"
 
 OnTiming = Callable[[str], Callable[[int], None]]
-"""Called with the title of an outcome to be timed; returns what is to be called with how many rounds are over."""
+"""Function that is called with the title of an outcome. It returns a function to call with the number of finished
+rounds."""
 
 
-def unseen(title: str) -> Callable[[int], None]:
-    """Nobody looks on."""
+def no_progress(title: str) -> Callable[[int], None]:
+    """Show no progress of timing."""
     return lambda rounds: None
 
 
 def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> dict[Outcome, dict[str, Values]]:
-    """Outcome -> arm -> round -> value, of those that were timed for these arms; UserError for damage."""
+    """Return outcome -> arm -> round -> value for outcomes that were timed with these arms. Raise UserError for
+    damage."""
     file = study / _FILE
     if not file.is_file():
         return {}
-    verify(file, "delete it, and the arms are timed again")
-    kept, found = json.loads(file.read_text()), dict[Outcome, dict[str, Values]]()
+    verify(file, "delete it, and archlab times the arms again")
+    stored, timings = json.loads(file.read_text()), dict[Outcome, dict[str, Values]]()
     for outcome in outcomes:
-        if values := kept.get(_key(outcome, arms)):
-            found[outcome] = {arm: {int(n): v for n, v in rounds.items()} for arm, rounds in values.items()}
-    return found
+        if values := stored.get(_key(outcome, arms)):
+            timings[outcome] = {
+                arm: {int(number): value for number, value in rounds.items()} for arm, rounds in values.items()
+            }
+    return timings
 
 
 def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path, on_timing: OnTiming) -> None:
-    """Time what was not yet timed, and keep it in the study's folder."""
+    """Time all outcomes that are not timed yet, and keep the values in the study's folder."""
     timed = [outcome for outcome in outcomes if outcome.source == "timing"]
-    done = read_timings(timed, arms, study)
+    timings = read_timings(timed, arms, study)
     for outcome in timed:
-        if outcome not in done:
+        if outcome not in timings:
             configs = {arm.name: arm.config for arm in arms}
-            done[outcome] = dict(time_arms(outcome, configs, on_timing(outcome.title)))
-            values = {_key(outcome, arms): values for outcome, values in done.items()}
+            timings[outcome] = dict(time_arms(outcome, configs, on_timing(outcome.title)))
+            values = {_key(outcome, arms): values for outcome, values in timings.items()}
             write_with_digests(study, {_FILE: json.dumps(values)})
 
 
 def forget_timings(study: Path) -> None:
-    """So that all are made again."""
+    """Delete the timings, so that all are made again."""
     (study / _FILE).unlink(missing_ok=True)
 
 
 def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
-    """Of what was timed, under which names, where and by which code."""
+    """Return a key of the outcome, the arms and their names, the machine and the code."""
     configs = {arm.name: in_old_form(resolved(arm.config)) | {"plugins": sources(arm.config)} for arm in arms}
-    where = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
-    return config_hash({"outcome": outcome.meaning, "arms": configs, "where": where})
+    environment = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
+    return config_hash({"outcome": outcome.meaning, "arms": configs, "where": environment})
 
 
 def time_arms(
     outcome: Outcome, configs: Mapping[str, Config], on_round: Callable[[int], None]
 ) -> dict[str, dict[int, float | None]]:
-    """Arm -> round -> value. In each round all arms have their turn, so that a slow minute hits all alike. `on_round`
-    is called with how many rounds are over."""
+    """Return arm -> round -> value.
+
+    In each round all arms are timed in turn, so a slow minute affects all of them. `on_round` is called with the number
+    of finished rounds.
+    """
     timed: dict[str, Callable[[], float]] = {
         arm: make(outcome, config, check=check_timer) for arm, config in configs.items()
     }
-    for time in timed.values():  # memory is taken, code is compiled
+    for time in timed.values():  # warm-up: memory is allocated, code is compiled
         time()
     rounds = list[dict[str, float]]()
     for number in range(ROUNDS):
         on_round(number)
-        rounds.append({arm: time() for arm, time in _turned(list(timed.items()), number)})
+        rounds.append({arm: time() for arm, time in _rotated(list(timed.items()), number)})
     on_round(ROUNDS)
-    return {arm: {number: found[arm] for number, found in enumerate(rounds)} for arm in configs}
+    return {arm: {number: values[arm] for number, values in enumerate(rounds)} for arm in configs}
 
 
-def _turned(items: Sequence[tuple[str, Callable[[], float]]], by: int) -> list[tuple[str, Callable[[], float]]]:
-    """The same, beginning with another one in each round."""
+def _rotated(items: Sequence[tuple[str, Callable[[], float]]], by: int) -> list[tuple[str, Callable[[], float]]]:
+    """Return the same items, rotated by `by`."""
     first = by % len(items)
     return [*items[first:], *items[:first]]
 
@@ -130,24 +137,26 @@ def _norm_share(outcome: NormShare, config: Config) -> Callable[[], float]:
 
 @implements(PeakMemory)
 def _peak_memory(outcome: PeakMemory, config: Config) -> Callable[[], float]:
-    return lambda: _in_a_process_of_its_own(config)
+    return lambda: _peak_in_own_process(config)
 
 
-def _in_a_process_of_its_own(config: Config) -> float:
-    """Bytes; a process only ever takes more memory, so another arm would be counted with it."""
-    of_its_own = mp.get_context("forkserver")
-    of_its_own.set_forkserver_preload([__name__])  # else each would import torch anew, for seconds
-    with ProcessPoolExecutor(1, of_its_own) as pool:
+def _peak_in_own_process(config: Config) -> float:
+    """Return the peak memory in bytes. It needs a separate process, because memory of earlier arms would count, too."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # otherwise each process would import torch for seconds
+    with ProcessPoolExecutor(1, context) as pool:
         with starting_workers():
-            found = pool.submit(_peak, config)
+            peak = pool.submit(_peak, config)
         try:
-            return found.result()
+            return peak.result()
         except BrokenProcessPool:
-            raise UserError("peak memory: the process that measures it died; often that is too little memory") from None
+            raise UserError(
+                "peak memory: the process that measures it died; a common reason is too little memory"
+            ) from None
 
 
 def _peak(config: Config) -> float:
-    """The most that the process has taken, or the GPU held."""
+    """Return the peak memory of the GPU if there is one, otherwise of this process."""
     run = rehearse(config)
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -155,6 +164,6 @@ def _peak(config: Config) -> float:
     if run.device.type == "cuda":
         return float(torch.cuda.max_memory_allocated())
     # Not getrusage: a process inherits its ru_maxrss from the one that started it.
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024.0
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return int(match[1]) * 1024.0

@@ -1,4 +1,4 @@
-"""What a user's outcome may give."""
+"""Checks of the values of a user's outcome."""
 
 import math
 from collections.abc import Callable
@@ -13,11 +13,11 @@ def check_value(kind: type[Outcome], value: Any, *_: Any) -> float | None:
     """Return the value as a float. Raise UserError for anything but a finite number or None."""
     if value is None or (isinstance(value, int | float) and math.isfinite(value)):
         return None if value is None else float(value)
-    raise breach(kind, f"its function gave {short(value)}; allowed: a finite number, or None")
+    raise breach(kind, f"its function returned {short(value)}; allowed: a finite number, or None")
 
 
 def check_timer(kind: type[Outcome], timer: Any, *_: Any) -> Callable[[], float | None]:
-    """Return the function with a check of its value. Raise UserError if it is no function."""
+    """Return the function with a check of its value. Raise UserError if it is not a function."""
     if not callable(timer):
-        raise breach(kind, f"its function gave {short(timer)}; allowed: a function without arguments")
+        raise breach(kind, f"its function returned {short(timer)}; allowed: a function without arguments")
     return lambda: check_value(kind, timer())

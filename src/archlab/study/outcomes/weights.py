@@ -1,4 +1,4 @@
-"""Outcomes of a run's last weights. Each is measured once and kept in the run's folder."""
+"""Outcomes of a run's final weights. Each is measured once and kept in the run folder."""
 
 import json
 from collections.abc import Sequence
@@ -32,52 +32,53 @@ from archlab.training.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that has ended, with its last weights."""
+    """A run that has ended, with its final weights."""
 
     folder: Path
     config: Config
     model: Decoder
-    """Ready for inference, on the run's device."""
+    """Model in evaluation mode, on the run's device."""
     data: TrainingData
     device: Device
 
     @property
     def length(self) -> int:
-        """Tokens per window of evaluation: the same for all arms of a study; as in training unless a config says
-        otherwise."""
+        """Number of tokens per window of evaluation, the same for all arms. It is the training length unless the config
+        sets another one."""
         return resolve_train(self.config).eval_seq_len
 
     @cached_property
     def tokens(self) -> Tensor:
-        """[windows, T + 1] int64, of held-out text, on the run's device: each is predicted from those before it."""
+        """Held-out windows, int64 [windows, T + 1], on the run's device. Each token is predicted from those before
+        it."""
         return torch.from_numpy(self.held_out(self.length).tokens).to(self.device.type)
 
     def held_out(self, seq_len: int) -> HeldOut:
-        """Windows of held-out text, `train.eval_tokens` in all."""
+        """Return windows of held-out text with `train.eval_tokens` tokens in total."""
         train = resolve_train(self.config)
         return self.data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
 
     def ends_before(self, length: int) -> bool:
-        """Whether the learned positions of its model end before so many tokens."""
+        """Return whether the model has learned positions for fewer than `length` tokens."""
         return isinstance(self.model.config.position, Learned) and length > self.model.config.max_seq_len
 
 
 _RUN = 4
-"""Tokens; what a text repeats are runs of so many."""
+"""Length of the runs of tokens whose repetition is counted."""
 
 
-def kept(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
-    """What was measured of the run in this folder; None for what it cannot have. Others are left out."""
+def read_measured(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
+    """Return the measured outcomes of a run folder. An outcome that the run cannot have is None."""
     return {outcome: _read(file) for outcome in outcomes if (file := run / _file(outcome)).is_file()}
 
 
 def _read(file: Path) -> float | None:
-    verify(file, "delete it, and it is measured again")
+    verify(file, "delete it, and archlab measures it again")
     return json.loads(file.read_text())["value"]
 
 
 def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
-    """Measure what is not yet kept of a finished run, and keep it."""
+    """Measure the missing outcomes of a finished run, and keep them in its folder."""
     missing = [outcome for outcome in outcomes if not (run / _file(outcome)).is_file()]
     if not missing:
         return
@@ -87,8 +88,8 @@ def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
     model = model.to(device.type).eval()
     finished = FinishedRun(run, config, model, data, device)
     for outcome in missing:
-        found = {"outcome": outcome.meaning, "value": make(outcome, finished, check=check_value)}
-        write_with_digests(run, {_file(outcome): json.dumps(found)})
+        record = {"outcome": outcome.meaning, "value": make(outcome, finished, check=check_value)}
+        write_with_digests(run, {_file(outcome): json.dumps(record)})
 
 
 def _file(outcome: Outcome) -> str:
@@ -114,8 +115,8 @@ def _repetition(outcome: Repetition, run: FinishedRun) -> float | None:
     if run.ends_before(half + outcome.tokens):
         return None
     prompts = run.tokens[: outcome.prompts, :half]
-    written = generate(run.model, prompts, max_new_tokens=outcome.tokens)
-    return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
+    continuations = generate(run.model, prompts, max_new_tokens=outcome.tokens)
+    return float(np.mean([_repeated(row) for row in continuations[:, prompts.shape[1] :].tolist()]))
 
 
 @implements(Answers)
@@ -123,28 +124,28 @@ def _answers(outcome: Answers, run: FinishedRun) -> float | None:
     seq_len = outcome.seq_len or outcome.task.smallest[0]
     if run.ends_before(seq_len):
         return None
-    asked = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
-    windows = asked.held_out(seq_len, resolve_train(run.config).eval_tokens, masked=False)
+    task_data = TaskData(outcome.task, run.model.config.vocab_size, run.config.data.fold)
+    windows = task_data.held_out(seq_len, resolve_train(run.config).eval_tokens, masked=False)
     return predict(run.model, windows, run.device).score(windows).accuracy
 
 
 @implements(TokensPerByte)
 def _tokens_per_byte(outcome: TokensPerByte, run: FinishedRun) -> float | None:
-    some = run.held_out(run.length)
-    return None if some.bytes is None else some.scored.sum() / some.bytes.sum()
+    windows = run.held_out(run.length)
+    return None if windows.bytes is None else windows.scored.sum() / windows.bytes.sum()
 
 
 def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:
-    """Over one part of every window."""
+    """Return bits per byte over one part of every window."""
     held_out = run.held_out(seq_len)
     if held_out.bytes is None:
-        raise UserError("measure: bits per byte are of text; a task has none; allowed: accuracy")
+        raise UserError("measure: bits per byte need text, but the study has a task; allowed: accuracy")
     nats = predict(run.model, held_out, run.device).nats[:, part].sum(dtype=np.float64)
-    found = float(nats) / np.log(2) / held_out.bytes[:, part].sum()
-    return float(found) if np.isfinite(found) else None
+    bits = float(nats) / np.log(2) / held_out.bytes[:, part].sum()
+    return float(bits) if np.isfinite(bits) else None
 
 
 def _repeated(tokens: Sequence[int]) -> float:
-    """Share of the runs of four that are not the first of their kind; 0 where there is none."""
+    """Return the share of runs of four tokens that have occurred before; 0 without any run."""
     runs = [tuple(tokens[i : i + _RUN]) for i in range(len(tokens) - _RUN + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0

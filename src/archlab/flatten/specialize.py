@@ -1,7 +1,7 @@
-"""Calls of the model's source, for one kind of layer.
+"""Calls of the model's source, specialized for one kind of layer.
 
-A call is written out in its caller where what it does is short. What is longer becomes a function of the file; a module
-that holds tensors becomes a class.
+A call of a short function is inlined into its caller. A longer function becomes a function of the file. A module that
+holds tensors becomes a class of the file.
 """
 
 import ast
@@ -13,37 +13,37 @@ from archlab.flatten.steps import Step, assign, bare, needed, read_in
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
 
 KEPT = {"shape", "heads"}
-"""Parameters of `__init__` that a class of the file has, too, for modules that differ in nothing else."""
+"""Parameters of `__init__` that a class of the file keeps, so that modules which differ only in these share a class."""
 
 SHORT = 2
-"""Statements of a function that is written out where it is called, its return among them."""
+"""A function with fewer statements than this, not counting its return, is inlined."""
 
 
-class Specialiser(Statements):
-    """Reads calls."""
+class Specializer(Statements):
+    """Evaluates calls."""
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """What a file has in the place of a call; None: its source."""
+        """Return the value that replaces a call, or None to read the source of the function."""
         raise NotImplementedError
 
     def define_function(
         self, function: Function, parameters: list[str], body: list[Step], leaves: list[ast.expr]
     ) -> str:
-        """The name of a function of the file."""
+        """Write a function to the file and return its name."""
         raise NotImplementedError
 
     def run_module(self, record: Record, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """A call of a module that holds tensors."""
+        """Evaluate a call of a module that holds tensors."""
         raise NotImplementedError
 
     def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
-        """Of a function, class or instance of the source."""
+        """Evaluate a call of a function, class or instance of the source."""
         match function:
-            case Function() | Class() if instead := self.replaced(function, arguments, keywords):
-                return instead
+            case Function() | Class() if replacement := self.replaced(function, arguments, keywords):
+                return replacement
             case Function():
-                given = self.bind(function, arguments, keywords)
-                return self._as_function(function, given) or self._written_out(function, given)
+                bound = self.bind(function, arguments, keywords)
+                return self._as_function(function, bound) or self._inlined(function, bound)
             case Class():
                 return self.make(function, arguments, keywords)
             case Record(made_by="nn.Identity"):
@@ -57,54 +57,57 @@ class Specialiser(Statements):
                 raise NotWritableError(f"a call of a {type(function).__name__}")
 
     def instance(self, name: str, home: str, *arguments: Value) -> Record:
-        """Of a class of that module."""
+        """Return a new instance of a class. `home`: the module that defines it."""
         made_by = self.top(name, module(home))
         assert isinstance(made_by, Class)
         return self.make(made_by, list(arguments), {})
 
     def make(self, made_by: Class, arguments: list[Value], keywords: dict[str, Value]) -> Record:
-        """An instance: what its `__init__` sets, or its fields."""
+        """Return a new instance with the attributes that its `__init__` sets, or with its fields."""
         record = Record(made_by, path=named("self") if made_by.is_module else None)
         init = made_by.method("__init__")
         if init is None:
             fields = {n.target.id: n.value for n in made_by.node.body
                       if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}  # fmt: skip
-            given = {**dict(zip(fields, arguments, strict=False)), **keywords}
-            rest = {
+            values = {**dict(zip(fields, arguments, strict=False)), **keywords}
+            defaults = {
                 name: self.evaluate(value, {}, made_by.home)
                 for name, value in fields.items()
-                if name not in given and value
+                if name not in values and value
             }
-            record.attributes = {name: {**rest, **given}[name] for name in fields}
+            record.attributes = {name: {**defaults, **values}[name] for name in fields}
             return record
         function = Function(init, made_by.home, owner=record)
-        given = self.bind(function, arguments, keywords)
-        for name in KEPT & set(given):
-            if isinstance(value := plain(given[name]), int | tuple):
-                record.arguments[name], given[name] = lift(given[name]), Known(value, named(name))
+        bound = self.bind(function, arguments, keywords)
+        for name in KEPT & set(bound):
+            if isinstance(value := plain(bound[name]), int | tuple):
+                record.arguments[name], bound[name] = lift(bound[name]), Known(value, named(name))
         outer, self.body = self.body, Body(is_init=True)
         try:
-            self.run_function(function, given)
+            self.run_function(function, bound)
         finally:
             self.body = outer
         return record
 
     def bind(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
-        """Parameter -> value."""
+        """Return parameter -> value, defaults included."""
         signature = function.node.args
         parameters = [p.arg for p in (*signature.posonlyargs, *signature.args)][function.owner is not None :]
-        given = {**dict(zip(parameters, arguments, strict=False)), **keywords}
+        values = {**dict(zip(parameters, arguments, strict=False)), **keywords}
         if signature.vararg:
-            given[signature.vararg.arg] = Sequence(tuple(arguments[len(parameters) :]))
+            values[signature.vararg.arg] = Sequence(tuple(arguments[len(parameters) :]))
         defaults = dict(zip(parameters[::-1], signature.defaults[::-1], strict=False))
         defaults |= {
             p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults, strict=True) if d is not None
         }
-        return {**{n: self.evaluate(d, {}, function.home) for n, d in defaults.items() if n not in given}, **given}
+        return {**{n: self.evaluate(d, {}, function.home) for n, d in defaults.items() if n not in values}, **values}
 
-    def run_function(self, function: Function, given: dict[str, Value]) -> Value:
-        """What it returns; its statements are written."""
-        names = {**function.names, **given, **({"self": function.owner} if function.owner else {})}
+    def run_function(self, function: Function, bound: dict[str, Value]) -> Value:
+        """Write the statements of a function to the current body and return its result.
+
+        `bound`: parameter -> value.
+        """
+        names = {**function.names, **bound, **({"self": function.owner} if function.owner else {})}
         if isinstance(function.node, ast.Lambda):
             return self.evaluate(function.node.body, names, function.home)
         self.body.frames.append(Frame(function.home, names))
@@ -113,22 +116,22 @@ class Specialiser(Statements):
         finally:
             self.body.frames.pop()
 
-    def _written_out(self, function: Function, given: dict[str, Value]) -> Value:
-        """In the caller, with a variable for each argument that is more than a name."""
-        for name, value in given.items():
+    def _inlined(self, function: Function, bound: dict[str, Value]) -> Value:
+        """Inline a call into its caller. Each argument that is more than a name becomes a variable."""
+        for name, value in bound.items():
             if isinstance(value, Code) and not is_simple(value.expr) and not self.body.is_init:
                 variable = self.variable(name)
                 self.body.steps.append(assign([variable], value.expr, is_argument=True))
-                given = {**given, name: Code(named(variable))}
-        return self.run_function(function, given)
+                bound = {**bound, name: Code(named(variable))}
+        return self.run_function(function, bound)
 
-    def _as_function(self, function: Function, given: dict[str, Value]) -> Value | None:
-        """The call of a function of the file; None where it is short, or cannot be one."""
+    def _as_function(self, function: Function, bound: dict[str, Value]) -> Value | None:
+        """Return a call of a function of the file, or None if the function is short or cannot be in the file."""
         owner = function.owner
-        if self.body.is_init or function.names or any(map(has_module, (*given.values(), *([owner] if owner else [])))):
+        if self.body.is_init or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
             return None
         leaves: dict[str, ast.expr] = {}
-        inner = {name: opened(name, value, leaves) for name, value in given.items()}
+        inner = {name: opened(name, value, leaves) for name, value in bound.items()}
         if owner is not None:
             inner["self"] = opened("self", owner, leaves)
         outer, self.body = self.body, Body()
@@ -138,16 +141,16 @@ class Specialiser(Statements):
             *body, end = needed([*self.body.steps, end])
         finally:
             self.body = outer
-        gives_on = any(isinstance(expr, ast.Name) and expr.id in leaves for expr in codes(returned))
-        if sum(1 + len(step.body) for step in body) < SHORT or gives_on or not codes(returned):
+        returns_argument = any(isinstance(expr, ast.Name) and expr.id in leaves for expr in codes(returned))
+        if sum(1 + len(step.body) for step in body) < SHORT or returns_argument or not codes(returned):
             return None
         read = read_in([*body, end])
         used = [name for name in leaves if name in read]
         name = self.define_function(function, used, body, end.node.value.elts)  # pyright: ignore[reportAttributeAccessIssue]
-        return self.taken_apart(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
+        return self.unpacked(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
 
-    def taken_apart(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
-        """What a function or a module of the file returns: if several things, each is a variable."""
+    def unpacked(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
+        """Return the result of a call in the file. If the call returns several values, each becomes a variable."""
         if isinstance(returned, Code):
             return call
         variables: list[str] = []
@@ -165,13 +168,13 @@ class Specialiser(Statements):
             case Record(made_by=made_by, attributes=attributes):
                 result = Record(made_by, {name: variable(name, item) for name, item in attributes.items()})
             case _:
-                raise NotWritableError("what a function returns")
+                raise NotWritableError(f"a {type(returned).__name__} as the result of a function")
         self.body.steps.append(assign(variables, call.expr, complete=complete))
         return result
 
 
 def has_module(value: Value) -> bool:
-    """Whether a function of the file cannot be given it."""
+    """Whether a value contains a module, function or class, which cannot be an argument of a function of the file."""
     match value:
         case Record(is_module=True) | Function() | Class():
             return True
@@ -184,7 +187,7 @@ def has_module(value: Value) -> bool:
 
 
 def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
-    """The value as a function of the file sees it: what is code becomes a parameter."""
+    """Return a value as seen inside a function of the file, where code becomes a parameter. Add these to `leaves`."""
     match value:
         case Code(expr=expr):
             leaves[name] = expr

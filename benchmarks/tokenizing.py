@@ -1,14 +1,16 @@
-"""Text to tokens: MB/s per core of archlab data beside the tokenizers library and tiktoken, with the same vocabulary.
+"""Encoding speed of `archlab data`, the tokenizers library and tiktoken with the same vocabulary, in MB/s per core.
 
-python benchmarks/tokenising.py
-python benchmarks/tokenising.py --check                     # exit code 1 where a ratio is a tenth below the record's
-python benchmarks/tokenising.py --check --megabytes 4       # a try, which writes no record
+Usage:
+    python benchmarks/tokenizing.py
+    python benchmarks/tokenizing.py --check                  # exit code 1 if a ratio is a tenth below the record
+    python benchmarks/tokenizing.py --check --megabytes 4    # a quick try; writes no record.
 
-The text is JSONL of the running Python's standard library, again and again; a byte-level BPE of 32,768 tokens was
-learned from it. archlab reads and splits the text, checks that no byte is lost, writes, hashes and reads again what it
-wrote; `archlab data` is all of this with as many workers as there are cores, and its encoding alone with one and with
-all. The libraries only encode texts that are in memory, tiktoken with the ranks and the pattern of the same tokenizer;
-on one core, and on all with the threads that each of them has.
+The text is JSONL of the running Python's standard library, repeated. A byte-level BPE of 32,768 tokens was trained on
+it. archlab reads and splits the text, checks that no byte is lost, writes the tokens, hashes them and reads them back.
+
+`archlab data` is all of this with one worker per core. `archlab, encoding` is only the encoding, with one worker and
+with all. The libraries only encode texts that are in memory, on one core and on all with their own threads. tiktoken
+uses the ranks and the pattern of the same tokenizer.
 """
 
 import json
@@ -24,7 +26,7 @@ from rounds import Round, finish, measure, options
 from archlab.data import encoding
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import STDLIB, Corpus
-from archlab.data.encoding import encoded
+from archlab.data.encoding import encode_pieces
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import choose_split
@@ -42,7 +44,7 @@ def texts(home: Path) -> list[str]:
 
 
 def timed(home: Path, work: Callable[[], object]) -> Round:
-    """MB/s, once it has warmed up."""
+    """Return a round of `work`, in MB/s, after a warm-up."""
     megabytes = sum(len(text.encode()) for text in texts(home)) / 1e6
 
     def run() -> float:
@@ -55,7 +57,7 @@ def timed(home: Path, work: Callable[[], object]) -> Round:
 
 
 def command(home: Path, workers: int) -> Round:
-    """All of it, from text on disk to a checked data folder."""
+    """Return a round of everything, from text on disk to a checked data folder."""
 
     def work() -> None:
         with tempfile.TemporaryDirectory(dir=home) as out:
@@ -66,36 +68,36 @@ def command(home: Path, workers: int) -> Round:
 
 
 def encoder(home: Path, workers: int) -> Round:
-    """From text on disk to tokens in this process."""
+    """Return a round from text on disk to tokens in this process."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, corpus = bpe.load(home / TOKENIZER), Corpus([str(home / TEXT)])
     rule = choose_split(corpus, 0.05)
 
     def work() -> None:
-        for _ in encoded(tokenizer, rule.pieces(corpus), rule.characters, workers):
+        for _ in encode_pieces(tokenizer, rule.pieces(corpus), rule.characters, workers):
             pass
 
     return timed(home, work)
 
 
 def library(home: Path, workers: int) -> Round:
-    """The library's own batches, as long as archlab's, and its own threads; `ids` are what its users take."""
+    """Return a round of the library's own batches, as long as archlab's; users of the library read `ids`."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if workers > 1 else "false"
     tokenizer, in_batches = bpe.load(home / TOKENIZER), batches(texts(home))
     return timed(home, lambda: [[e.ids for e in tokenizer.encode_batch_fast(batch)] for batch in in_batches])
 
 
 def tiktoken(home: Path, workers: int) -> Round:
-    """With the same tokens, in the order in which they were learned, and the same pattern."""
+    """Return a round of tiktoken with the same tokens, merge order and pattern."""
     from tiktoken import Encoding
 
     tokenizer = bpe.load(home / TOKENIZER)
     ranks = {spelled: n for n, spelled in spelling(tokenizer).tokens.items() if spelled}
     same = Encoding("same", pat_str=bpe.WORDS, mergeable_ranks=ranks, special_tokens={bpe.END_OF_TEXT: 0})
-    some = texts(home)[:200]
-    expected = [ids.tolist() for ids in bpe.encode(tokenizer, some)]
-    if [same.encode_ordinary(text) for text in some] != expected:
-        raise ValueError("other tokens than archlab's")
+    sample = texts(home)[:200]
+    expected = [ids.tolist() for ids in bpe.encode(tokenizer, sample)]
+    if [same.encode_ordinary(text) for text in sample] != expected:
+        raise ValueError("tiktoken's tokens differ from archlab's")
     in_batches = batches(texts(home))
     if workers == 1:
         return timed(home, lambda: [[same.encode_ordinary(text) for text in batch] for batch in in_batches])
@@ -114,7 +116,7 @@ def batches(of: list[str]) -> list[list[str]]:
 
 
 def written(home: Path, megabytes: float) -> None:
-    """The text, and a tokenizer learned from it."""
+    """Write the text and a tokenizer trained on it."""
     library = [document.text for document in Corpus([STDLIB])]
     left = megabytes * 1e6
     with (home / TEXT).open("w", encoding="utf-8") as file:
@@ -127,9 +129,8 @@ def written(home: Path, megabytes: float) -> None:
 
 
 def main() -> int:
-    """The table and the record."""
     parser = options(__doc__, rounds=5)
-    parser.add_argument("--megabytes", type=float, default=64, help="of text (default: 64)")
+    parser.add_argument("--megabytes", type=float, default=64, help="size of the text (default: 64)")
     chosen = parser.parse_args()
     makers = {COMMAND: command, ENCODING: encoder, LIBRARY: library, TIKTOKEN: tiktoken}
     everywhere = f"{cores()} cores"
@@ -155,7 +156,7 @@ def main() -> int:
     ratios[f"{ENCODING}, {everywhere} to {ALONE}"] = ours[everywhere] / ours[ALONE]
     ratios[f"{COMMAND} to {ENCODING}, {everywhere}"] = speeds[f"{COMMAND}, {everywhere}"] / ours[everywhere]
     how = {"megabytes": chosen.megabytes, "rounds": chosen.rounds, "mb_per_second": speeds}
-    return finish("tokenising", ratios, how, check=chosen.check)
+    return finish("tokenizing", ratios, how, check=chosen.check)
 
 
 if __name__ == "__main__":
