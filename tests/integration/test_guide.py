@@ -15,7 +15,6 @@ from pydantic import BaseModel
 import archlab
 from archlab.cli.app import TRUST_OPTION, VERBS, main
 from archlab.config.core.base import Base
-from archlab.config.core.descriptions import description
 from archlab.config.core.registry import kinds
 from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
@@ -133,7 +132,7 @@ def test_every_link_between_documents_is_one_between_their_pages(site: dict[str,
 def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
     """Return (dotted field, docstring) pairs, read from the classes themselves."""
     for name, field in schema.model_fields.items():
-        yield at + name, description(schema, name) or ""
+        yield at + name, field.description or ""
         is_of_outcomes = get_origin(field.annotation) is dict and Outcome in get_args(field.annotation)
         for part in () if is_of_outcomes else classes_in(field.annotation):
             yield from fields(part, f"{at}{name}.")

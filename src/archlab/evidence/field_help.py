@@ -7,7 +7,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.core.base import Base
-from archlab.config.core.descriptions import description
 from archlab.config.core.merge import fields_below, kind_names, section_classes
 from archlab.config.core.registry import KindName, Registered, Section, cache_of_kinds, kind_of, kinds
 from archlab.config.core.yaml_text import to_yaml_line
@@ -93,10 +92,7 @@ def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVarian
     field = owner.model_fields[name]
     default = None if field.is_required() else _default(field)
     return FieldVariant(
-        kinds=[kind] if kind else [],
-        text=one_line(description(owner, name)),
-        allowed=allowed(owner, name),
-        default=default,
+        kinds=[kind] if kind else [], text=one_line(field.description), allowed=allowed(owner, name), default=default
     )
 
 

@@ -8,7 +8,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.about import About
-from archlab.config.core.descriptions import description
 from archlab.config.core.merge import Raw, section_classes
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.schema import Config
@@ -39,7 +38,7 @@ def template(values: Raw = EXAMPLE) -> str:
 
 
 def _block(name: str, field: FieldInfo, values: Raw) -> str:
-    lines = [_comment(description(StudyConfig, name)), *_inside(field)]
+    lines = [_comment(str(field.description)), *_inside(field)]
     if name in values:
         line = to_yaml({name: values[name]}).rstrip()
         line = line[1:-1] if line.startswith("{") else line  # a short mapping is written in braces
@@ -51,8 +50,8 @@ def _block(name: str, field: FieldInfo, values: Raw) -> str:
 def _inside(field: FieldInfo) -> Iterator[str]:
     """Yield comments about the fields of a section."""
     for section in section_classes(field):
-        for name in section.model_fields:
-            yield _comment(f"{name}: {description(section, name)}", indent="  ")
+        for name, inner in section.model_fields.items():
+            yield _comment(f"{name}: {inner.description}", indent="  ")
 
 
 def _comment(text: Any, indent: str = "") -> str:

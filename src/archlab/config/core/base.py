@@ -11,15 +11,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-
-from archlab.config.core.descriptions import description
 
 _MULTIPLES = {
     "K": 10**3,
@@ -47,19 +42,11 @@ class Base(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
+        use_attribute_docstrings=True,
         validate_default=True,
         protected_namespaces=(),
         allow_inf_nan=False,
     )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the descriptions of the fields."""
-        made = handler(schema)
-        for name, field in handler.resolve_ref_schema(made).get("properties", {}).items():
-            if text := description(cls, name):
-                field["description"] = text
-        return made
 
 
 class Settings(Base):

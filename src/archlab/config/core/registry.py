@@ -141,7 +141,7 @@ class Registered(Settings):
         described only by the names of its kinds.
         """
         if not is_open(cls):
-            return super().__get_pydantic_json_schema__(schema, handler)
+            return handler(schema)
         if cls in _in_the_schema:
             return {"type": "object", "properties": {"kind": {"type": "string", "enum": list(kinds(cls))}}}
         ordered = sorted(kinds(cls).items(), key=lambda item: item[0] != cls.default_kind)
