@@ -169,7 +169,7 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
     errand = Errand.of(Path("."))
     monkeypatch.chdir("/")
     note, last = errand(run)
-    assert "rows from" in str(note.note)
+    assert "rows of the embedding from" in str(note.note)
     assert (last.failed, last.summary and last.summary.status) == (None, "finished")
 
 
@@ -338,7 +338,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
     assert "recompute" not in fits(again, device, 100 * whole[0])
     both = fits(config, device, round(peak(1024, True) / 0.9) + 1)
     assert both == {"recompute": "true", "micro_batch_tokens": "1024"} or peak(1024, True) == peak(1024, False)
-    assert "and 0.977 KiB are free; even a single window of 1,024 tokens" in what_would_fit(config, device, 1000)
+    assert "and 0.977 KiB are free; even one window of 1,024 tokens" in what_would_fit(config, device, 1000)
 
 
 @pytest.mark.parametrize(
