@@ -19,29 +19,28 @@ from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.stats import Folds
 
 _FEW_FOLDS = 5
-"""With fewer folds a test is much weaker than its number of seeds suggests."""
+"""Number of folds below which a test is much weaker than its number of seeds suggests."""
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study's config, with its arms and their texts."""
+    """A study's config, together with its arms and their corpora."""
 
     config: StudyConfig
     arms: Sequence[Arm]
     corpora: Corpora
     outcomes: Mapping[str, Outcome]
-    """Name -> outcome, the primary outcome first."""
+    """Name -> outcome. The primary outcome comes first."""
     threads: int
-    """Number of threads of each run."""
 
     def compared(self, arm: Arm, seed: int) -> Run:
-        """Return the compared run of an arm and seed. Seeds are judged on the test folds in turn."""
+        """Return the compared run of an arm and seed. Seeds take turns on the test folds."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
-        """Return value of the swept field -> run; empty without a sweep."""
+        """Return value of the swept field -> run. Empty without a sweep."""
         return {
             value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
@@ -49,9 +48,9 @@ class StudyPlan:
         }
 
     def tuning(self) -> dict[str, list[list[Run]]]:
-        """Return arm -> its tuning runs for each point of the grid; empty without tuning.
+        """Return arm -> its tuning runs for each point of the grid. Empty without tuning.
 
-        They are judged on the last fold, so no value is chosen for the text of the comparison.
+        Tuning runs are evaluated on the last fold, so no value is chosen for the text of the comparison.
         """
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
@@ -70,7 +69,8 @@ class StudyPlan:
 
     @property
     def n_folds(self) -> int | None:
-        """Number of folds that judge the seeds in turn; None if one fold judges all seeds."""
+        """Number of folds on which the seeds take turns to be evaluated; None if all seeds are evaluated on one
+        fold."""
         n_folds = self._judging_folds(self.arms[0])
         return n_folds if n_folds > 1 else None
 
@@ -90,7 +90,8 @@ class StudyPlan:
 
 
 def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
-    """Yield warnings if few folds judge many seeds, or if a tokenizer may have learned from a judging fold."""
+    """Yield warnings if many seeds are evaluated on few folds, or if a tokenizer may have been trained on one of these
+    folds."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
     used = {seed % n_folds for seed in seeds}
@@ -109,11 +110,11 @@ class TuningResult(NamedTuple):
     """Result of tuning."""
 
     arms: list[Arm]
-    """Arms whose tuning is finished, with their best values. Without tuning, all arms, unchanged."""
+    """Arms whose tuning is finished, with their best values. Without tuning: all arms, unchanged."""
     warnings: list[str]
-    """One for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
+    """One warning for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
     points: list[TuningPoint]
-    """Every point of the grid for each of these arms."""
+    """Every point of the tuning grid, for each of these arms."""
 
 
 def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
@@ -142,7 +143,8 @@ def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
 
 
 def _mean_loss(runs: Sequence[Ended]) -> float:
-    """Return the mean of bits per byte, or of the share of wrong answers; infinite if a run diverged."""
+    """Return the mean bits per byte or, for a task, the mean fraction of wrong answers. Return infinity if a run
+    diverged."""
     scores = [run.summary for run in runs]
     if any(summary.status == "diverged" for summary in scores):
         return inf
@@ -150,7 +152,6 @@ def _mean_loss(runs: Sequence[Ended]) -> float:
 
 
 def _edge_warnings(plan: StudyPlan, best: Raw) -> Iterator[str]:
-    """Yield a warning for each best value that is the smallest or the largest number of its grid."""
     for field, values in plan.config.tune.items():
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
         if numbers and len(values) > 1 and best[field] in (min(values), max(values)):

@@ -24,13 +24,13 @@ class StudyRuns(NamedTuple):
 
     arms: Sequence[Arm]
     ended: Mapping[str, Mapping[int, Ended]]
-    """Arm -> seed -> the compared run."""
+    """Arm -> seed -> results of the compared run."""
     swept: Swept
     timed: Timed
 
 
 def gather(outcome: Outcome, study_runs: StudyRuns) -> dict[str, Values]:
-    """Return arm -> seed or round -> value. It is None if the run diverged, and left out if it is missing for
+    """Return arm -> seed or round -> value. A value is None if the run diverged, and left out if it is missing for
     another reason."""
     match outcome.source:
         case "log":
