@@ -182,7 +182,6 @@ def grid(study: StudyConfig) -> list[Raw]:
 
 
 def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -> _Draft:
-    """Build the next arm. Values of its derived fields that follow from its changes are left out."""
     ladder = study.against == "previous"
     overrides, tuned = overrides_of_arms(study)[name], study.tuned.get(name, {})
     # The largest number of tokens, until a budget of FLOPs or bytes decides the number.

@@ -17,7 +17,6 @@ from archlab.study.outcome_schema import BY_SEED, Better, Source, Unit
 
 _FILE = "summary.json"
 _RUNS = "runs.csv"
-"""Name of a table with one row per run, for other programs. archlab does not read this file."""
 
 _OF_ARMS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
 COLUMNS = ("arm", "seed", "diverged", *_OF_ARMS)

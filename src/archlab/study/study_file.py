@@ -85,7 +85,6 @@ def _validated(raw: Raw, source: str) -> StudyConfig:
 
 
 def _problems_of_arms(raw: Raw, error: ConfigError) -> list[Problem]:
-    """Return the problems of the arms of a study that has other invalid fields."""
     try:
         arms(StudyConfig.model_validate(merge(_STAND_IN, without(raw, [p.path for p in error.problems]), StudyConfig)))
     except ConfigError as arm_error:

@@ -51,7 +51,6 @@ def _gap(outcome: Gap, run: Ended) -> float:
 
 @implements(LargestGradient)
 def _largest_gradient(outcome: LargestGradient, run: Ended) -> float | None:
-    """Return the largest gradient norm after the first tenth of the updates. Skipped updates are not in the log."""
     gradients = [m["grad_norm"] for m in run.metrics if "lr" in m]
     return max(gradients[len(gradients) // 10 :], default=None)
 
