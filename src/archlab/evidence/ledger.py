@@ -131,7 +131,7 @@ def _topics_of(comparison: Compared) -> set[str]:
 
 @cache
 def _topics_of_study(study: str) -> dict[str, set[str]]:
-    """Return arm -> topics that explain its changes.
+    """Map each arm of a study to the topics that explain its changes.
 
     A contrast of crossed factors is mapped to the topics of the level whose average effect it is.
     """

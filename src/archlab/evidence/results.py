@@ -1,8 +1,8 @@
 """Committed results of studies, `results/NAME.jsonl`, from which verdicts are computed.
 
-The first line of a file says what was run, and on which machine. Then come one line per run (arm, seed, fold and the
-value of every outcome), one line per arm and round of timing, and one line per arm for outcomes that follow from the
-config. The lines hold nothing that could be computed from them.
+The first line of a file says what was run, and on which machine. It is followed by one line per run (arm, seed, fold
+and the value of every outcome), one line per arm and round of timing, and one line per arm for outcomes that follow
+from the config. The lines contain nothing that can be computed from other lines.
 """
 
 import json

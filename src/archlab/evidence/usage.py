@@ -67,7 +67,7 @@ def usage(conditions: Sequence[str]) -> Usage:
 
 
 def values(path: str) -> dict[str, list[str]]:
-    """Return the value of a field -> the presets of published models with this value. The most frequent value comes
+    """Map each value of a field to the presets of published models that have it. The most frequent value comes
     first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():

@@ -1,9 +1,10 @@
-"""Verdicts on claims by our runs: one on every prediction, and from these one on the claim.
+"""Verdicts of archlab's runs on claims: one verdict on each prediction and, derived from these, one on the claim.
 
-A claim is "supported" if every prediction came true, and "contradicted" if the opposite of one was found. Otherwise it
-is "undecided", because "not distinguishable" speaks for neither side. A prediction that its run could not test is
-undecided, too; this can only make a verdict more careful. Outcomes that follow from the config decide nothing, and
-neither does the agreement of our order of arms with a published one. A verdict holds only for the scale that was run.
+A claim is "supported" if every prediction came true, and "contradicted" if the opposite of a prediction was found.
+Otherwise the claim is "undecided", because the result "not distinguishable" supports neither side. A prediction that
+the runs could not test is also undecided; this rule can only make a verdict more cautious. Two things do not affect the
+verdict: outcomes that follow from the config, and the agreement between archlab's order of arms and a published one. A
+verdict holds only for the scale that was run.
 """
 
 from collections.abc import Mapping, Sequence

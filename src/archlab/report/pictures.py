@@ -14,7 +14,7 @@ _MODEL = "llama-3-8b"
 
 
 def pictures() -> dict[str, bytes]:
-    """Return file name -> content. Every picture is drawn from files that come with archlab."""
+    """Return the content of each picture by file name. Every picture is drawn from files that come with archlab."""
     return {
         "ladder.png": forest_picture(committed()[_LADDER], _TITLE),
         f"{_MODEL}.svg": block_diagram(load_config(_MODEL), _MODEL).encode(),

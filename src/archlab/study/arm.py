@@ -74,8 +74,8 @@ class Arm:
 
 
 def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
-    """Return arm -> the fields that the arm changes, with the first arm first. With crossed factors, the last factor
-    varies fastest."""
+    """Return the fields that each arm changes, with the first arm first. With crossed factors, the last factor varies
+    fastest."""
     if not study.cross:
         return study.arms
     names = short_names(study.cross)
@@ -107,8 +107,8 @@ def section_of(study: StudyConfig, arm: str) -> str:
 
 
 def short_names(factors: Collection[str]) -> dict[str, str]:
-    """Return factor -> its name without the first section, such as `norm.placement`. If two short names would clash,
-    return the full names."""
+    """Return the name of each factor without its first section, such as `norm.placement`. If two short names would
+    clash, return the full names."""
     short = {field: field.partition(".")[2] or field for field in factors}
     return short if len(set(short.values())) == len(short) else {field: field for field in factors}
 
@@ -119,7 +119,7 @@ def said(name: str, level: Any) -> str:
 
 
 def levels_of(study: StudyConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return factor -> the arm's level. Empty if the study does not cross factors."""
+    """Return the arm's level of each factor. Empty if the study does not cross factors."""
     return dict(overrides) if study.cross else {}
 
 

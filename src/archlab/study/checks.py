@@ -184,7 +184,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
 
 
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
-    """Return name -> outcome. The primary outcome comes first."""
+    """Return the outcomes by name. The primary outcome comes first."""
     default = Accuracy() if isinstance(arms[0].config.data.task, Task) else BitsPerByte()
     context = min(arm.config.model.max_seq_len for arm in arms)
     named = {

@@ -1,12 +1,13 @@
-"""The comparisons of a study: every arm with its reference, effects of crossed factors, and trends over sizes.
+"""Comparisons of a study: every arm with its reference, effects of crossed factors, and trends over model sizes.
 
 Averages and interactions of factors are weighted sums of arms (Fisher 1935). They are tested like the difference of two
-arms, with the same seeds.
+arms, on the same seeds.
 
-A trend says whether the difference of an arm carries over to larger models. A straight line is fitted to the
-differences over the logarithm of the size, for each seed and with equal weights; the trend is its slope. Weights by the
-variance at each size would be more precise if the variances were known. Three to five seeds do not tell them, and a
-test that takes their estimates as exact finds slopes that do not exist. A trend says nothing beyond the trained sizes.
+A trend tells whether the difference of an arm carries over to larger models. For each seed, a straight line is fitted
+to the differences over the logarithm of the size, with equal weights; the trend is its slope. Weighting each size by
+its variance would be more precise if the variances were known. Three to five seeds do not determine the variances, and
+a test that takes estimated variances as exact finds slopes that do not exist. A trend says nothing about sizes beyond
+the trained ones.
 """
 
 import statistics
@@ -56,9 +57,10 @@ def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
 
 
 def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
-    """Return name -> contrast: the interactions of every two factors, then the average effects.
+    """Return a mapping from the name of each contrast to the contrast: the interactions of every two factors, then the
+    average effects.
 
-    With one factor the result is empty, because the comparisons of the arms already show the factor's effect.
+    With one factor the mapping is empty, because the comparisons of the arms already show the factor's effect.
     """
     levels: dict[str, list[Any]] = {}
     for factor, level in (pair for arm in arms for pair in arm.factors.items()):
@@ -150,7 +152,7 @@ class PlannedTrend(NamedTuple):
 
 
 def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
-    """Return name -> trend. Empty if all arms have the same size."""
+    """Return a mapping from the name of each trend to the trend. Empty if all arms have the same size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
     trends = dict[str, PlannedTrend]()

@@ -58,8 +58,8 @@ class _Pair(NamedTuple):
 
 
 def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> DocumentView | None:
-    """Compare an arm with its reference on the documents that both scored with the same seed. Return None if there are
-    too few documents."""
+    """Compare an arm with its reference on the documents that the arm and the reference scored with the same seed.
+    Return None if there are too few documents."""
     pairs = _pairs(arm, reference)
     if len(pairs) < _FEWEST:
         return None
@@ -83,10 +83,10 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
 
 
 def _pairs(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> list[_Pair]:
-    """Return each document once, with the mean over the seeds that scored it.
+    """Return one pair per document, averaged over the seeds that scored the document.
 
-    A seed counts only if both runs scored the same documents. Different tokenizers may cut documents at different
-    places.
+    A seed counts only if the arm and the reference scored the same documents. Different tokenizers may cut documents at
+    different places.
     """
     by_fold = dict[tuple[tuple[str, int], ...], list[list[float]]]()
     for seed in sorted(arm.keys() & reference.keys()):
@@ -139,7 +139,7 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
 
 
 def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return training tokens -> probe of a run."""
+    """Return the probes of a run, keyed by the number of training tokens."""
     tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
     return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
 

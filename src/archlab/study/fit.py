@@ -42,7 +42,7 @@ def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
 
 
 def tuned_at(study: StudyConfig, size: int | None) -> Mapping[str, Any]:
-    """Return arm -> its tuned values at a size. Values for this size take precedence over values for all sizes."""
+    """Return the tuned values of each arm at a size. Values for this size take precedence over values for all sizes."""
     plain = {
         name.removesuffix(name_at_size("", size)) if size else name: values for name, values in study.tuned.items()
     }
@@ -70,7 +70,7 @@ def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:
 
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Field -> the value at which the search stops."""
+"""Field that can be adjusted -> the value at which the search stops."""
 
 
 def quantity_function(equal: Equal) -> Callable[[Config], float]:
@@ -123,7 +123,7 @@ def _quantity_name(equal: Equal) -> str:
 
 
 def _steps(field: str, config: Config) -> tuple[int, ...]:
-    """Return the step sizes to try, the largest first, because round widths compute faster."""
+    """Return the step sizes to try, the largest first, because models with round widths compute faster."""
     if field == "model.n_layers":
         return (1,)
     attention = config.model.attention

@@ -85,7 +85,7 @@ class Outcome(Kinded, Registered):
 
 
 class BitsPerByte(Outcome):
-    """Loss on the held-out text after training."""
+    """Loss on the held-out text after training, in bits per byte."""
 
     kind: Literal["bits_per_byte"] = "bits_per_byte"
     source: ClassVar[Source] = "log"
@@ -180,7 +180,7 @@ class Probe(Outcome):
 
     kind: Literal["probe"] = "probe"
     of: ProbeName
-    """Name of the measure (docs/probes.md)."""
+    """Name of the probe's measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
     """Reduction of the values of all layers to one number. `last_over_first`: the last layer's value divided by the
     first layer's."""
@@ -261,7 +261,7 @@ class Answers(Outcome):
     task: Task
     """Task on which answers are counted."""
     seq_len: Count | None = None
-    """Number of tokens per window. null: the smallest window that fits the task."""
+    """Number of tokens per window. null: the smallest window in which the task fits."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "share"
     better: ClassVar[Better] = "higher"

@@ -40,7 +40,7 @@ class StudyPlan:
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
-        """Return value of the swept field -> run. Empty without a sweep."""
+        """Return the run at each value of the swept field. Empty without a sweep."""
         return {
             value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
@@ -48,7 +48,7 @@ class StudyPlan:
         }
 
     def tuning(self) -> dict[str, list[list[Run]]]:
-        """Return arm -> its tuning runs for each point of the grid. Empty without tuning.
+        """Return the tuning runs of each arm for each point of the grid. Empty without tuning.
 
         Tuning runs are evaluated on the last fold, so no value is chosen for the text of the comparison.
         """
@@ -75,7 +75,7 @@ class StudyPlan:
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
-        """Return seed -> fold if there are fewer folds than seeds, but more than one; otherwise None."""
+        """Return the fold of each seed if there are fewer folds than seeds, but more than one; otherwise None."""
         folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
         return folds if 1 < len(set(folds.values())) < len(seeds) else None
 
@@ -107,7 +107,7 @@ def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
 
 
 class TuningResult(NamedTuple):
-    """Result of tuning."""
+    """Best values of the tuned arms, with warnings and all grid points."""
 
     arms: list[Arm]
     """Arms whose tuning is finished, with their best values. Without tuning: all arms, unchanged."""
@@ -118,7 +118,8 @@ class TuningResult(NamedTuple):
 
 
 def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
-    """Choose the best values of each arm. `ended` returns the result of a run, or None if it has not ended."""
+    """Choose the best values of each arm. `ended` is a function that returns the result of a run, or None if the run
+    has not ended."""
     points, tuning_runs = grid(plan.config), plan.tuning()
     if not points:
         return TuningResult(list(plan.arms), [], [])

@@ -37,9 +37,9 @@ class Comparison(Base):
     """
 
     reference: Shown
-    """Name of the reference arm. For a contrast, a description of what is subtracted."""
+    """Name of the reference arm. For a contrast, a description of the subtracted arms."""
     pairs: int
-    """Number of seeds, or rounds of timing, for which all compared arms have a value."""
+    """Number of seeds, or rounds of timing, on which all compared arms have a value."""
     folds: int | None = None
     """Number of folds of the corpus on which these seeds are evaluated, if several seeds share a fold. Differences of
     seeds that share a fold are averaged and tested as one value. null if each seed is tested separately."""
@@ -335,7 +335,7 @@ class StudySummary(Base):
     command: Shown
     """Shell command that repeats the study."""
     study: dict[str, Any]
-    """The study file's values."""
+    """Values of the study file."""
 
     def by(self, outcome: str) -> "StudySummary":
         """Return a copy of the summary in which the named outcome is the primary one."""

@@ -46,7 +46,7 @@ class Run:
     """Label shown to the user during the run. It is not part of the run's name."""
     config: Config
     corpus: str
-    """Fingerprint of the tokens."""
+    """Fingerprint of the corpus's tokens."""
     threads: int
     """Number of threads for training. It is not part of the run's name."""
     measures: tuple[Outcome, ...] = ()
@@ -93,7 +93,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """Results of a run that has ended."""
+    """Results of a run that has finished or diverged."""
 
     summary: RunSummary
     metrics: list[dict[str, Any]]

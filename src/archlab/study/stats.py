@@ -1,19 +1,20 @@
-"""The statistics of a study: paired differences, their intervals, and verdicts that survive many comparisons.
+"""Statistics of a study: paired differences, their intervals, and verdicts corrected for multiple comparisons.
 
-A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives fail here.
-The sign-flip permutation test of n pairs never gives p below 2 / 2^n: 0.25 with 3 seeds. It needs 6 seeds to get below
-0.05, and more with a correction. A bootstrap of 3 differences (also BCa) has 10 distinct resamples, and its intervals
-are far too short. The t-test assumes that the differences are roughly normal.
+A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives fail with few
+seeds. The sign-flip permutation test of n pairs never gives p below 2 / 2^n, which is 0.25 with 3 seeds. It needs 6
+seeds to get below 0.05, and more with a correction. A bootstrap of 3 differences (also BCa) has 10 distinct resamples,
+and its intervals are far too short. The t-test assumes that the differences are roughly normal.
 
-No comparison uses the scatter of another. With moderated variances (Smyth 2004), up to 14 of 100 studies find a
-difference between arms that are equal but scatter unequally. With residuals pooled over arms and seeds, up to 21 do.
+Each comparison estimates its scatter from its own differences only. With moderated variances (Smyth 2004), up to 14 of
+100 studies find a difference between arms that are equal but scatter unequally. With residuals pooled over arms and
+seeds, up to 21 do.
 
 A rule can add seeds without changing the error rate (Stein 1945). The scatter over the first seeds decides the total
-number, and the test keeps the degrees of freedom of the first seeds. The number may depend on the scatter, which says
-nothing about a difference, but never on the means. Stein's test also keeps the scatter of the first seeds. That is
-exact for normal differences. With heavy tails and several comparisons, it was wrong in 9 of 100 studies of equal arms,
-because the first seeds often lack the rare large difference. So the larger scatter is used, that of the first seeds or
-that of all seeds. This is at least as strict.
+number, and the test keeps the degrees of freedom of the first seeds. The total number may depend on the scatter, which
+says nothing about a difference, but never on the means. In Stein's test, the scatter is also that of the first seeds,
+which is exact for normal differences. With heavy tails and several comparisons, that test was wrong in 9 of 100 studies
+of equal arms, because the first seeds often lack the rare large difference. So archlab uses the larger scatter, that of
+the first seeds or that of all seeds. This choice is at least as strict.
 """
 
 from collections import defaultdict
@@ -68,7 +69,7 @@ class Estimate(NamedTuple):
     """Standard deviation of the values; 0 if the deviation is only rounding error."""
     error: float
     freedom: int
-    """Degrees of freedom."""
+    """Degrees of freedom of the t-test."""
 
 
 def compare(
@@ -135,7 +136,7 @@ def exactly(
     better: Better,
     contrasts: Mapping[str, Contrast] | None = None,
 ) -> dict[str, Comparison]:
-    """Compare outcomes with one exact value for each arm, like `compare` but without a test."""
+    """Compare outcomes that have one exact value per arm. The result is like that of `compare`, but without a test."""
     comparisons = {}
     for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
         (difference,) = weighted(values, contrast.weights).values()
@@ -186,13 +187,12 @@ def estimate(
 
 
 def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
-    """Return arm -> the contrast of the arm with its reference."""
+    """Return a mapping from each arm to the contrast of the arm with its reference."""
     return {arm: Contrast({arm: 1.0, reference: -1.0}, reference) for arm, reference in references.items()}
 
 
 def weighted(values: Mapping[str, Values], weights: Weights) -> dict[int, float | None]:
-    """Return seed -> weighted sum, for the seeds on which every arm has a run. A sum is None if one of its runs
-    diverged."""
+    """Return the weighted sum of each seed on which every arm has a run. A sum is None if one of its runs diverged."""
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
     return {seed: _sum((values[arm][seed], weight) for arm, weight in weights.items()) for seed in seeds}
 
@@ -271,7 +271,7 @@ class _Sample(NamedTuple):
     size: float
     """Largest magnitude of the numbers from which the values were computed."""
     pairs: int
-    """Number of seeds with a difference."""
+    """Number of seeds on which the difference is known."""
 
     def estimate(self, alpha: float) -> Estimate | None:
         return estimate(self.values, alpha, self.size, self.first)
@@ -308,7 +308,8 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
 
 
 def _level(p_values: Sequence[float], index: int) -> float:
-    """Return the p-value below which Holm's correction would reject this comparison, given the other p-values."""
+    """Return the p-value below which Holm's correction would reject this comparison's null hypothesis, given the other
+    p-values."""
     others = [1.0 if i == index else p for i, p in enumerate(p_values)]
     return ALPHA / (len(others) - sum(p < ALPHA for p in holm(others)))
 

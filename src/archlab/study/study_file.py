@@ -203,7 +203,7 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
 
 
 AS_IT_STANDS = "cpu"
-"""Name of the unchanged scale, which is for two cores of a CPU."""
+"""Name of the default scale, at which the study file is used unchanged. It is meant for two CPU cores."""
 
 QUICKEST = "smoke"
 """Name of the scale that takes only seconds."""

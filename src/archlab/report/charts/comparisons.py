@@ -1,8 +1,8 @@
-"""Parts of charts with a row per comparison: the label and the numbers of the row above, its marks below.
+"""Parts of charts with one row per comparison. In each row, the label and the numbers are above the marks.
 
-Labels are inside the chart, so that long names cost no width on a phone. If a label and the numbers of its row do not
-fit side by side, labels are wrapped and rows become higher. A row holds its label (`arm`), its numbers as `text`, its
-`value`, `low` and `high`, and its place on the axis (see `place_on_axis`).
+Labels are inside the chart, so that long names take no width away from the chart on a phone. If a label and the numbers
+of its row do not fit side by side, labels are wrapped and rows become higher. The data of a row are its label (`arm`),
+its numbers as `text`, its `value`, `low` and `high`, and its place on the axis (see `place_on_axis`).
 """
 
 import textwrap
@@ -39,7 +39,7 @@ class XAxis:
     axis: alt.Axis
 
     def __call__(self, field: str) -> alt.X:
-        """Return the encoding of a field on this axis."""
+        """Return the Altair encoding of a field on this axis."""
         return alt.X(f"{field}:Q", scale=self.scale, axis=self.axis)
 
 
@@ -63,7 +63,6 @@ def caps(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
 
 
 def dots(base: alt.Chart, x: XAxis) -> alt.Chart:
-    """Return dots at the values."""
     inside = base.transform_filter("datum.at === 'inside'")
     return inside.mark_point(filled=True, opacity=1, size=80, yOffset=MARK_DOWN).encode(x=x("value"))
 

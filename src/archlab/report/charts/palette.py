@@ -24,7 +24,7 @@ VERDICTS: tuple[Verdict, ...] = (
     "equivalent",
     "equal",
 )
-"""Verdicts, in the order of `Palette.verdicts` and SHAPES."""
+"""Verdicts, in the order of `Palette.verdicts` and `SHAPES`."""
 
 _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
 """SVG path of two bars. Together with the line of the interval between them, they are the symbol for equivalence."""

@@ -244,9 +244,10 @@ def over_context(
     requested: Sequence[int],
     y_title: str,
 ) -> alt.LayerChart:
-    """Return a chart over the context length with one line per config, given name -> (context, y, text of the tooltip).
+    """Return a chart over the context length with one line per config.
 
-    A line is dashed beyond the limit of its config. Requested contexts have a tick and a larger dot.
+    `points` maps the name of a config to its list of (context, y, text of the tooltip). A line is dashed beyond the
+    limit of its config. Requested contexts have a tick and a larger dot.
     """
     rows = list[Mapping[str, Any]]()
     for name, values in points.items():

@@ -36,7 +36,7 @@ class Words(NamedTuple):
     lines: tuple[str, ...] = ()
 
     def fitted(self) -> "Words":
-        """Return the text with long lines wrapped."""
+        """Return a copy of the text in which long lines are wrapped."""
         return Words(self.title, tuple(part for line in self.lines for part in folded(line, SMALL, _FOLD)))
 
     @property
@@ -108,7 +108,6 @@ class Label(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Approximate width in pixels."""
         return text_width(self.text, self.size, bold=self.bold)
 
 

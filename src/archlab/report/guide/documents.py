@@ -78,7 +78,7 @@ def document_groups() -> tuple[DocumentGroup, ...]:
 
 
 def documents() -> tuple[str, ...]:
-    """Return the names of all documents that have a page."""
+    """Return the names of all documents that have a page on the site."""
     return tuple(name for group in document_groups() for name in group.names)
 
 
@@ -88,12 +88,11 @@ def address(name: str) -> str:
 
 
 def document(name: str) -> Rendered:
-    """Return one of `documents()` as its page shows it."""
+    """Return the named document, one of `documents()`, as its page shows it."""
     return render(text_of(name), links_from(PurePosixPath(name).parent))
 
 
 def text_of(name: str) -> str:
-    """Return the Markdown of a document."""
     return (documents_folder() / f"{name}.md").read_text(encoding="utf-8")
 
 

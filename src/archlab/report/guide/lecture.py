@@ -45,7 +45,7 @@ class TopicEntry(Base):
     claims: list[tuple[int, str]]
     """Number of each claim about the topic -> a line with the claim and archlab's findings."""
     sources: str
-    """Sources, each with the place to read about the topic."""
+    """Citations of the topic's sources, separated by semicolons."""
 
 
 def chapter_addresses() -> dict[str, str]:

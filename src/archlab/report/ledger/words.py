@@ -159,12 +159,14 @@ def _what(compared: Compared, outcome: str | None = None) -> str:
 
 
 def measured_line(compared: Compared) -> str:
-    """Return `gates: SwiGLU against ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte, as claimed`."""
+    """Return a line such as `gates: SwiGLU against ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
+    as claimed`."""
     return f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
 
 
 def published_line(effect: Effect) -> str:
-    """Return `Shazeer 2020, perplexity of GEGLU against ReLU: 1.942 against 1.997 (T5-Base; verified)`."""
+    """Return a line such as `Shazeer 2020, perplexity of GEGLU against ReLU: 1.942 against 1.997 (T5-Base;
+    verified)`."""
     source, what, found, where = published(effect)
     return f"{source}, {what}: {found} ({where})"
 
@@ -180,7 +182,8 @@ def ranked(agreement: Agreement) -> str:
 
 
 def said(source: Publication) -> str:
-    """Return `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361 (verified)`."""
+    """Return a citation such as `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361
+    (verified)`."""
     parts = [text for text in (f"{source.authors} {source.year}", source.title, source.where) if text]
     return f"{', '.join(parts)} ({source.certainty})"
 
@@ -220,7 +223,7 @@ def _size(runs: Sequence[Ran]) -> str:
 
 
 def at_scale(result: ClaimAtScale) -> str:
-    """Return `at the studies' own scale` or `at the scale gpu`."""
+    """Return a phrase such as `at the studies' own scale` or `at the scale gpu`."""
     return "at the studies' own scale" if result.scale == AS_IT_STANDS else f"at the scale {result.scale}"
 
 

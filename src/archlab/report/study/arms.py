@@ -232,7 +232,7 @@ def _difference(arm: ArmSummary, label: str, unit: Unit) -> ChartRow:
 
 
 def comparison_row(label: str, comparison: Comparison, unit: Unit) -> ChartRow:
-    """Return the row of a comparison: its difference, interval and verdict."""
+    """Return the chart row of a comparison: its difference, interval and verdict."""
     value, low, high = comparison.difference, comparison.low, comparison.high
     return {
         "arm": label,
@@ -253,7 +253,7 @@ def _detectable(comparison: Comparison, unit: Unit) -> str:
 
 
 def ends(rows: Sequence[ChartRow], near: Sequence[float]) -> list[float]:
-    """Return all values and interval ends of the rows whose value is in `near`."""
+    """Return the values and interval ends of all rows whose value is in `near`."""
     numbers = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
     return [end for end in numbers if end is not None]
 

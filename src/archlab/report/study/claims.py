@@ -30,7 +30,7 @@ def claims_of(summary: StudySummary) -> tuple[str, list[LedgerEntry]]:
 
 
 def explained(summary: StudySummary) -> list[str]:
-    """Return the first few commands that explain what the arms change."""
+    """Return the first few `archlab explain` commands that explain what the arms change."""
     topics = (name for arm in summary.arms for name in explaining(flatten(arm.overrides), flatten(arm.config)))
     return [f"archlab explain {name}" for name in list(dict.fromkeys(topics))[:_MOST]]
 

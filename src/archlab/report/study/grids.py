@@ -195,7 +195,6 @@ def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
 
 
 def tuned_fields(summary: StudySummary) -> list[str]:
-    """Return the fields of the tuning grid."""
     return list(summary.tuning[0].values) if summary.tuning else []
 
 

@@ -185,7 +185,7 @@ def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
 
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the Vega-Lite spec and the Vega-Lite config of the PNG."""
+    """Return the Vega-Lite spec of the PNG, and the Vega-Lite config with its colors."""
     rows = [_arm_panels(summary, whole=False)]
     if arms.levels_are_cut(summary) or arms.differences_are_cut(summary):
         rows.append(_arm_panels(summary, whole=True))

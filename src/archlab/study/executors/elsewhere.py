@@ -109,8 +109,8 @@ def run_elsewhere(
 
 
 def _messages_of(place: Place[TaskHandle], task: TaskHandle, run: Run, attempts: int) -> list[RunProgress]:
-    """Return the messages of an ended task. A lost task gives a note that its run is repeated, or a failure after too
-    many attempts."""
+    """Return the messages of an ended task. For a lost task, return a note that its run is repeated or, after too many
+    attempts, a failure."""
     try:
         return place.result(task)
     except BrokenError as broken:

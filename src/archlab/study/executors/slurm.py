@@ -23,7 +23,7 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Job: TypeAlias = Any
-"""A submitit.Job."""
+"""A submitit.Job object."""
 
 FOLDER = "slurm"
 """Name of the Slurm folder in a study's folder. It has a subfolder for each command, with job scripts and the logs of

@@ -47,7 +47,7 @@ def no_progress(title: str) -> Callable[[int], None]:
 
 
 def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> dict[Outcome, dict[str, Values]]:
-    """Return outcome -> arm -> round -> value for the outcomes that were already timed with these arms.
+    """Return the values of the outcomes that were already timed with these arms, by outcome, arm and round.
 
     Raise UserError if the file is damaged.
     """
@@ -90,7 +90,7 @@ def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
 def time_arms(
     outcome: Outcome, configs: Mapping[str, Config], on_round: Callable[[int], None]
 ) -> dict[str, dict[int, float | None]]:
-    """Return arm -> round -> value.
+    """Return the values by arm and round.
 
     In each round all arms are timed in turn, so a slow minute affects all of them. `on_round` is called with the number
     of finished rounds.
