@@ -1,32 +1,13 @@
-"""Identification of the code that computed a number."""
+"""Source code: where it is, its commit, and its meaning."""
 
 import ast
-import hashlib
 import subprocess
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 HOME = Path(__file__).parent
 """Folder of the package archlab."""
-
-_DECIDING = ("config", "data", "model", "pricing", "training")
-"""Packages whose code decides the result of a run."""
-
-
-@cache
-def code_digest() -> str:
-    """Return 12 hex digits that change with the code that decides the result of a run.
-
-    Comments, docstrings and layout do not change them.
-    """
-    digest = hashlib.sha256()
-    for package in _DECIDING:
-        folder = HOME / package
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(f"{file.relative_to(folder)}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
-    return digest.hexdigest()[:12]
 
 
 def commit() -> str | None:

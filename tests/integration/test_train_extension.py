@@ -185,6 +185,6 @@ def test_a_run_of_a_study_has_the_length_that_the_study_says(text, tmp_path):
     train(config(*WSD, data=text), run, Callback())
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000010"]
     assert not (run / "checkpoints" / "step-00000010" / "optimizer.safetensors").exists()
-    with pytest.raises(UserError, match="is a run of a study; only the study sets its length"):
+    with pytest.raises(UserError, match="belongs to a study, which sets the length of its runs"):
         train(config(*WSD, "train.tokens=1280", data=text), run, Callback())
     assert RunFolder(run).summary().steps == 10

@@ -144,7 +144,7 @@ def test_what_cannot_be_made_longer_says_why(here, capsys, text):
     (here / STUDY).write_text("question: ?\n")
     shutil.copytree(here / "run", here / "runs" / "0123456789ab")
     lines, _ = refused(capsys, "runs/0123456789ab", "--out", "c")
-    assert "is a run of a study; only the study sets its length" in lines[1]
+    assert "belongs to a study, which sets the length of its runs" in lines[1]
 
 
 @pytest.mark.parametrize("folder", ["run", "hf"])

@@ -464,7 +464,7 @@ def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch:
     assert remade.manifest.end_of_text == 0
     with pytest.raises(UserError, match=r"begins each document with <\|begin_of_text\|>, but"):
         score(str(run), (f"data.path={remade.path}",), 64)
-    with pytest.raises(UserError, match="already has other data"):
+    with pytest.raises(UserError, match="already contains other data"):
         prepare([text], data.path, None, new, 0.2)
     both = {name: {"path": str(folder.path), "weight": 1} for name, folder in (("a", data), ("b", remade))}
     with pytest.raises(UserError, match="begins documents with a different token than a"):

@@ -22,7 +22,7 @@ class Recipe:
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Yield (path, content) of each complete file on the page."""
-        yield from re.findall(r"`([\w/]+\.py)`, whole:\n\n```python\n(.*?)^```$", self.text, re.M | re.S)
+        yield from re.findall(r"`([\w/]+\.py)`, the complete file:\n\n```python\n(.*?)^```$", self.text, re.M | re.S)
 
     def additions(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of each text that the page appends to a file."""

@@ -371,7 +371,7 @@ BROKEN_RULES = [
     (
         ["model.mlp=none", "model.block.parallel=shared"],
         "model.block.parallel",
-        "'shared' puts an MLP next to attention or a mixer, but this layer lacks one of the two; allowed: none",
+        "'shared' puts an MLP next to attention or a mixer, but this layer lacks one of the two; allowed: 'none'",
     ),
     (["model.mlp={kind: moe, experts: 2, active: 3}"], "model.mlp.active", "3 of 2 experts; allowed: up to 2"),
     (
@@ -388,7 +388,7 @@ BROKEN_RULES = [
     (
         [MOE % "router: {groups: {n: 4, kept: 3, by: max}}"],
         "model.mlp.router.groups.by",
-        "max with 3 kept groups never excludes any of the 3 best experts; allowed: top2, or kept below active",
+        "'max' has no effect: with 3 groups kept, the 3 best experts are always included; allowed: top2, or kept below active",
     ),
     (
         [MOE % "router: {groups: {n: 4, kept: 1}}"],

@@ -218,7 +218,7 @@ def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeyp
 def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_path: Path):
     (tmp_path / "out").mkdir()
     made(texts, tmp_path / "out")  # an empty folder is allowed
-    with pytest.raises(UserError, match="already has other data"):
+    with pytest.raises(UserError, match="already contains other data"):
         prepare([str(texts)], tmp_path / "out", 310, None, 0.2)
     with pytest.raises(UserError, match="exists and is not a data folder"):
         made(texts, texts)
@@ -552,7 +552,7 @@ def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.Cap
     manifest = DataFolder.open(tmp_path / "out").manifest
     assert (manifest.invalid, manifest.left_out) == (1, (f"{tmp_path / 'a.jsonl'}, line 31: not valid JSON",))
     assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 2
-    assert "already has other data" in capsys.readouterr().err
+    assert "already contains other data" in capsys.readouterr().err
     command[-1] = str(tmp_path / "joined")
     assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 0
     joined = DataFolder.open(tmp_path / "joined").manifest

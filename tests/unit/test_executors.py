@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import tiny
-from archlab.code import code_digest
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -37,6 +36,7 @@ from archlab.study.executors.slurm import slurm_options
 from archlab.study.runs import Run
 from archlab.training import loop as training
 from archlab.training.callback import Callback
+from archlab.training.code_digest import code_digest
 from archlab.training.device import Device, choose_device, planned_device
 from archlab.training.out_of_memory import what_would_fit
 from archlab.training.run_folder import RunFolder

@@ -35,7 +35,8 @@ PARAMETER = re.compile(r"(?m)^ *(?:[A-Z]\w+\n *-{4,}|[a-z_0-9]+)$")
 """A heading or a name in a section of a docstring, such as Parameters."""
 SHORTENED = re.compile(r"\b(e\.g|i\.e|et al|cf|vs|Fig|Eq|Sec|no|St|approx)\.")
 NAMES = re.compile(
-    r"\brouter\.normalise\b|^normalise$|\bregularisation\b|\bmodernisation-ladder\b|aria-labelledby|^optimiser$|`optimiser`"
+    r"\brouter\.normalise\b|^normalise$|\bnormalise:|\bregularisation\b|\bmodernisation-ladder\b|aria-labelledby"
+    r"|^optimiser$|`optimiser`|, optimiser$"
 )
 """Names that stay: a field, studies, a kind of operation in JSON output, and an attribute of HTML."""
 NOT_OURS = {"aliases", "name", "sources", "title", "try", "measured"}  # keys of YAML files

@@ -254,4 +254,4 @@ def test_a_live_page_is_written_until_all_runs_have_ended(tmp_path, capsys, monk
     assert len(written) == 2
     assert all('content="3"' in page for page in written)
     assert 'http-equiv="refresh"' not in (path / "report.html").read_text()
-    assert "is written again every 3 s" in capsys.readouterr().err
+    assert "is updated every 3 s" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def report(
         return
     page = (out or run / "report.html").absolute()
     if live is not None:
-        note(f"{page} is written again every {live} s until all runs have ended; Ctrl-C ends it earlier")
+        note(f"{page} is updated every {live} s until all runs have ended; press Ctrl-C to stop")
         while not all(watched.summary for watched in runs):
             write_runs(runs, page, refresh_seconds=live)
             time.sleep(live)

@@ -197,7 +197,7 @@ def _build(
                 raise
     data = DataFolder.open(out, fold)
     if data.manifest.key != recipe.key:
-        raise UserError(f"{out} already has other data ({data}); give a new or an empty folder")
+        raise UserError(f"{out} already contains other data ({data}); choose a new or empty folder")
     return data
 
 

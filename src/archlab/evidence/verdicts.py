@@ -12,7 +12,7 @@ from math import atanh, sqrt, tanh
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, Ranking
@@ -198,11 +198,11 @@ def agreement(ranking: Ranking, results: Results) -> Agreement:
     rho = _spearman([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])
     if abs(rho) > 1 - 1e-9:
         return Agreement(ranking=ranking, arms=len(arms), rho=rho, low=None, high=None)
-    reach = float(stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
+    reach = float(scipy.stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
     return Agreement(
         ranking=ranking, arms=len(arms), rho=rho, low=tanh(atanh(rho) - reach), high=tanh(atanh(rho) + reach)
     )
 
 
 def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    return float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1])
+    return float(np.corrcoef(scipy.stats.rankdata(left), scipy.stats.rankdata(right))[0, 1])

@@ -149,7 +149,7 @@ class Session:
         self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
         is_whole = self.padding_B.shape == (B,) and self.padding_B.dtype in WHOLE
         if not is_whole or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
-            allowed = f"for each of the {B} texts, a number from 0 to {T - 1} (its {T} tokens minus 1)"
+            allowed = f"{B} numbers, one per text, each from 0 to {T - 1} (the length of {T} tokens minus 1)"
             raise UserError(f"padding: {self.padding_B.tolist()}; allowed: {allowed}")
         if prefill_chunk is not None and prefill_chunk < 1:
             raise UserError(f"prefill_chunk: {prefill_chunk}; allowed: at least 1, or None to read all at once")

@@ -6,8 +6,8 @@ from datetime import date
 from typing import Any
 
 import numpy as np
+import scipy  # loads its parts on first use
 import torch
-from scipy.optimize import nnls
 
 from archlab.config.components.work import KINDS, OperationKind
 from archlab.exchange.configs import load_config
@@ -205,5 +205,5 @@ def _prices(amounts: Any, seconds: Any, steps: Sequence[Timed]) -> Any:
     rows = amounts / totals[:, None]
     unit = rows.max(0)
     unit[unit == 0] = 1
-    prices, _ = nnls(rows / unit, seconds / totals)
+    prices, _ = scipy.optimize.nnls(rows / unit, seconds / totals)
     return prices / unit

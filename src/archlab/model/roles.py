@@ -115,7 +115,10 @@ def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -
         raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
     for part, name in product(module.modules(), ("constants", "roles")):
         if not isinstance(value := getattr(part, name, {}), dict):
-            raise breach(kind, f"{type(part).__name__}.{name} is {short(value)}; allowed: a dict of parameters' names")
+            raise breach(
+                kind,
+                f"{type(part).__name__}.{name} is {short(value)}; allowed: a dict whose keys are names of parameters",
+            )
     try:
         made = list(roles_of(module))
     except TypeError as error:

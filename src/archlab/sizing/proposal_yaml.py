@@ -57,7 +57,7 @@ def _about_this_size(proposal: Proposal) -> Iterator[str]:
         median_kv = median(next(iter(readings)).value for model in models if (readings := [*KV_HEADS.measure(model)]))
         yield (
             f"published models {near_in_words(case)}: {tied} of {len(models)} models tie the head; in the others, "
-            f"the head has up to {heads.high:.0%} of the parameters; KV heads {kv_heads.low} to {kv_heads.high}, "
+            f"it holds up to {heads.high:.0%} of the parameters; KV heads: {kv_heads.low} to {kv_heads.high}, "
             f"median {median_kv:g}"
         )
     if proposal.untied:

@@ -57,7 +57,7 @@ def at_width(config: Config, name: str, width: int) -> Config:
     for field, value in grown.items():
         if value.denominator > 1:
             problem = f"{growing[field]} at d_model {model.d_model} would be {float(value):g} at {width}"
-            raise UserError(f"{name}: model.{field}: {problem}; allowed: widths that give a whole number")
+            raise UserError(f"{name}: model.{field}: {problem}; allowed: widths at which it is a whole number")
     change = {f"model.{field}": int(value) for field, value in grown.items()}
     return build_config(overlay(config.model_dump(mode="json"), {"model.d_model": width, **change}, Config), (), name)
 

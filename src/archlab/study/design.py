@@ -258,7 +258,8 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
         tokens = int(study.budget.bytes * tokens_per_byte(config.data, config.model.vocab_size))
     batches = tokens // train.batch_tokens
     if not batches:
-        problem = f"{budget} are enough for {tokens:,} tokens; it must be at least one batch of {train.batch_tokens:,}"
+        needed = f"a run needs at least one batch of {train.batch_tokens:,}; raise the budget"
+        problem = f"{budget} are enough for only {tokens:,} tokens, but {needed}"
         raise ConfigError([Problem("train.tokens", problem)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 

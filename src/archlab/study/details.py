@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
@@ -69,7 +69,7 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
     residuals = bits - ratio * n_bytes
     n = len(pairs)
     error = sqrt(n / (n - 1) * float((residuals**2).sum())) / float(n_bytes.sum())
-    reach = float(stats.t.isf(ALPHA / 2, n - 1)) * error
+    reach = float(scipy.stats.t.isf(ALPHA / 2, n - 1)) * error
     ordered = sorted(pairs, key=lambda pair: pair.bits / pair.bytes)
     n_shown = min(_SHOWN, n // 2)
     return DocumentView(

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from archlab.code import code_digest
 from archlab.config.beside import plugins_of
 from archlab.config.core.base import Base
 from archlab.config.core.plugins import copies
@@ -25,6 +24,7 @@ from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary, has_summary, read_summary
 from archlab.study.schema import Seeds, StudyConfig
 from archlab.study.study_file import is_study_folder, read_study_folder
+from archlab.training.code_digest import code_digest
 from archlab.training.run_folder import RunFolder
 
 _BASE = "base.yaml"

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import ceil, sqrt
 
 import numpy as np
-from scipy import integrate, optimize, stats
+import scipy  # loads its parts on first use
 
 POWER = 0.8
 """Probability with which a true difference is to be detected."""
@@ -42,7 +42,7 @@ def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: 
     """
     tail = (1 - _COVERED) / 2
     scale = _mean_for_true_deviation(freedom, alpha) * deviation / sqrt(pairs)
-    low, high = (sqrt(freedom / float(stats.chi2.isf(share, freedom))) for share in (tail, 1 - tail))
+    low, high = (sqrt(freedom / float(scipy.stats.chi2.isf(share, freedom))) for share in (tail, 1 - tail))
     return scale * low, scale * high
 
 
@@ -56,9 +56,9 @@ def _mean_for_observed_deviation(freedom: int, alpha: float) -> float:
 
     def power(mean: float) -> float:
         def at(share: np.ndarray) -> np.ndarray:
-            return _power(mean * np.sqrt(stats.chi2.ppf(share, freedom) / freedom), freedom, alpha)
+            return _power(mean * np.sqrt(scipy.stats.chi2.ppf(share, freedom) / freedom), freedom, alpha)
 
-        return float(integrate.fixed_quad(at, 0, 1, n=64)[0])
+        return float(scipy.integrate.fixed_quad(at, 0, 1, n=64)[0])
 
     return _mean_with_power(power)
 
@@ -73,11 +73,11 @@ def _power(mean: np.ndarray, freedom: int, alpha: float) -> np.ndarray:
 
     t^2 has a noncentral F distribution, which covers both tails. scipy's noncentral t returns nan in the far tail.
     """
-    return stats.ncf.sf(float(stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
+    return scipy.stats.ncf.sf(float(scipy.stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
 
 
 def _mean_with_power(power: Callable[[float], float]) -> float:
     highest = 1.0
     while power(highest) < POWER:
         highest *= 2
-    return float(optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]
+    return float(scipy.optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]

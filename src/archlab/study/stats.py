@@ -23,7 +23,7 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.study.outcome_schema import Better
 from archlab.study.power import pairs_for, smallest_effect, smallest_effect_interval
@@ -178,8 +178,8 @@ def estimate(
     freedom, rounding = len(first) - 1, _NO_SCATTER * (max(map(abs, values)) if size is None else size)
     if deviation > rounding:
         error = deviation / sqrt(n)
-        reach = float(stats.t.isf(alpha / 2, freedom)) * error
-        p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+        reach = float(scipy.stats.t.isf(alpha / 2, freedom)) * error
+        p = float(2 * scipy.stats.t.sf(abs(mean) / error, freedom))
         return Estimate(mean, mean - reach, mean + reach, p, deviation, error, freedom)
     if abs(mean) <= rounding:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0, 0.0, freedom)
@@ -236,7 +236,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def share(k: int, n: int) -> tuple[float, float]:
     """Return the exact 95% interval of a probability after k of n cases (Clopper & Pearson 1934)."""
-    interval = stats.binomtest(k, n).proportion_ci(method="exact")
+    interval = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
     return float(interval.low), float(interval.high)
 
 
@@ -303,7 +303,7 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
     The p-value is None for a nonzero difference without scatter, and 0 for exact zeros, which are equivalent.
     """
     if test.deviation:
-        return float(stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
+        return float(scipy.stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
     return 0.0 if test.mean == 0 else None
 
 

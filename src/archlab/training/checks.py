@@ -117,10 +117,10 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
             component = branch.component
             if is_users(type(component)):
                 reasons.append(
-                    f"model.{branch.name} is a user's component, which may read other tokens; allowed with it: 1"
+                    f"model.{branch.name} is a user's component, which may read other tokens; only 1 is allowed with it"
                 )
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
-                reasons.append(f"model.{branch.name} processes a window token by token; allowed with it: 1")
+                reasons.append(f"model.{branch.name} processes a window token by token, so only 1 is allowed with it")
     if isinstance(config.data.task, Task):
         reasons.append(
             "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with it: 1"

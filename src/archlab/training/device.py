@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from archlab.code import code_digest, commit
+from archlab.code import commit
 from archlab.config.schema import TrainConfig
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
 from archlab.pricing.memory import Format
 from archlab.pricing.units import binary
+from archlab.training.code_digest import code_digest
 from archlab.training.rates import product_flops
 from archlab.version import __version__
 

@@ -50,7 +50,7 @@ def what_would_fit(config: Config, device: Device, free: int) -> str:
     begun = f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} are free"
     others = " now; other processes may have used memory: in a study try fewer --workers" if needed <= free else ""
     if not fitting:
-        return f"{begun}{others}; even a single window of {train.seq_len:,} tokens at a time needs too much"
+        return f"{begun}{others}; even one window of {train.seq_len:,} tokens does not fit"
     return f"{begun}{others}; settings that would fit (in a study, for all arms): {' or '.join(fitting)}"
 
 

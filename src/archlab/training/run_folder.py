@@ -160,7 +160,9 @@ class RunFolder:
         Raise UserError if there is none.
         """
         if self.is_of_study:
-            raise UserError(f"{self.path}: is a run of a study; only the study sets its length (budget.tokens)")
+            raise UserError(
+                f"{self.path} belongs to a study, which sets the length of its runs; change budget.tokens there"
+            )
         return step_to_extend(self.path, self.checkpoints, old, new)
 
     def _extend(self, before: Config, config: Config) -> str:
@@ -277,7 +279,10 @@ class RunFolder:
         if not self._metrics.exists():
             return b""
         if (summary := self.path / SUMMARY).exists():  # before that, the file still grows
-            verify(self._metrics, f"delete {summary} and run again, which restores both from the last checkpoint")
+            verify(
+                self._metrics,
+                f"delete {summary} and repeat the command, which restores both files from the last checkpoint",
+            )
         return read_bytes(self._metrics, limit=sys.maxsize)  # the file grows with the run
 
     def metrics(self) -> list[dict[str, Any]]:

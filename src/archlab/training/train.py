@@ -86,7 +86,7 @@ def _notes(setup: RunSetup) -> Iterator[str]:
     """Yield notes that the user should read before the run begins."""
     settings, data, vocab_size = setup.settings, setup.data, setup.config.model.vocab_size
     if vocab_size > (known := data.known_tokens):
-        rows = f"rows from {known:,} on are never used"
+        rows = f"rows of the embedding from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps * settings.rows, settings.seq_len).items():
         if passes > WORTH_REPEATING:

@@ -19,8 +19,6 @@ from archlab.config.rules.rule import Rule, cast_has_a_weight, offset_has_a_weig
 
 
 def _rotary(m: ModelConfig) -> tuple[str, int] | None:
-    """Return the dimensions of a query that RoPE may rotate, in words, and their number. None without RoPE or
-    attention."""
     if not isinstance(m.position, Rope) or not isinstance(m.attention, AnyAttention):
         return None
     attention = m.attention.resolve(m.d_model)
@@ -58,7 +56,7 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
         return None
     if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
         problem = f"{m.block.parallel!r} puts an MLP next to attention or a mixer"
-        return f"{problem}, but this layer lacks one of the two; allowed: none"
+        return f"{problem}, but this layer lacks one of the two; allowed: 'none'"
     if not isinstance(m.norm, Norm):
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None

@@ -1,4 +1,5 @@
-"""Rules of muP. Values that it derives must not be set as well, and components without a rule of muP are refused."""
+"""Rules of muP. A config must not set values that muP derives, and must not use components for which muP has no
+rule."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def _no_rule(found: str, allowed: str) -> str:
 
 
 def _refuse_users_kind(config: Registered) -> str | None:
-    """Refuse a user's own kind, because how it should change with the width is unknown."""
+    """Return a message for a user-defined kind, because the way it should change with the width is unknown."""
     return _no_rule(f"{config.kind}, your own kind", "archlab's own") if is_users(type(config)) else None
 
 
@@ -98,7 +99,7 @@ def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
     derived = 1 / mup.wider(m.d_model)
     if m.head.scale is None or math.isclose(m.head.scale, derived, rel_tol=1e-6):
         return None
-    return f"{m.head.scale:g}, but muP derives base_width / d_model = {derived:g}; leave it out"
+    return f"{m.head.scale:g}, but muP sets it to base_width / d_model = {derived:g}; remove this field"
 
 
 MUP_MODEL_RULES: tuple[Rule[ModelConfig], ...] = (

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import torch
 
-from archlab.code import code_digest
 from archlab.config.schema import Config
 from archlab.errors import user_message
 from archlab.files import real_path
@@ -23,6 +22,7 @@ from archlab.study.formatting import plural
 from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
 from archlab.training.callback import Callback
+from archlab.training.code_digest import code_digest
 from archlab.training.device import planned_device
 from archlab.training.run_folder import BusyError
 from archlab.training.summary import RunSummary

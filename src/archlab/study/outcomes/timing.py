@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from archlab.code import code_digest
 from archlab.config.core.old_form import in_old_form
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash, resolved
@@ -23,6 +22,7 @@ from archlab.study.arm import Arm
 from archlab.study.outcome_schema import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.study.outcomes.value import check_timer
 from archlab.study.stats import Values
+from archlab.training.code_digest import code_digest
 from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
