@@ -138,7 +138,6 @@ _MORE = {"null": "null", "array": "a list", "object": "keys and values"}
 
 
 def allowed(owner: type[BaseModel], name: str) -> str:
-    """Return the allowed values in words."""
     section = _section(owner.model_fields[name])
     return " or ".join(dict.fromkeys(_in_words(_property(owner, name), section)))
 

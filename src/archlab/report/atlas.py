@@ -25,7 +25,6 @@ def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
 
 
 def render(rows: Sequence[AtlasRow]) -> str:
-    """Return the page as HTML."""
     choices = [(choice, n_families) for choice in CHOICES if (n_families := kinds(rows, choice))]
     shapes = [proportion for proportion in SHAPES if any(row.size and proportion.of(row) for row in rows)]
     charts = {chart.name: shares(rows, chart) for chart, _ in choices}
@@ -194,7 +193,6 @@ def shape(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
 
 
 def upright(proportion: Proportion, values: Sequence[float]) -> alt.Y:
-    """Return the logarithmic vertical axis of a proportion."""
     scale = alt.Scale(type="log", domain=ends(proportion, values), nice=False)
     label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
     return alt.Y("value:Q", scale=scale).axis(title=None, values=list(proportion.ticks), labelExpr=label)

@@ -35,7 +35,6 @@ def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
 
 
 def sentences(finding: Finding) -> Iterator[str]:
-    """Yield the sentences that explain a finding."""
     yield finding.why
     if finding.measured:
         yield f"Measured {_measured(finding.measured)}."

@@ -42,7 +42,7 @@ _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs":
 
 
 class _Pair(NamedTuple):
-    """An arm, its comparison, the label of its reference, and the outcome."""
+    """An arm, its comparison with the reference, the reference's label, and the outcome."""
 
     arm: ArmSummary
     comparison: Comparison

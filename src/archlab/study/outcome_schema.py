@@ -71,6 +71,7 @@ class Outcome(Kinded, Registered):
 
     @property
     def title(self) -> str:
+        """Short description of the outcome, without its unit."""
         return self.heading.format(**self.model_dump())
 
     @property

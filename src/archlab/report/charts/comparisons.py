@@ -39,7 +39,6 @@ class XAxis:
     axis: alt.Axis
 
     def __call__(self, field: str) -> alt.X:
-        """Return the Altair encoding of a field on this axis."""
         return alt.X(f"{field}:Q", scale=self.scale, axis=self.axis)
 
 

@@ -75,7 +75,6 @@ PALETTES: dict[Mode, Palette] = {
 
 
 def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
-    """Return the colors of `n` lines."""
     palette = PALETTES[mode]
     if is_ladder or n > _MOST_DISTINCT:
         gray, *others = palette.ramp

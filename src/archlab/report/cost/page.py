@@ -39,7 +39,6 @@ def write_costs(
 def render(
     configs: Mapping[str, Config], costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
 ) -> str:
-    """Return the page as HTML."""
     points = list(next(iter(costs_at.values())))
     requested = list(dict.fromkeys(context for context, _ in points))
     batch, most = points[0][1], max(b for _, b in points)

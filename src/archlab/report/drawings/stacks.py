@@ -129,7 +129,6 @@ class Unfolded(NamedTuple):
         return sum(GAP + part.height for part in self.stack) + GAP + _HEADING
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the frame and everything inside."""
         left = middle - self.width / 2
         yield Inside(self.part, self.role, left, up, self.width, self.height)
         inside = climb(Trunk((), up), self.stack, middle, is_stream=False)

@@ -41,13 +41,11 @@ class Words(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Width in pixels of a box around the text."""
         lines = [text_width(line, SMALL) for line in self.lines]
         return 2 * _PAD_X + max(text_width(self.title, TITLE, bold=True), *lines, 0)
 
     @property
     def height(self) -> float:
-        """Height in pixels of a box around the text."""
         return 2 * _PAD_Y + _LEADING * (1 + len(self.lines))
 
 

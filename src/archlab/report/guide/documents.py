@@ -83,7 +83,6 @@ def documents() -> tuple[str, ...]:
 
 
 def address(name: str) -> str:
-    """Return the address of the document's page."""
     return f"{PurePosixPath(name).name}.html"
 
 

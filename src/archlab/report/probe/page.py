@@ -29,7 +29,6 @@ def write_probes(
 def render_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table]
 ) -> str:
-    """Return the page as HTML."""
     rows = {name: start.probed.as_json() for name, start in starts.items()}
     rope_curves = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
     measures = measured(rows.values())
@@ -60,7 +59,6 @@ def write_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table]
 
 
 def render_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:
-    """Return the page as HTML."""
     changes = [x for check in checks.values() for place in check.places for x in place.change if x > 0]
     ends = (min(changes, default=0.1) / 1.3, max(changes, default=1.0) * 1.3)
     charts = {f"config-{i}": _over_widths(check, ends) for i, check in enumerate(checks.values())}

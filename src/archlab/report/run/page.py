@@ -29,7 +29,6 @@ def write_runs(runs: Sequence[Watched], path: Path, refresh_seconds: int | None 
 
 
 def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
-    """Return the page as HTML."""
     drawn = list(of_updates(runs))
     depth, time = depth_probes(runs), time_probes(runs)
     charts = {

@@ -65,7 +65,6 @@ class Watched:
 
     @property
     def steps(self) -> int:
-        """Number of training steps so far."""
         return self.updates[-1]["step"] if self.updates else 0
 
     @property
@@ -88,7 +87,7 @@ class Watched:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the end of the run, without evaluation and checkpoints. None if the run is not
+        """Estimated number of seconds until the run ends, without evaluation and checkpoints. None if the run is not
         training."""
         speed = self.tokens_per_second
         left = (self.settings.steps - self.steps) * self.settings.batch_tokens

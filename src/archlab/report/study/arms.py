@@ -259,5 +259,4 @@ def ends(rows: Sequence[ChartRow], near: Sequence[float]) -> list[float]:
 
 
 def arm_colors(summary: StudySummary, mode: Mode) -> list[str]:
-    """Return one color per arm, in the study's order."""
     return colors(len(summary.arms), mode, is_ladder=summary.against == "previous")

@@ -35,7 +35,6 @@ def pairs(summary: StudySummary) -> list[Pair]:
 
 
 def levels_of(summary: StudySummary, factor: str) -> list[str]:
-    """Return the levels of a factor, in the study's order."""
     return list(dict.fromkeys(to_yaml_line(arm.factors[factor]) for arm in summary.arms))
 
 

@@ -40,7 +40,7 @@ from archlab.study.record import StudySummary, csv_of_runs
 
 
 class _Other(NamedTuple):
-    """Secondary outcome: an outcome that the answer is not about."""
+    """Secondary outcome, which is not the outcome that the answer is about."""
 
     name: str
     """Name of the outcome's place on the page."""
@@ -61,7 +61,6 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 
 
 def render(summary: StudySummary) -> str:
-    """Return the page as HTML."""
     functions = (
         margin_of,
         p_value,

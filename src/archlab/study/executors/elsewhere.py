@@ -22,7 +22,7 @@ _LAST_LINES = 4096
 
 
 _SHORT = 0.1
-"""Seconds between two polls while every run has to wait."""
+"""Seconds between two checks while every run has to wait."""
 
 
 class LostError(Exception):

@@ -172,13 +172,13 @@ class RunNeeds:
 
 
 def needs(configs: Sequence[Config], threads: int) -> RunNeeds:
-    """Return resources that suffice for a run of any of the study's configs."""
+    """Return the resources that suffice for a run of any of the study's configs."""
     device = planned_device(configs[0].train).type
     return RunNeeds(threads, int(device == "cuda"), max(map(_memory, configs)))
 
 
 def needs_of(runs: Sequence[Run]) -> RunNeeds:
-    """Return resources that suffice for any of the runs. Runs that differ only in their seeds are examined once."""
+    """Return the resources that suffice for any of the runs. Runs that differ only in their seeds are examined once."""
     unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
     by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}
     return needs(list(by_shape.values()), max(run.threads for run in runs))
