@@ -154,7 +154,7 @@ _Read = TypeVar("_Read")
 
 @cache
 def sources() -> dict[str, Publication]:
-    """Return all publications by key."""
+    """Return all publications by their keys in sources.yaml."""
     return _checked(dict[str, Publication], _raw("sources"))
 
 

@@ -17,7 +17,7 @@ Named = tuple[str, Topic]
 
 
 class UsersKinds(list[type[Registered]]):
-    """All kinds with one name that a user's file registers. Each belongs to a different section."""
+    """All kinds of the same name that a user's file registers. Each kind belongs to a different section."""
 
 
 _CLOSE = 0.82
@@ -112,8 +112,8 @@ def _unknown(text: str) -> list[FieldHelp]:
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the arguments for `archlab explain` that explain changes in a resolved config.
 
-    The changes and the config use dotted fields. Topics that the changes select come first, ordered by the number of
-    changed fields. They are followed by changed fields that belong to topics but have other values.
+    `changed` and `config` map dotted fields to values. Topics that the changes select come first, ordered by the number
+    of changed fields. They are followed by changed fields that belong to topics but have other values.
     """
     unexplained = set(changed)
     for name, topic in [*_made(changed, config), *_called(changed, config)]:

@@ -1,8 +1,8 @@
 """Committed results of studies, `results/NAME.jsonl`, from which verdicts are computed.
 
-The first line of a file says what was run, and on which machine. It is followed by one line per run (arm, seed, fold
-and the value of every outcome), one line per arm and round of timing, and one line per arm for outcomes that follow
-from the config. The lines contain nothing that can be computed from other lines.
+The first line of a file says what was run, and on which machine. The other lines are one per run (arm, seed, fold and
+the value of every outcome), one per arm and round of timing, and one per arm for outcomes that follow from the config.
+The lines contain nothing that can be computed from other lines.
 """
 
 import json
@@ -87,7 +87,7 @@ class Results(Base):
     values: dict[str, dict[str, dict[int, float | None]]]
     """Outcome -> arm -> seed or round -> value. null if the run diverged. Missing values have no entry."""
     folds: dict[int, int]
-    """Seed -> fold of the corpus that is held out."""
+    """Seed -> the held-out fold of the corpus."""
 
     def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
         """Return the statistics of arms and contrasts with their comparisons, corrected for multiple testing.
@@ -126,7 +126,7 @@ class Results(Base):
 
     @property
     def ran(self) -> Ran:
-        """Description of what was run."""
+        """Description of what was run, without any values."""
         return Ran(about=self.about, seeds=len(self.folds))
 
     @property
@@ -149,7 +149,8 @@ class _Outcome(NamedTuple):
 
 
 def results_name(study: str, scale: str) -> str:
-    """Return the name of a study's results at a scale. It is also the name of their folder."""
+    """Return the name of a study's results at a scale. The folder of the study's runs at this scale has the same
+    name."""
     return study if scale == AS_IT_STANDS else f"{study}-{scale}"
 
 
@@ -227,7 +228,7 @@ def committed() -> dict[str, Results]:
 
 
 def results_files() -> dict[str, Traversable]:
-    """Return the results file of each name."""
+    """Return the results files by name."""
     home = resources.files("archlab.evidence") / "results"
     files = home.iterdir() if home.is_dir() else iter(())
     return {file.name.removesuffix(".jsonl"): file for file in files if file.name.endswith(".jsonl")}

@@ -47,7 +47,7 @@ class Topic(Base):
     sources: _Texts
     """Keys of the topic's sources in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
-    """Command that readers can try."""
+    """Command for the reader to try."""
     shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
     """Sentence about the output of the command -> the same statement as an expression over the names in the command's
     `--json` output. A test evaluates the expression. `answers` is the whole list if the output is a list. `without` is
@@ -88,7 +88,7 @@ class Chapter(Base):
     aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Other names of the chapter."""
     topics: dict[str, Topic]
-    """Name of a topic in the list of `archlab explain` -> topic."""
+    """Topics by their names in the list of `archlab explain`."""
 
 
 @cache

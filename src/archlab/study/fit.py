@@ -18,7 +18,7 @@ from archlab.study.schema import Budget, Equal, StudyConfig
 
 
 class Sized(NamedTuple):
-    """A study at one size."""
+    """A study at one model size."""
 
     size: int | None
     """Parameter count; None if the study only has the size of its base."""

@@ -164,10 +164,10 @@ class Spikes(Outcome):
 
 
 OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms")
-"""Measures of the whole model rather than of a single layer."""
+"""Probe measures of the whole model rather than of a single layer."""
 
 OF_EVERY_LAYER = tuple(name for name, measure in OF_LAYERS.items() if measure.in_every_layer)
-"""Measures that every layer has."""
+"""Probe measures that every layer has."""
 
 if TYPE_CHECKING:
     ProbeName = str
@@ -351,7 +351,7 @@ class Sensitivity(Outcome):
 
 
 class BestLoss(Outcome):
-    """The lowest final loss over all swept rates."""
+    """Lowest final loss over all swept rates."""
 
     kind: Literal["best_loss"] = "best_loss"
     source: ClassVar[Source] = "sweep"

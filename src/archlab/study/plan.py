@@ -144,7 +144,7 @@ def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
 
 
 def _mean_loss(runs: Sequence[Ended]) -> float:
-    """Return the mean bits per byte or, for a task, the mean fraction of wrong answers. Return infinity if a run
+    """Return the mean bits per byte or, for a task, the mean fraction of incorrect answers. Return infinity if a run
     diverged."""
     scores = [run.summary for run in runs]
     if any(summary.status == "diverged" for summary in scores):

@@ -16,7 +16,7 @@ LENGTH = (
     "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
     "datum.value % 1024 == 0 ? datum.value / 1024 + 'Ki' : format(datum.value, ',')"
 )
-"""Vega expression that formats numbers of tokens like `pricing.units.length`."""
+"""Vega expression that formats token counts like `pricing.units.length`."""
 
 _KIB = 1024
 

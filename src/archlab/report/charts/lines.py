@@ -29,7 +29,7 @@ _BEYOND = 20
 """Largest distance of a drawn point beyond the edge of the chart, in heights of the chart."""
 
 _TINY = -700.0
-"""Logarithm of a very small number. A float can hold the number and its inverse."""
+"""Logarithm of a very small number. A float can hold both the number and its inverse."""
 
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
 """Minimum gap between labels of training tokens, as a fraction of the axis: on a page, and on a phone."""

@@ -25,7 +25,7 @@ HEIGHT = 240
 """Height in pixels of charts that stand side by side."""
 
 ON_A_PHONE = f"containerSize()[0] < {_PHONE}"
-"""Vega expression that is true on a phone, for charts with the width of their container."""
+"""Vega expression that is true on a phone. It works for charts with the width of their container."""
 
 
 def chart_of(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:

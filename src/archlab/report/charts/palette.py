@@ -30,7 +30,7 @@ _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
 """SVG path of two bars. Together with the line of the interval between them, they are the symbol for equivalence."""
 
 SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
-"""Vega-Lite shapes of the marks of verdicts."""
+"""Vega-Lite shapes of the verdicts' marks."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 

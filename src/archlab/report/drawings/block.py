@@ -178,7 +178,7 @@ class _Stages:
         return Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
 
     def stream_norm(self, stage: Sequence[_BranchBoxes]) -> Boxed | None:
-        """Return the norm after the addition, if the layer has one."""
+        """Return the norm that follows the residual addition, if the layer has one."""
         first = stage[0].branch
         return self._norm(first, "stream") if "stream" in first.norms else None
 
@@ -353,14 +353,13 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
 
 
 def take_turns(kinds: Sequence[str]) -> bool:
-    """Return whether a kind of layer occurs again after another kind. `kinds` holds the kind of every layer, in
-    order."""
+    """Return whether a layer kind occurs again after another kind. `kinds` holds the kind of every layer, in order."""
     return len(_runs(kinds)) > len(set(kinds))
 
 
 def cycle(kinds: Sequence[str]) -> Cycle | None:
-    """Return the shortest cycle of kinds of layers that occurs at least twice, if there is one. The last repetition may
-    be partial."""
+    """Return the shortest cycle of layer kinds that occurs at least twice, if there is one. The last repetition may be
+    partial."""
     n = len(kinds)
     length = next((p for p in range(1, n // 2 + 1) if all(kinds[i] == kinds[i - p] for i in range(p, n))), None)
     if length is None:

@@ -137,7 +137,7 @@ def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSI
 
 
 def product_points() -> list[dict[str, float | str]]:
-    """Return the mean product of a query with an equal key over their distance, for a few values of theta."""
+    """Return the mean dot product of a query with an equal key over their distance, for a few values of theta."""
     return [
         {"line": f"theta {theta:,.0f}", "x": distance, "y": product}
         for theta in _THETAS
@@ -155,7 +155,8 @@ def rotations() -> alt.Chart:
 
 
 def rotated_products() -> alt.Chart:
-    """Draw the mean product, which falls with the distance. For a larger theta, it falls more slowly."""
+    """Draw the mean dot product of a query and an equal key, which falls with their distance. For a larger theta, it
+    falls more slowly."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
     y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
     return lines(product_points(), x, y, "Product of a query and an equal key over their distance, under RoPE")

@@ -1,7 +1,7 @@
 """Text of the boxes in a block diagram, read from the config's fields.
 
-A field at its default value adds no text. A kind or field that is missing from the tables in this module is drawn under
-its name in the config, so that new kinds need no entry.
+A field at its default value adds no text. A kind or field without an entry in this module's tables is drawn under its
+name in the config.
 """
 
 import math

@@ -18,7 +18,7 @@ from archlab.code import HOME
 from archlab.report.guide.reference import address_of_code
 
 _NO_PAGE = "notebook"
-"""Documents without a page. They are dated findings for contributors."""
+"""Name of the document that has no page. It contains dated findings for contributors."""
 
 
 class DocumentGroup(NamedTuple):

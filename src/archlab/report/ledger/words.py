@@ -75,7 +75,8 @@ def verdicts(entry: LedgerEntry) -> str:
 
 
 def in_a_line(entry: LedgerEntry) -> str:
-    """Return `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But: ...`.
+    """Return a line such as `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But:
+    ...`.
 
     The verdict covers everything that the claim predicts, which may be more than the current topic.
     """
@@ -92,7 +93,7 @@ def found_here(result: ClaimAtScale) -> str:
 
 
 def counts(result: ClaimAtScale) -> str:
-    """Return `2 of 4 as claimed, 1 undecided, 1 untested`, or "" if nothing was run."""
+    """Return a phrase such as `2 of 4 as claimed, 1 undecided, 1 untested`, or "" if nothing was run."""
     tested = [judged for judged in result.judged if not judged.is_counted]
     numbers = Counter("untested" if judged.untested else _SIDES[judged.found] for judged in tested)
     if len(tested) == numbers["not run"]:
@@ -118,7 +119,7 @@ def decisive(result: ClaimAtScale) -> str:
 
 
 def beside(result: ClaimAtScale) -> str:
-    """Return `3 differences not predicted`, or "" without such differences."""
+    """Return a phrase such as `3 differences not predicted`, or "" without such differences."""
     return f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
 
 

@@ -19,7 +19,7 @@ from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, me
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
 Line = tuple[Sequence[int], Sequence[float | None]]
-"""Training tokens, and the values of a measure after them."""
+"""Numbers of training tokens, and the value of a measure at each of them."""
 
 
 class ProbePicture(NamedTuple):
@@ -133,7 +133,10 @@ def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart
 def rope_products(
     products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
 ) -> alt.LayerChart:
-    """Return a chart of RoPE's products with one line per config and kind of rotated layer: (distances, products)."""
+    """Return a chart of RoPE's dot products with one line per config and kind of rotated layer.
+
+    Each line is a pair (distances, products).
+    """
     points = [
         {"config": label, "kind": kind, "x": x, "y": y, "text": f"distance {x:,}: {y:.3g}"}
         for label, kinds in products_by_config.items()

@@ -41,8 +41,8 @@ def levels_of(summary: StudySummary, factor: str) -> list[str]:
 def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
     """Return a chart of the outcome over the levels of one factor.
 
-    A thick line per level of the other factor is the mean over the seeds; thin lines are single seeds. A cross marks
-    levels at which no seed has a value.
+    A thick line per level of the other factor shows the mean over the seeds; thin lines show single seeds. A cross
+    marks levels at which no seed has a value.
     """
     rows, seeds = factor_rows(summary, pair), factor_seed_rows(summary, pair)
     values = [row["loss"] for row in seeds] or [0.0]

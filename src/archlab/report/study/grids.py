@@ -29,8 +29,8 @@ def over_values(
     """Return a chart with one line per arm.
 
     `rows` hold the `mean` of an arm at each `value`. If a run diverged, the mean is None and a cross is drawn at
-    `cross_at`. The `mark` of a row is a ring (`optimum`) or a square (`edge`). `seeds` are thin lines with the `loss`
-    of each seed.
+    `cross_at`. The `mark` of a row is drawn as a ring (`optimum`) or a square (`edge`). `seeds` are drawn as thin lines
+    with the `loss` of each seed.
     """
     clamped = [{**row, "line": None if row["mean"] is None else y.clamped(row["mean"])} for row in rows]
     height = tall_enough(_HEIGHT, len(arms))
@@ -91,9 +91,9 @@ def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
 def sweep(summary: StudySummary) -> alt.LayerChart | None:
     """Return a chart of the sweep, or None if nothing was swept.
 
-    A thick line per arm is the mean over its seeds; thin lines are single seeds, aligned. A ring is the best value; a
-    square is a best value at the edge of the grid. A cross is a value at which a run diverged. The vertical axis ends
-    at the loss of an untrained model, because no outcome counts losses above that loss.
+    A thick line per arm shows the mean over its seeds; thin lines show single seeds, aligned. A ring marks the best
+    value; a square marks a best value at the edge of the grid. A cross marks a value at which a run diverged. The
+    vertical axis ends at the loss of an untrained model, because outcomes cap higher losses at that value.
     """
     if not summary.sweep:
         return None
@@ -180,8 +180,8 @@ def sweep_seed_rows(summary: StudySummary) -> list[ChartRow]:
 def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
     """Return a chart with one line per arm over the values of the tuning grid, evenly spaced.
 
-    A ring is the value chosen for the comparison; a square is a chosen value at the edge of the grid. A cross at the
-    edge of the chart is a value at which a run diverged.
+    A ring marks the value chosen for the comparison; a square marks a chosen value at the edge of the grid. A cross at
+    the edge of the chart marks a value at which a run diverged.
     """
     rows, arm_labels = tuning_rows(summary, field), list(labels(summary).values())
     means = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]

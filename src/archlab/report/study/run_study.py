@@ -27,10 +27,9 @@ def run_study(
     The `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or if no
     run finished.
 
-    The argument `study` is the name of a study that comes with archlab, a YAML file, a study folder, the values of a
-    study file, or a StudyConfig. `out` is the folder for the study; by default, it is `studies/NAME`, or the study
-    folder that was given. At most `workers` runs train at the same time. `executor` is the program that trains the
-    runs: `local`, `ray` or `slurm`.
+    `study` is a study that comes with archlab (by name), a YAML file, a study folder, the values of a study file, or a
+    StudyConfig. `out` is the folder for the study; by default, it is `studies/NAME`, or the given study folder itself.
+    At most `workers` runs train at the same time. `executor` selects what trains the runs: `local`, `ray` or `slurm`.
     """
     if isinstance(study, str | Path):
         name, config = read_study(str(study))

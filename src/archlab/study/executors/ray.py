@@ -16,7 +16,7 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Reference: TypeAlias = Any
-"""A ray.ObjectRef of a task's result."""
+"""A ray.ObjectRef that stands for a task's result."""
 
 _INHERITED = (
     "ARCHLAB_CACHE", "ARCHLAB_STATE", "ARCHLAB_TRUST", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR",
