@@ -1,8 +1,8 @@
 """Committed results of studies, `results/NAME.jsonl`, from which verdicts are computed.
 
-The first line of a file says what was run, and on which machine. The other lines are one per run (arm, seed, fold and
-the value of every outcome), one per arm and round of timing, and one per arm for outcomes that follow from the config.
-The lines contain nothing that can be computed from other lines.
+The first line of a file says what was run, and on which machine. Each run has one line with its arm, its seed, its fold
+and the value of every outcome. Each arm has one line per round of timing, and one line for outcomes that follow from
+the config. The lines contain nothing that can be computed from other lines.
 """
 
 import json
