@@ -236,7 +236,8 @@ class RunFolder:
             yield
 
     def _taken(self, file: TextIO, after: float = 0.0) -> bool:
-        """Retry taking the lock for some seconds; return whether it worked. Raise UserError if the disk has no locks."""
+        """Retry taking the lock for some seconds. Return whether it worked. Raise UserError if locks don't work here.
+        """
         time.sleep(after)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
