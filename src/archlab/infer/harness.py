@@ -1,4 +1,7 @@
-"""lm_eval's interface to archlab's models (EleutherAI, Gao 2021). Importing the module registers the model `archlab`."""
+"""lm_eval's interface to archlab's models (EleutherAI, Gao 2021).
+
+Importing the module registers the model `archlab`.
+"""
 
 import hashlib
 import json

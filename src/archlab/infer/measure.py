@@ -56,7 +56,10 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
      "train.batch_tokens=1024"),
 )  # fmt: skip
-"""Models to train, as changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and hybrid."""
+"""Models to train, as changes to tiny-llama.
+
+They are narrow and wide, deep and shallow, with short and long windows, dense and with mixtures of experts.
+"""
 
 DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
     (("model.d_model=64", "model.n_layers=2"), 1, 128),

@@ -103,7 +103,7 @@ def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A training step as in a run (forward pass, loss, backward pass, clipping, optimizer update) that can be repeated."""
+    """A repeatable training step, as in a run: forward and backward pass, clipping and optimizer update."""
 
     model: Decoder
     train: TrainConfig
@@ -114,9 +114,10 @@ class Rehearsal:
 
 
 def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
-    """Prepare training steps, compiled if a run would compile them. Raise UserError if the model does not fit into memory.
+    """Prepare training steps, which are compiled if a run would compile them.
 
-    `windows`, [rows, seq_len + 1], is text to use instead of random tokens or a task. Token 0 begins a document.
+    Raise UserError if the model does not fit into memory. `windows`, [rows, seq_len + 1], is text to use instead of
+    random tokens or a task. Token 0 begins a document.
     """
     keep_freed_memory()
     check_next_token(config.model)

@@ -236,7 +236,9 @@ class RunFolder:
             yield
 
     def _taken(self, file: TextIO, after: float = 0.0) -> bool:
-        """Retry taking the lock for some seconds. Return whether it worked. Raise UserError if locks don't work here.
+        """Try to take the lock after some seconds, and return whether it worked.
+
+        Raise UserError if the file system does not support locks.
         """
         time.sleep(after)
         try:

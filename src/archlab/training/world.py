@@ -41,8 +41,7 @@ class World:
     tensor: int = 1
     """Number of neighboring processes that read the same windows and split components (tensor parallelism)."""
     reading: "ProcessGroup | None" = None
-    """Process group with one process of each group that reads its own windows, including this process. None means all.
-    """
+    """Process group that contains one process of each reader, including this process. None means all processes."""
     expert: int = 1
     """Number of neighboring processes over which experts are distributed (expert parallelism)."""
     context_group: "ContextGroup | None" = None

@@ -33,7 +33,7 @@ class TaskData:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the task's settings, and of its code if a user defined the task."""
+        """Hash of the task's settings, and of its code if the task is a plug-in."""
         settings = [self.task.model_dump(mode="json"), self.vocab_size]
         if is_users(type(self.task)):
             settings.append(source_digest(type(self.task)))
