@@ -114,8 +114,7 @@ class SourceFile(NamedTuple):
     path: Path
     name: str
     homes: tuple[Path, ...] = ()
-    """Folder of the file, and folders to which a link in the folder may lead. Empty if the user named the file itself.
-    """
+    """Folder of the file, and folders to which a link in it may lead. Empty if the user named the file itself."""
     is_python: bool = False
     """Whether the file is Python code, whose coding line may declare an encoding."""
 

@@ -1,4 +1,4 @@
-"""Documents of a corpus and their sources: Python's standard library, a file, a folder, a glob pattern or a data set."""
+"""Documents of a corpus and their sources: the standard library, a file, a folder, a glob pattern or a data set."""
 
 import os
 import platform

@@ -83,16 +83,16 @@ def prepare(
     workers: int = 1,
     progress: Progress = in_terminal,
 ) -> DataFolder:
-    """Make a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
+    """Create a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
     Args:
         template: Rule that turns a record into a text.
         skip_invalid: Whether to leave out files and records that cannot be read. The manifest counts them and lists the
             first few.
-        workers: Number of parallel workers. It does not change the tokens.
+        workers: Number of parallel workers. This number does not change the tokens.
 
-    If `out` already has exactly this content, all its bytes are checked and it is opened. Raise UserError if it has any
-    other content.
+    If `out` already has exactly this content, check all its bytes and open it. Raise UserError if it has any other
+    content.
     """
     if vocab_size and tokenizer:
         raise UserError("give either --vocab-size or --tokenizer, not both; a tokenizer has its own vocabulary")

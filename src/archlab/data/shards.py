@@ -5,7 +5,8 @@
 The config chooses one fold, which is held out. All other folds and the rest are training data.
 
 A shard contains only token ids, as little-endian uint16 or uint32. The same special token precedes every document, so
-every token of text is predicted exactly once. A few tokenizers put several tokens there (GLM: two).
+every token of text is predicted exactly once. With a few tokenizers, several special tokens precede a document (GLM:
+two).
 """
 
 import hashlib

@@ -17,8 +17,9 @@ MOST_FOLDS = 20
 """Maximum number of folds of a text, even if the fraction of the text in each fold is small."""
 
 PIECE = 1 << 20
-"""Number of characters after which a document is cut at the end of a line, so that its pieces can be encoded in
-parallel.
+"""Number of characters after which a document is cut at the end of a line.
+
+The pieces of a document can be encoded in parallel.
 """
 
 _QUARTER = 0.25

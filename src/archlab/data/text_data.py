@@ -16,9 +16,9 @@ from archlab.data.training_data import HeldOut, Windows
 from archlab.errors import UserError
 
 _GAP = 1 << 16
-"""Number of tokens between two held-out windows that are read at once.
+"""Number of tokens read at once in the search for a document boundary between two windows.
 
-Usually a document begins among the first of them.
+The first read usually finds one.
 """
 
 _ORDERS_KEPT = 64

@@ -202,8 +202,8 @@ def vocab_size(tokenizer: Tokenizer) -> int:
 def document_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids of the tokens that precede each document. The first of them occurs nowhere else.
 
-    The post-processor defines them. For a tokenizer without a post-processor, the token is the EOS token, found by its
-    name.
+    The post-processor defines these tokens. Without a post-processor, the EOS token, found by its name, precedes each
+    document.
     """
     end = end_of_text(tokenizer)
     return before_text(tokenizer) or (() if end is None else (end,))
@@ -212,7 +212,7 @@ def document_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
 def end_of_text(tokenizer: Tokenizer) -> int | None:
     """Return the EOS token, found by its name; None if there is none.
 
-    In data and runs from old versions, which did not record the token before each document, it is the EOS token.
+    It precedes each document in data and runs from old versions, which did not record that token.
     """
     return next((i for name in _END_NAMES if (i := tokenizer.token_to_id(name)) is not None), None)
 

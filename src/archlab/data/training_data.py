@@ -53,10 +53,10 @@ class HeldOut:
         """Return the held-out windows of a text.
 
         Args:
-            token_bytes: int [vocab], number of bytes of each token; 0 for special tokens.
+            token_bytes: Number of bytes of each token, int [vocab]; 0 for special tokens.
             before: Tokens that precede each document. They occur nowhere else and stand for no bytes.
             prefix_bytes: Number of bytes that the tokenizer adds to the first token after `before`.
-            goes_on: bool [n], whether each window begins in the document in which the window before it ends.
+            goes_on: Whether each window begins in the document in which the previous window ends, bool [n].
             masked: Whether attention is masked between documents.
         """
         counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
