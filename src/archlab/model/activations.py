@@ -33,7 +33,6 @@ class XIELU(nn.Module):
         self.constants = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.3))}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the activation element by element."""
         wide = at_least_float32(x)
         a = F.softplus(self.alpha_p.to(wide.dtype))
         b = self.BETA + F.softplus(self.alpha_n.to(wide.dtype))
@@ -42,7 +41,7 @@ class XIELU(nn.Module):
 
 
 class Function(nn.Module):
-    """An activation without parameters."""
+    """Module for an activation without parameters."""
 
     timed_as = "activations"
 
@@ -51,7 +50,6 @@ class Function(nn.Module):
         self.name = name  # instead of the function, which may not be picklable
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the activation element by element."""
         return function_named(self.name)(x)
 
 

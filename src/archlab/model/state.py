@@ -1,8 +1,8 @@
 """Cache of a model: the states that layers keep between passes, as tensors of fixed shape that are written in place.
 
-Keys and values are stored in slots. With a window there are only as many slots as it needs, used as a ring. A recurrent
-mixer keeps the tensors of its config. The index of a token counts padding; token i of a sequence that is padded on the
-left by p has position i - p.
+Keys and values are stored in slots. With a sliding window, the cache has only as many slots as the window needs, used
+as a ring buffer. A recurrent mixer keeps the tensors of its config. The index of a token counts padding; token i of a
+sequence that is padded on the left by p has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,13 @@ from archlab.model.arithmetic import WHOLE, wide
 
 
 class Length:
-    """Number of tokens in a cache, padding included: as an int, and as a tensor for compiled steps."""
+    """Number of tokens in a cache, including padding: as an int, and as a tensor for compiled steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.number = 0
         self.tensor = torch.zeros((), dtype=torch.int64, device=device)
 
     def set(self, number: int) -> None:
-        """Set the number of tokens."""
         self.number = number
         self.tensor.fill_(number)
 
@@ -38,7 +37,7 @@ def is_step(n_new: int) -> bool:
 class State:
     """State of one component: tensors of shape [B, *shape].
 
-    A tensor with a row per token has the shape [B, heads, slots, width]. Token i is in slot i % slots, where it
+    A tensor with a row per token has the shape [B, heads, slots, width]. Token i is stored in slot i % slots, where it
     overwrites an older token.
     """
 
@@ -80,7 +79,7 @@ class State:
     def _several(self, rows: Tensor, new: Tensor) -> Tensor:
         """Store the newest tokens in place. Return the old and the new rows.
 
-        In a ring the first new tokens see old rows that the last new tokens overwrite.
+        In a ring buffer, the first new tokens see old rows that the last new tokens overwrite.
         """
         length, n = self.length.number, new.shape[2]
         seen = torch.cat((rows[:, :, : min(length, self.slots)].to(new.dtype), new), 2)
@@ -89,7 +88,7 @@ class State:
         return seen
 
     def indices(self, n_new: int) -> Tensor:
-        """Return the token index of each row that `extend` returns; it is negative for empty slots."""
+        """Return the token index of each row that `extend` returns. The index is negative for empty slots."""
         length = self.length.tensor
         if is_step(n_new):
             n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
@@ -106,7 +105,8 @@ NO_STATES: Mapping[str, State] = {}
 class Cache:
     """Cache of a model: the states of all layers for a batch of sequences of at most `capacity` tokens.
 
-    `padding`: number of padding tokens at the left of each sequence. Raise UserError if the model cannot have a cache.
+    `padding` is the number of padding tokens on the left of each sequence. Raise UserError if the model cannot have a
+    cache.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Number of tokens in the cache, padding included."""
+        """Number of tokens in the cache, including padding."""
         return self._length.number
 
     @property
@@ -167,7 +167,7 @@ class Cache:
         self.is_torn = True
 
     def end(self, n_new: int) -> None:
-        """End the pass: count its tokens."""
+        """End the pass and count its tokens."""
         self._length.set(self.length + n_new)
         self.is_torn = False
 
