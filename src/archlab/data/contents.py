@@ -101,11 +101,11 @@ class Omissions:
 
 
 class _InvalidRecordError(Exception):
-    """The reason why a record has no usable text."""
+    """Error for a record without usable text. Its message is the reason."""
 
 
 class _MissingFieldError(_InvalidRecordError):
-    """A record or a table lacks a field."""
+    """Error for a record or table that lacks a field."""
 
 
 class SourceFile(NamedTuple):
@@ -169,7 +169,6 @@ class TextTemplate:
         return cls(tuple(fields), tuple(around))
 
     def fill(self, values: Sequence[object]) -> str:
-        """Return the text for these field values. The text is empty if all values are empty strings."""
         texts = [_checked(value, field) for value, field in zip(values, self.fields, strict=True)]
         rest = (text + after for text, after in zip(texts, self.around[1:], strict=True))
         return "".join([self.around[0], *rest]) if any(texts) else ""
@@ -236,7 +235,6 @@ def _pyarrow(path: Path, extra: str) -> Any:
 
 
 def _decode(data: bytes | bytearray, is_python: bool) -> str:
-    """Decode UTF-8, or the encoding that the coding line of a Python file declares."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -35,7 +35,6 @@ HUB = "hf:"
 """Prefix of a source on the Hugging Face hub: hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT."""
 
 _ABOUT_IT = {"dataset_info.json", "state.json"}
-"""Metadata files that `datasets` saves next to the .arrow files of a data set."""
 
 _SPLITS = "dataset_dict.json"
 """File that marks a saved data set with splits. Each split is in its own folder."""
@@ -64,7 +63,6 @@ class Corpus:
         return (file for file, leads_out in self._files_and_links() if not leads_out)
 
     def _files_and_links(self) -> Iterator[tuple[SourceFile, bool]]:
-        """Yield each file, and whether the file is a link that leads out of its folder."""
         if not all(self.sources) or not self.sources:
             raise UserError(
                 f"no source is given; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
@@ -176,7 +174,6 @@ def _folders(path: Path) -> str:
 
 
 def _glob(path: Path) -> list[SourceFile]:
-    """Return the visible files that match, sorted. `**` follows no links, because links may be circular."""
     first = next(i for i, part in enumerate(path.parts) if has_magic(part))
     fixed, parts = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
     if parts[-1] == "**":

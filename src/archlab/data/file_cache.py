@@ -51,13 +51,11 @@ def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> An
 
 
 def clear_cache() -> None:
-    """Delete all cached results."""
     for entry in (cache_folder() / "seen").glob("*.json"):
         entry.unlink(missing_ok=True)
 
 
 def _state(files: Sequence[Path]) -> tuple[str, int]:
-    """Return a hash that changes when a file changes, and the time of the latest change in nanoseconds."""
     digest, latest = hashlib.sha256(), 0
     for file in files:
         now = file.stat()

@@ -78,7 +78,6 @@ class AboutText(Base):
     """Number of parts that can each be held out."""
 
     def short(self) -> str:
-        """Return a short description such as `mytext (12 kB in 20 folds)`."""
         return f"{' and '.join(map(_short, self.names))} ({self._size()})"
 
     def __str__(self) -> str:
@@ -96,7 +95,6 @@ class AboutTask(Base):
     n_folds: ClassVar[int] = N_FOLDS
 
     def short(self) -> str:
-        """Return a short description such as `the task recall`."""
         return f"the task {self.kind}"
 
     def __str__(self) -> str:

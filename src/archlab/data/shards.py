@@ -46,7 +46,6 @@ LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """Dtypes of shards on disk. They do not depend on the machine."""
 
 SHARD_TOKENS = 100_000_000
-"""Maximum number of tokens in a shard."""
 
 
 class Shard(Base):
@@ -108,7 +107,6 @@ class Manifest(Base):
 
     @property
     def parts(self) -> tuple[FoldShards, ...]:
-        """The rest and all folds."""
         return (self.rest, *self.folds)
 
 
@@ -196,7 +194,6 @@ class ShardWriter:
             self._room -= len(part)
 
     def finish(self) -> FoldShards:
-        """Return the written shards and their totals."""
         size = self._dtype.itemsize
         shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
         tokens = sum(shard.tokens for shard in shards)
@@ -246,7 +243,6 @@ class DataFolder:
 
     @property
     def document_tokens(self) -> tuple[int, ...]:
-        """Ids of the tokens that precede each document."""
         return bpe.document_tokens(self.tokenizer)
 
     @property

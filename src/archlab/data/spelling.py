@@ -36,7 +36,6 @@ class Spelling:
         return sizes
 
     def bytes_of(self, ids: np.ndarray) -> bytes:
-        """Return the bytes of a sequence of tokens."""
         sizes = self.sizes[ids]
         ends = sizes.cumsum()
         places = np.repeat(self._starts[ids] - (ends - sizes), sizes) + np.arange(sizes.sum())

@@ -60,7 +60,7 @@ class SplitRule:
     bytes: int
     """Size of the whole text in bytes, as UTF-8."""
     digest: str
-    """sha256 of the names and texts of all documents."""
+    """SHA-256 of the names and texts of all documents."""
 
     @property
     def test_folds(self) -> int:

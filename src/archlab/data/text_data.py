@@ -56,12 +56,10 @@ class TextData:
 
     @property
     def known_tokens(self) -> int:
-        """Vocabulary size of the tokenizer."""
         return self._first.manifest.vocab_size
 
     @property
     def n_folds(self) -> int:
-        """Smallest number of folds of any source."""
         return min(len(source.folder.manifest.folds) for source in self.sources)
 
     @property
@@ -83,7 +81,6 @@ class TextData:
         return Windows(tokens)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Return, for each source, how many times a run of `n_windows` windows reads it completely."""
         windows_per_weight = n_windows / sum(self._weights)
         return {
             s.name: windows_per_weight * s.weight / windows_per_epoch(len(s.folder.train), seq_len)
@@ -113,7 +110,6 @@ class TextData:
         return HeldOut.of_text(tokens, sizes, before, prefix, goes_on=goes_on, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
-        """Return the first tokens of each document as text."""
         first = held_out.first_tokens(_BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
 
@@ -201,15 +197,15 @@ def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int]
 
 @lru_cache(_ORDERS_KEPT)
 def _order(n_tokens: int, seq_len: int, seed: int) -> Callable[[int], np.ndarray]:
-    """Return a function from an epoch's index to the starts of its windows.
+    """Return a function from an epoch's index to the starts of its windows, in random order.
 
-    Two epochs are cached, because a batch may span them.
+    The windows start at multiples of seq_len after a random offset. Two epochs are cached, because a batch may span
+    them.
     """
     return lru_cache(2)(partial(_epoch, n_tokens, seq_len, seed))
 
 
 def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the starts of an epoch's windows: multiples of seq_len after a random offset, in random order."""
     count = windows_per_epoch(n_tokens, seq_len)
     # numpy promises the same raw bits in every version, but not the same permutation().
     bits = np.random.PCG64([seed, epoch]).random_raw(count + 1)

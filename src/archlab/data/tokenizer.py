@@ -21,7 +21,6 @@ from archlab.hf.special_tokens import SpecialTokens, before_text, complete_from,
 from archlab.interrupt import run_in_thread
 
 TOKENIZER = "tokenizer.json"
-"""File name of a tokenizer."""
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB = 257
@@ -189,13 +188,11 @@ def _without_post_processor(tokenizer: Tokenizer) -> dict:
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Make a tokenizer encode `<|endoftext|>` inside a document as plain text, not as a special token."""
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
-    """Return the largest token id plus one."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 

@@ -161,7 +161,6 @@ class Answers:
         return self.tokenizer.decode(list(kept), skip_special_tokens=True)
 
     def _padded(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Return the sequences as one batch, [B, T], with token 0 as padding on the right."""
         longest = max(map(len, texts))
         return torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=self._device)
 
@@ -175,7 +174,6 @@ class Answers:
 
 
 def _copied(source: Cache, target: Cache) -> Cache:
-    """Copy the cache of one sequence to every sequence of `target`."""
     target.begin(source.length)
     for source_layer, target_layer in zip(source.layers, target.layers, strict=True):
         for name, state in source_layer.items():
@@ -227,7 +225,6 @@ def pair(request: object, context: Sequence[int], continuation: Sequence[int], l
 
 
 def shortened(request: object, most: int = 100) -> str:
-    """Return the beginning and the end of a request, for a message."""
     shown = ascii(request)
     return f"request {shown if len(shown) <= most else f'{shown[: most // 2]} ... {shown[-most // 2 :]}'}"
 

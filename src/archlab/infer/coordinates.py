@@ -154,7 +154,6 @@ def _mean(by_seed: Sequence[Sizes]) -> Sizes:
 
 
 def _slope(widths: Sequence[int], values: Sequence[float]) -> float | None:
-    """Return the slope of the least-squares line through the logarithms."""
     if not all(math.isfinite(x) and x > 0 for x in values):
         return None
     return linear_regression([math.log(w) for w in widths], [math.log(x) for x in values]).slope

@@ -82,7 +82,7 @@ class ArchlabLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """Token before a text without a context."""
+        """Token that precedes a text without a context."""
         return self._first
 
     @property
@@ -136,7 +136,6 @@ class ArchlabLM(TemplateLM):
 
     @cached_property
     def _without_space(self) -> Tokenizer:
-        """Tokenizer for continuations, which does not add a space before the text."""
         return without_prefix(self.answers.tokenizer)
 
     def _loglikelihood_tokens(

@@ -49,7 +49,7 @@ class Int8Projection(nn.Module):
         return self.quantized.to(self.scale.dtype) * self.scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., N]."""
+        """Apply the linear map: [..., K] -> [..., N]."""
         y = self._product(x)
         return y if self.bias is None else y + self.bias
 
@@ -75,7 +75,7 @@ class Int8Head(Head):
         self.matrix = Int8Projection(model.embedding.weight if head.weight is None else head.weight, head.bias)
 
     def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
-        """[B, T, E] -> [B, T, V], including the bias."""
+        """Return the matrix product plus the bias: [B, T, E] -> [B, T, V]."""
         return self.matrix(x_BTE)
 
 

@@ -72,7 +72,6 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Return whether a folder is a run folder. See `kind_of`."""
     return kind_of(folder) == "run folder"
 
 
@@ -164,7 +163,6 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def load_codec(folder: Path) -> Codec:
-    """Return the codec with which a folder's model reads and writes text."""
     RunFolder(folder).verify()
     record = imported(folder)
     if is_run_folder(folder) and not record:
@@ -175,7 +173,7 @@ def load_codec(folder: Path) -> Codec:
 
 
 def inspect_run(folder: Path) -> Inspection:
-    """Inspect a run folder. Everything that text generation would read is read, including weights."""
+    """Inspect a run folder. Read everything that text generation would read, including weights."""
     result = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
     try:
         config = load_config(folder)

@@ -135,7 +135,6 @@ def measure() -> Hardware:
 
 
 def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
-    """Return side of a square matrix -> FLOPs per second of a product, in ascending order."""
     flops = dict[str, float]()
     for side in _SIDES[device_type]:
         if flops and rates.REPEATS * 2 * side**3 / flops[str(side // 2)] > _LONGEST:

@@ -101,7 +101,6 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
 
 
 def _ropes(config: Config, seed: int) -> list[RopeProducts]:
-    """Return the products of each distinct rotation, for the first layer kind that uses the rotation."""
     kinds: dict[tuple[Rope, int], str] = {}
     for layer in distinct_layers(config.model):
         if isinstance(layer.position, Rope) and (width := getattr(layer.attention, "rotary_width", 0)):

@@ -63,7 +63,6 @@ _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0 (1: without a penalty)"),
     "seed": (Integral, lambda s: s >= 0, "a whole number from 0, or none"),
 }
-"""Field -> (type, test for the range, range as text for messages)."""
 
 
 def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: Tensor, seed: int) -> Tensor:

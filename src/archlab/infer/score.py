@@ -43,7 +43,6 @@ class HeldOutScore(Base):
 
     @property
     def result(self) -> str:
-        """The result as text."""
         if self.bits_per_byte is None:
             return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte"

@@ -140,7 +140,6 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 
 
 def _random(config: Config, train: TrainConfig) -> Windows:
-    """Return random tokens, or the windows of a task. In a task only the answers have a loss, which is less work."""
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, Task):
         return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)

@@ -16,7 +16,7 @@ class TaskScores(NamedTuple):
     rows: list[tuple[str, ...]]
     """Rows of (task, few-shot examples, questions, metric, value, standard error)."""
     raw: dict[str, Any]
-    """The result of lm_eval without the questions."""
+    """Result of lm_eval without the questions."""
     cache: Path
     """Folder with the cached answers."""
 
@@ -63,7 +63,6 @@ def run_tasks(
 
 
 def _rows(raw: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a result. lm_eval's keys `acc,none` and `acc_stderr,none` consist of metric and filter."""
     for task, values in raw["results"].items():
         n_questions = raw.get("n-samples", {}).get(task, {}).get("effective", "")
         shots = raw.get("n-shot", {}).get(task, "")

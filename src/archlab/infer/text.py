@@ -76,7 +76,6 @@ def stream_text(
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
-    """Yield the text of tokens up to the first stop string. Special tokens, such as the EOS token, add no text."""
     for token_1 in tokens:
         yield until.certain(decode(int(token_1)))
         if until.found:
@@ -97,7 +96,6 @@ class StopStrings:
         if "" in self.stop:
             raise UserError("stop: ''; allowed: strings of at least one character")
         self.found = False
-        """Whether a stop string was found."""
         self._pending = ""
 
     def certain(self, piece: str) -> str:
@@ -118,7 +116,6 @@ class StopStrings:
         return self._pending
 
     def _n_possible(self) -> int:
-        """Return the number of trailing characters that may be the beginning of a stop string."""
         ends = (self._pending[start:] for start in range(len(self._pending)))
         return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)
 
@@ -130,7 +127,6 @@ class _Utf8Decoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, raw: bytes) -> str:
-        """Return the characters that are complete with these bytes."""
         text = self._decoder.decode(raw)
         pending = self._decoder.getstate()[0]
         # Python would wait for the rest of a surrogate, which is not a character.
@@ -154,7 +150,6 @@ class RunCodec:
         self._spelling = spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokens that precede a document, followed by those of the text."""
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
@@ -213,7 +208,6 @@ class _StreamDecoder:
         self.before: list[int] = []
 
     def add(self, token: int) -> str:
-        """Return the text that is complete with this token, which may be empty."""
         name = self.tokenizer.id_to_token(token)
         if name is None or (token in self.added and self.added[token].special):
             return ""

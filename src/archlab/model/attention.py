@@ -83,7 +83,6 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (-1, width)).transpose(1, 2)
 
     def _gated(self, mixed_BTE: Tensor, x_BTD: Tensor) -> Tensor:
-        """Multiply the output, [B, T, H * V], by the gate of the layer's input, per element or per head."""
         if self.gate is None:
             return mixed_BTE
         gate_BTHG = self.gate_activation(self.gate(x_BTD)).unflatten(-1, (self.config.n_heads, -1))

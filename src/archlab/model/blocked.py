@@ -84,11 +84,6 @@ def _with_shared(x_BKTC: Tensor, shared: Tensor, own_NXSC: Tensor) -> Tensor:
 
 
 class _Own(torch.autograd.Function):
-    """The blocks' own keys as views.
-
-    Without this function, autograd would allocate a gradient of all tokens for each view.
-    """
-
     @staticmethod
     def forward(x_BKTC: Tensor, stretches: list[QueryBlocks]) -> tuple[Tensor, ...]:
         return tuple(_view(x_BKTC, blocks, 0, blocks.n_keys).flatten(1, 2) for blocks in stretches)

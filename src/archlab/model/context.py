@@ -209,7 +209,6 @@ def start_pass(
 
 
 def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> ForwardPass:
-    """Return the forward pass of packed documents. A document is a run of equal document numbers."""
     T = documents_BT.shape[1]
     differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)

@@ -1,6 +1,6 @@
 """Gated delta rule (Yang 2024): a memory that maps keys to values and corrects its entries.
 
-Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lower-case axes as in
+Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lowercase axes as in
 recurrent.py; in addition g key head, r value head of a key head, k key_dim, v value_dim.
 """
 
@@ -69,7 +69,6 @@ class GatedDelta(nn.Module):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Divide vectors by their length. A zero vector stays zero."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 

@@ -100,7 +100,6 @@ def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
 def _fused(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Call torch's fused kernel, in the dtype of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
     if bias_BHQS is not None:
         seen_BQS = dense(mask_BQS)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Mask(Protocol):
-    """Interface of a mask for kernels."""
+    """Interface through which kernels use a mask."""
 
     @property
     def dense(self) -> Tensor:
@@ -104,7 +104,6 @@ class Visible:
     The keys are all tokens of the sequence.
     """
     _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Forms of the mask that were already computed. All layers share them."""
 
     @property
     def dense(self) -> Tensor:
@@ -191,7 +190,6 @@ class Visible:
         return _tiles(sees, n_rows, self.query_BQ.shape[1], self.key_BS.shape[1], self.query_BQ.device)
 
     def _seen(self, queries: tuple[Any, ...], keys: tuple[Any, ...], prefix: Tensor | None) -> Tensor:
-        """Return whether the queries see the keys, for the given indices of both."""
         query, key = self.query_BQ[queries], self.key_BS[keys]
         seen = visible(self.rule, query, key, 0 if prefix is None else prefix)
         if self.starts_BQ is not None:
@@ -302,5 +300,4 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _row(x: Tensor, row: Tensor) -> Tensor:
-    """Return the index of the row in x, which has one row if all rows are equal."""
     return row if len(x) > 1 else torch.zeros_like(row)

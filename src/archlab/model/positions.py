@@ -120,7 +120,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 @implements(schema.Shaw)
 class ShawBias(nn.Module):
-    """Shaw bias: scale * q.a(distance) with a learned vector a per clipped distance, shared by all heads (Shaw 2018)."""
+    """Shaw bias: scale * q.a(distance), with a learned vector a per clipped distance for all heads (Shaw 2018)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 

@@ -91,13 +91,11 @@ def _outputs(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor) -> tuple[Tensor, Te
 
 
 def _bounds(length: int) -> Iterator[tuple[int, int]]:
-    """Yield (first query, end) of each block."""
     for first in range(0, length, BLOCK):
         yield first, min(first + BLOCK, length)
 
 
 def _blocks(weights_W: Tensor, q_BHTC: Tensor, k_BKTC: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield (first query, end, weights [X, N, S]) of each block."""
     B, H, T, _ = q_BHTC.shape
     bounds = list(_bounds(T))
     of_blocks = weights_W.split([B * H * (end - first) * end for first, end in bounds])

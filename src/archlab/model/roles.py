@@ -104,7 +104,6 @@ class RoleOf(NamedTuple):
     """A parameter and its role."""
 
     name: str
-    """Name of the parameter in the state dict."""
     parameter: nn.Parameter
     role: Role
     constant: float | Tensor | None

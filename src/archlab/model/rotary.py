@@ -25,7 +25,6 @@ class Rotation:
     sin: Tensor
     interleaved: bool
     is_partial: bool
-    """Whether some dimensions do not rotate."""
 
     def rotate(self, x: Tensor) -> Tensor:
         """Rotate pairs of dimensions: [B, H, T, head_dim] -> [B, H, T, head_dim]."""
@@ -60,7 +59,6 @@ class CheckedRotation:
         self._kind, self._rotation = kind, rotation
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotate pairs of dimensions: [B, H, T, head_dim] -> [B, H, T, head_dim]."""
         rotated = self._rotation.rotate(x)
         check_tensor(self._kind, f"{type(self._rotation).__name__}.rotate", rotated, like_input(x))
         return rotated

@@ -68,7 +68,6 @@ class Router(nn.Module):
         return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
     def _allowed(self, scores_NE: Tensor) -> Tensor:
-        """Set the scores of experts to -inf if their group is not among the best."""
         groups = self.config.groups
         if groups is None:
             return scores_NE
@@ -121,7 +120,6 @@ def load_of(routing: Routing, is_real_BT: Tensor | None) -> Load:
 
 
 def collect(load: Load, collected: Collected) -> None:
-    """Append the statistics of one layer to `collected`."""
     for name, value in load._asdict().items():
         collected[f"router.{name}"].append(value)
 

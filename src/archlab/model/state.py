@@ -73,7 +73,6 @@ class State:
 
     @property
     def _n_filled(self) -> int:
-        """Number of filled slots after one more token."""
         return min(self.length.number + 1, self.slots)
 
     def _several(self, rows: Tensor, new: Tensor) -> Tensor:
@@ -99,7 +98,7 @@ class State:
 
 
 NO_STATES: Mapping[str, State] = {}
-"""States of a layer without a cache."""
+"""Empty mapping of states, for a layer without a cache."""
 
 
 class Cache:
@@ -167,12 +166,10 @@ class Cache:
         self.is_torn = True
 
     def end(self, n_new: int) -> None:
-        """End the pass and count its tokens."""
         self._length.set(self.length + n_new)
         self.is_torn = False
 
     def clear(self) -> None:
-        """Remove all tokens."""
         for tensor in self._tensors():
             tensor.zero_()
         self._length.set(0)

@@ -1,4 +1,4 @@
-"""Callbacks that show the progress of training."""
+"""Callbacks, which are called during training, and the callback that prints its progress."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -61,7 +61,6 @@ class Printing(Callback):
         self._bar = Bar()
         self._bar.begin("training")
         self._waiting: list[str] | None = []
-        """Lines that arrived before `on_weights`; None after `on_weights` was called."""
         self._score: Score | None = None
 
     def __enter__(self) -> Self:
@@ -72,7 +71,6 @@ class Printing(Callback):
         self._bar.__exit__(*error)
 
     def on_weights(self, source: str) -> None:
-        """Print the source, then the lines that arrived before it."""
         self._bar.print(f"weights: {source}")
         waiting, self._waiting = self._waiting or [], None
         for line in waiting:

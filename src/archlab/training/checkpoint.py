@@ -31,7 +31,7 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 METRICS = "metrics.jsonl"
 PARTS = "shard-*.safetensors"
-"""Files that torch.distributed.checkpoint writes, one per process."""
+"""Glob pattern of the files that torch.distributed.checkpoint writes, one per process."""
 
 
 class Form(NamedTuple):
@@ -233,17 +233,14 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def load_metrics(path: Path) -> bytes:
-    """Return the metrics up to the step of a checkpoint."""
     return (path / METRICS).read_bytes()
 
 
 def has_optimizer(path: Path) -> bool:
-    """Return whether a checkpoint holds the optimizer state."""
     return any(map(_is_of_optimizer, TensorParts(path).forms)) if any(parts_in(path)) else (path / OPTIMIZER).is_file()
 
 
 def remove_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints of all steps after `step`."""
     for n, path in _steps(folder).items():
         if n > step:
             remove_folder(path)

@@ -59,7 +59,6 @@ def decides_by_micro_batch(model: ModelConfig) -> bool:
 
 
 def has_dropout(model: ModelConfig) -> bool:
-    """Return whether any part of the model has dropout."""
     return bool(model.dropout.embedding) or any(rate for layer in distinct_layers(model) for _, rate in layer.dropout)
 
 
@@ -70,7 +69,6 @@ def _check_probes(train: TrainConfig, world: World) -> None:
 
 
 def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world: World) -> None:
-    """Check a lower bound on memory. A process holds more of the tables, the head and the non-expert parameters."""
     shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
     device.check_memory(training_memory(parameters(model), train.optimizer).total // shards)
 

@@ -33,7 +33,6 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Name of the processor."""
         if self.type == "cuda":
             return torch.cuda.get_device_name()
         return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
@@ -56,7 +55,6 @@ class Device:
 
     @property
     def memory(self) -> int:
-        """Memory of the device in bytes."""
         if self.type == "cuda":
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

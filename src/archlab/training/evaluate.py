@@ -74,7 +74,6 @@ class Predictions:
         return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
 
     def score(self, held_out: HeldOut) -> Score:
-        """Return the score over all scored tokens."""
         nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.scored.sum())
         return Score(
             loss=nats / n_tokens,
@@ -84,7 +83,6 @@ class Predictions:
 
 
 def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
-    """Return the model's score on held-out data."""
     return predict(model, held_out, device, batch_tokens).score(held_out)
 
 
@@ -127,9 +125,5 @@ def predict(
 
 
 def _shared(n_windows: int, rows: int, world: World) -> Iterator[slice]:
-    """Yield slices of this process's windows, at most `rows` long.
-
-    Every process yields equally many, some of them empty.
-    """
     for start in range(0, n_windows, rows * world.readers):
         yield slice(start + world.reader * rows, start + (world.reader + 1) * rows)

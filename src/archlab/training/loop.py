@@ -84,7 +84,6 @@ class Training:
         self._saver = Saver(folder.checkpoints, self._retention, world)
         self._probing = Probing(self._model, setup.held_out, settings.probe_every, device)
         self._why: str | None = None
-        """Reason why the run diverged, otherwise None."""
 
     def run(self) -> RunSummary:
         """Train to the end and return the summary. On an interrupt, save a checkpoint and raise KeyboardInterrupt."""
@@ -222,7 +221,6 @@ class Training:
         self._note_past()
 
     def _load(self, done: int, path: Path) -> None:
-        """Load a checkpoint. Its metrics replace those of the folder."""
         load_weights(path, self._model)
         self._optimizer.state.clear()
         if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimizer

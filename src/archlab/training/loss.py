@@ -193,5 +193,4 @@ def sum_over_processes(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) 
 
 
 def add_loads(loads: Sequence[Load]) -> Load:
-    """Add the loads of several forward passes or layers."""
     return Load(*(torch.stack(values).sum(0) for values in zip(*loads, strict=True)))

@@ -107,6 +107,5 @@ OF_MODEL = {
 
 
 def measured(rows: Iterable[ProbeValues]) -> dict[str, Measure]:
-    """Return the measures that occur in any of the probes, in display order."""
     names = {name for row in rows for name in row}
     return {name: measure for name, measure in OF_LAYERS.items() if name in names}

@@ -158,7 +158,6 @@ class Muon(LightAdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient."""
         all_groups = self.param_groups
         for group in all_groups:
             if group["group"] == "matrix":

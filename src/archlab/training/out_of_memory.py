@@ -84,7 +84,6 @@ def _peak(config: Config, device: Device, micro_batch_tokens: int, *, recompute:
 
 
 def _release(error: BaseException) -> None:
-    """Release the tensors in the frames of the error, and the memory that torch keeps for reuse."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)

@@ -76,7 +76,6 @@ class Reached:
         )
 
     def pieces(self) -> Iterator[slice]:
-        """Return slices that cover all queries, QUERIES_AT_ONCE at a time."""
         n_queries = self.q_HQC.shape[1]
         return (slice(i, min(i + QUERIES_AT_ONCE, n_queries)) for i in range(0, n_queries, QUERIES_AT_ONCE))
 

@@ -119,7 +119,6 @@ def _through_head(
 
 @torch.no_grad()
 def _uncapped(model: Decoder, hidden_ND: Tensor, device: Device) -> Tensor:
-    """Return the logits before the soft cap, [N, V]."""
     head = model.head
     with device.autocast():
         return scaled(head.product(head.narrow(hidden_ND), model.embedding.weight), head.config.scale)
@@ -222,7 +221,6 @@ class Probing:
         )
         self._model, self._every, self._device, self._separator = model, every, device, held_out.separator
         self._before: list[list[Tensor]] | None = None
-        """Each layer's weights before an update, if a probe is due after the update."""
 
     def before_update(self, step: int) -> None:
         """Copy the layers' weights if a probe is due after update `step`, counted from 1."""
@@ -246,7 +244,6 @@ class Probing:
         return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.layers)
 
     def _ratios(self, before: list[list[Tensor]]) -> Iterator[dict[str, Tensor]]:
-        """Yield, for each layer, the norm of the update divided by the norm of the weights before the update."""
         for old, new in zip(before, self._weights(), strict=True):
             moved = norm(b - a for a, b in zip(old, new, strict=True))
             yield {"update_ratio": moved / norm(old)}

@@ -67,7 +67,6 @@ def dispatch(device_type: str, seconds: float) -> float:
 
 
 def _random(shape: tuple[int, ...], device_type: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normally distributed numbers without changing the state of torch's global generator."""
     own = torch.Generator(device_type).manual_seed(0)
     return torch.randn(shape, generator=own, dtype=dtype, device=device_type)
 

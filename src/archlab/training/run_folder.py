@@ -82,7 +82,7 @@ Changed = dict[str, tuple[Any, Any]]
 
 
 class BusyError(UserError):
-    """Another process is training the run."""
+    """Error: another process is training the run."""
 
 
 class RunFolder:
@@ -155,7 +155,6 @@ class RunFolder:
             )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
-        """Raise UserError unless model and tokenizer are the imported ones. Other settings may differ."""
         refused = {field: values for field, values in changed.items() if field.startswith("model.")}
         self._refuse(refused, "holds an imported model of another config")
         if tokenizer:
@@ -215,7 +214,6 @@ class RunFolder:
 
     @property
     def is_of_study(self) -> bool:
-        """Whether the folder is a run in the folder of a study."""
         runs = self.path.absolute().parent
         return runs.name == "runs" and (runs.parent / STUDY).is_file()
 
@@ -271,7 +269,6 @@ class RunFolder:
         self.copies.begin(last["step"] + 1)
 
     def log(self, **values: Any) -> None:
-        """Append one line of metrics."""
         line = json.dumps(values) + "\n"
         if self._logged is not None:
             self._logged += line.encode()
@@ -383,7 +380,6 @@ _REQUIRED_WITH = {
     "bits_per_byte": ("tokens", "held_out_loss"),
     "accuracy": ("tokens", "held_out_loss"),
 }
-"""Field of a line of metrics -> other fields that a line with this field must have."""
 
 
 def _checked(line: Any) -> dict[str, Any]:

@@ -112,7 +112,6 @@ def _written(future: Future[Any], folder: Path) -> None:
 
 
 def _group_of_all() -> torch.distributed.ProcessGroup:
-    """Make a separate process group for the communication of the writing threads."""
     group = torch.distributed.new_group(backend="gloo")
     assert isinstance(group, torch.distributed.ProcessGroup)
     return group

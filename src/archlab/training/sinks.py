@@ -27,7 +27,6 @@ PROJECT = "archlab"
 _ID = "log.json"
 _MLFLOW_TAG = "archlab.id"
 _MLFLOW_BATCH = 100
-"""Largest number of MLflow parameters in a request."""
 
 _MLFLOW_LONGEST = 500
 """Longest value of an MLflow parameter, in characters, that every store accepts."""
@@ -96,7 +95,6 @@ class Copies:
 
 
 def failure(name: str, error: Exception) -> str:
-    """Return the message for the user about a tool that failed."""
     why = (str(error).strip().splitlines() or [""])[0]
     return f"train.log: {name} has failed ({type(error).__name__}: {why}); metrics.jsonl has everything"
 
@@ -161,8 +159,7 @@ class WandB:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def begin(self, step: int) -> None:
-        """Do nothing: wandb shows repeated steps again."""
+    def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
         self._run.log({"step": step, **measures})
@@ -189,8 +186,7 @@ class Trackio:
                 embed=False,
             )
 
-    def begin(self, step: int) -> None:
-        """Do nothing: Trackio shows repeated steps again."""
+    def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
         self._run.log(dict(measures), step=step)
@@ -226,8 +222,7 @@ class MLflow:
             self._client.log_batch(id, params=params[i : i + _MLFLOW_BATCH])
         return id
 
-    def begin(self, step: int) -> None:
-        """Do nothing: MLflow shows repeated steps again."""
+    def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
         """Send metrics in one of MLflow's threads, so that a slow server delays no step."""

@@ -70,7 +70,6 @@ class RunSummary(Base):
 
     @property
     def result(self) -> str:
-        """Score of a finished run, as text."""
         if self.bits_per_byte is None:
             return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte of held-out text"

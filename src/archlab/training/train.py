@@ -73,7 +73,6 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
-    """Raise UserError unless the text is that of the study, and the same in all processes."""
     named, data, world = setup.config.data.named, setup.data, setup.world
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{named}: the text has changed since the study began; begin a new study")

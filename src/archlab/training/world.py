@@ -30,7 +30,6 @@ class World:
     rank: int = 0
     """Index of this process over all machines, counted from 0."""
     size: int = 1
-    """Number of processes."""
     local_rank: int = 0
     """Index of this process on its machine, counted from 0."""
     mesh: "DeviceMesh | None" = None
@@ -130,7 +129,7 @@ class World:
 
 
 WITHIN = ("tensor", "expert", "context")
-"""Ways to divide a model within groups of processes. Only one of them may be above 1 at a time."""
+"""Ways to divide a model within groups of processes. Only one of these settings may be above 1 at a time."""
 
 ALONE = World()
 

@@ -18,7 +18,6 @@ class Dice:
 
     seed: int
     split: str
-    """Name of the split: train or held_out."""
     first: int
     count: int
 
