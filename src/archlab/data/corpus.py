@@ -58,7 +58,7 @@ class Corpus:
     def files(self) -> Iterator[SourceFile]:
         """Yield the files that an iteration reads, each only once.
 
-        A file that is read under two names could be in both splits.
+        A file that is listed under two names could otherwise be in both splits.
         """
         return (file for file, leads_out in self._files_and_links() if not leads_out)
 

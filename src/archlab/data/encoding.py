@@ -194,7 +194,7 @@ This was tested for all characters up to U+1FFFF, and for one in 97 beyond.
 
 _MANY = 200_000
 _BLANKS = re.compile(rf"\s{{{_MANY}}}")
-"""Long runs of whitespace, which the tokenizers library encodes.
+"""Pattern of a long run of whitespace, which the tokenizers library encodes.
 
 tiktoken's regular expressions fail at about a million characters.
 """

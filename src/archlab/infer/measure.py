@@ -201,7 +201,10 @@ def _net(kind: Clocked | None, per_call: float) -> float:
 
 
 def _prices(amounts: Any, seconds: Any, steps: Sequence[Timed]) -> Any:
-    """Solve by non-negative least squares (Lawson and Hanson 1974), with all columns scaled to the same maximum."""
+    """Return the seconds per unit that fit the times best, by non-negative least squares (Lawson and Hanson 1974).
+
+    All columns are scaled to the same maximum.
+    """
     totals = np.array([step.seconds for step in steps])
     rows = amounts / totals[:, None]
     unit = rows.max(0)

@@ -68,7 +68,7 @@ class Context:
     distance_BTS: Tensor | None
     """Query position minus key position; None if no bias needs the distance.
 
-    For Falcon's ALiBi, 0 minus key position.
+    Falcon's ALiBi uses minus the key position instead.
     """
     rotation: Rotation | None
     """Rotation of queries and new keys; None without RoPE."""

@@ -1,4 +1,4 @@
-"""Attention by torch's flex_attention, compiled for the given scores and mask. It skips masked tiles.
+"""Attention by torch's flex_attention, compiled for the given scores and mask. Masked tiles are skipped.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
 """

@@ -223,7 +223,7 @@ def in_call(
     mask: Mask | None,
     is_cached: bool,
 ) -> KernelNeeds:
-    """Return the requirements of a call on its kernel: those of the layer, and those of the call's tensors."""
+    """Return everything that a call requires of its kernel, because of the layer or of the call's tensors."""
     tensors = (x for x in (q, k, v, bias, sinks) if x is not None)
     return KernelNeeds(
         needs.softcap,

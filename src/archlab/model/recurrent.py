@@ -129,8 +129,8 @@ class Gate(nn.Module):
 class GatedNorm(nn.Module):
     """RMSNorm and gate of a mixer's output.
 
-    With the gate before the norm, the output is rms(x silu(z)) w, otherwise rms(x) w silu(z). Each group of `width`
-    features has its own mean square.
+    If the gate comes before the norm, the output is rms(x silu(z)) w; otherwise it is rms(x) w silu(z). Each group of
+    `width` features has its own mean square.
     """
 
     def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:

@@ -89,7 +89,7 @@ class Printing(Callback):
             self._waiting.append(line)
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Update the bar, which keeps showing the last score. Outside a terminal, print a line per evaluation."""
+        """Update the bar, which keeps showing the last score. Outside a terminal, print one line per evaluation."""
         self._score = metrics.score or self._score
         shown = replace(metrics, score=self._score) if self._bar.in_terminal else metrics
         position = f"{metrics.step:,}/{metrics.steps:,}"

@@ -164,7 +164,7 @@ class _TensorGroup(_Group):
     """Group of processes that divide components."""
 
     def fit(self, whole: nn.Module, own: nn.Module) -> None:
-        """Set what parameter shapes do not show: norms over all features, and the slopes of the heads."""
+        """Set norms over all features and the slopes of the heads, which do not follow from parameter shapes."""
         widths, whole_widths = (getattr(module, "over_all", {}) for module in (own, whole))
         for name, width in widths.items():
             if not isinstance(norm := getattr(whole, name), Same):

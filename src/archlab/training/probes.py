@@ -77,8 +77,8 @@ def probe(
     """Probe a model on windows, [B, T + 1], without dropout.
 
     The model's weights, gradients and mode stay the same, and so does the state of the random generators. `separator`
-    is the token that begins a document, or None if documents see each other. `scored_BT`, bool [B, T], marks the
-    predicted tokens that count in the loss; None means all tokens.
+    is the token that begins a document, or None if attention is not masked between documents. `scored_BT`, bool [B, T],
+    marks the predicted tokens that count in the loss; None means all tokens.
     """
     was_training = model.training
     model.eval()

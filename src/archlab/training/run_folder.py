@@ -59,7 +59,7 @@ only if the loss depends on them.
 """
 
 PROBES = "probes"
-"""Key of the probe's values in a line of metrics."""
+"""Key of a probe's values in a line of metrics."""
 
 _TEXT_PATHS = ("data.path", "data.mixture", "data.held_out")
 """Config fields that locate the text. They may change if the fingerprint shows that the tokens are the same."""

@@ -71,7 +71,7 @@ class Saver:
             raise error
 
     def check(self) -> None:
-        """Like `wait`, but return at once if the checkpoint is still being written."""
+        """Raise the error of a checkpoint that could not be written. Return at once if one is still being written."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 

@@ -56,7 +56,7 @@ def update(
     """Compute the clipped gradient over the windows, and make one update.
 
     The update is skipped if the loss or gradient is not finite, or if `refuses(loss, grad_norm)` returns True.
-    `separator` is the token that begins a document, or None if documents see each other.
+    `separator` is the token that begins a document, or None if attention is not masked between documents.
 
     Every process of `world` receives all windows and processes only its part of the micro-batches. Processes that split
     components process the same micro-batches, and each adds its part of the router losses. Processes that divide
@@ -143,8 +143,9 @@ def hidden_and_targets(
 ) -> tuple[Tensor, Tensor]:
     """Return the hidden states, [B, T - 1, D], and the targets, [B, T - 1], of windows [B, T].
 
-    A target is the next token. `separator` is the token that begins a document, or None if documents see each other.
-    Layers add auxiliary losses and expert loads to `collected`. With `part`, return only the tokens of that part.
+    A target is the next token. `separator` is the token that begins a document, or None if attention is not masked
+    between documents. Layers add auxiliary losses and expert loads to `collected`. With `part`, return only the tokens
+    of that part.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
     with device.autocast():
@@ -155,9 +156,9 @@ def hidden_and_targets(
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
-    """Return the document index of each token in its window, [B, T]; None if documents see each other.
+    """Return the document index of each token in its window, [B, T].
 
-    Document 0 is the rest of a document that began before the window. A separator belongs to the document that it
-    begins, and is predicted from the previous document.
+    Return None if attention is not masked between documents. Document 0 is the rest of a document that began before the
+    window. A separator belongs to the document that it begins, and is predicted from the previous document.
     """
     return None if separator is None else (tokens_BT == separator).cumsum(-1)

@@ -15,14 +15,14 @@ from archlab.training.spikes import SPIKE
 NOT_FINITE = "a loss or gradient is NaN or infinite"
 
 _UNTRAINED_MARGIN = 1.1
-"""Factor on the loss of a uniform guess up to which a run has not diverged.
+"""Factor by which the final loss may exceed that of a uniform guess before the run counts as diverged.
 
 An untrained model is worse than a uniform guess, because its logits vary. A run of a few steps may end slightly worse
 than a uniform guess.
 """
 
 _NO_PROGRESS_MARGIN = 1.01
-"""Factor on the first loss up to which a run has not diverged.
+"""Factor by which the final loss may exceed the first loss before the run counts as diverged.
 
 A run that learned nothing ends very near its first loss, above or below it.
 """
