@@ -1,7 +1,7 @@
 """Encoding of text into tokens by several workers.
 
-The order and the tokens are the same for any number of workers. tiktoken replaces the tokenizers library, and is
-several times as fast, if both give the same tokens for every text.
+The order and the tokens are the same for any number of workers. If tiktoken gives the same tokens as the tokenizers
+library for every text, it is used instead. It is several times as fast.
 """
 
 import json

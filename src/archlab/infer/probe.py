@@ -71,8 +71,9 @@ def shared_context(configs: Mapping[str, Config]) -> int:
 def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
     """Probe each config in float32 with windows of `context` random tokens, 512 tokens in total.
 
-    Weights and tokens are random with the seed `train.seed`. Raise UserError, naming the config, before any model is
-    built: if tokens attend to later tokens, if the device does not exist, or if the model does not fit into memory.
+    Weights and tokens are random with the seed `train.seed`. Raise UserError, naming the config, if tokens attend to
+    later tokens, the device does not exist, or the model does not fit into memory. These checks come before any model
+    is built.
     """
     rows = max(1, PROBED_TOKENS // context)
     devices = dict[str, Device]()

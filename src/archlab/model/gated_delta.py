@@ -98,8 +98,8 @@ def scan(
     """Process all tokens chunk by chunk, from a state (None means zeros). Return their outputs and the new state.
 
     Each token changes the state by c = beta (v - a S^T k - r), where r is what k reads of the earlier changes in its
-    chunk. This is a triangular system, with the same matrix for all columns. With its inverse, c = values - keys S for
-    any state S before the chunk.
+    chunk. The equations of a chunk form a triangular system, with the same matrix for all columns. With its inverse, c
+    = values - keys S for any state S before the chunk.
     """
     T, groups = q_BTXK.shape[1], (q_BTXK.shape[2], -1)
     q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))

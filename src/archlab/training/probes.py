@@ -204,8 +204,9 @@ def dead_units(activations_BTF: Tensor) -> Tensor:
     """Return the fraction of hidden units that are dead.
 
     A unit is dead if, for every token, its activation is at most 1% of the RMS over all units and tokens. The
-    activation is the output of relu, silu or gelu, before the product with a gate. relu can be exactly zero. silu and
-    gelu are never exactly zero for a whole sequence; a unit counts as dead if all its inputs are far below zero.
+    activation is the output of relu, silu or gelu, before the product with a gate. With relu, it can be exactly zero.
+    With silu and gelu, it is never exactly zero for a whole sequence. A unit then counts as dead if all its inputs are
+    far below zero.
     """
     sizes_NF = activations_BTF.detach().float().flatten(0, -2).abs()
     return (sizes_NF.amax(0) <= NEARLY_ZERO * rms(sizes_NF)).float().mean()
