@@ -310,7 +310,6 @@ def _read_table(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
 
 
 def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of these fields for each row, as pyarrow scalars. Only a few rows are in memory at a time."""
     from pyarrow import OSFile, compute, ipc, parquet
 
     if path.suffix == ".parquet":
@@ -334,7 +333,6 @@ def _plain(value: Any, field: str) -> object:
 
 
 def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
-    """Yield batches of rows of about one mebibyte each, estimated from the average row of each row group."""
     from pyarrow import parquet
 
     names = {metadata.schema.column(i).path for i in range(metadata.num_columns)}

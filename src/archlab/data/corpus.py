@@ -37,7 +37,6 @@ HUB = "hf:"
 _ABOUT_IT = {"dataset_info.json", "state.json"}
 
 _SPLITS = "dataset_dict.json"
-"""File that marks a saved data set with splits. Each split is in its own folder."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
@@ -202,10 +201,6 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[Source
 
 @cache
 def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
-    """Return the .arrow files of a data set on the hub, each with a name that does not depend on its location.
-
-    The `datasets` library downloads the files once, into its own cache.
-    """
     try:
         from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ImportError:

@@ -227,10 +227,6 @@ def by_rank(tokenizer: Tokenizer) -> ByRank | None:
 
 
 def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:
-    """Return the pattern that splits text into words.
-
-    Return None unless both libraries interpret the pattern alike and nothing else happens before merging.
-    """
     match pre_tokenizer:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return _GPT2
@@ -246,10 +242,6 @@ def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:
 
 
 def _plain_names(parts: dict[str, Any]) -> dict[str, int] | None:
-    """Return a mapping from token to id without special tokens.
-
-    Return None if ids do not follow the order of the merges.
-    """
     model, added = parts["model"], parts["added_tokens"]
     if model["type"] != "BPE" or model.get("dropout") or not all(token["special"] for token in added):
         return None

@@ -43,12 +43,10 @@ class Spelling:
 
     @cached_property
     def _all_bytes(self) -> np.ndarray:
-        """Bytes of all tokens as uint8, in the order of their ids."""
         return np.frombuffer(b"".join(spelled for _, spelled in sorted(self.tokens.items())), dtype=np.uint8)
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """Index in `_all_bytes` at which the bytes of each id begin, int64 [vocab_size]."""
         return self.sizes.cumsum() - self.sizes
 
 
@@ -133,10 +131,6 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
 
 
 def _reader(decoder: Any) -> Callable[[str], bytes] | None:
-    """Return a function from a token's name to its bytes.
-
-    Return None if the bytes of a token depend on its position in the text.
-    """
     if _is_byte_level(decoder):
         return bytes_of_name
     replaced, has_bytes = list[tuple[str, str]](), False

@@ -148,10 +148,6 @@ def _bucket(name: str) -> int:
 
 
 def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
-    """Return the hash bucket before which each fold ends, so that each fold has about this fraction of the text.
-
-    A bucket belongs to the fold that contains its middle.
-    """
     middles = sizes.cumsum() - sizes / 2
     targets = share * np.arange(1, n_folds + 1) * sizes.sum()
     return tuple(int(end) for end in np.searchsorted(middles, targets, side="left"))
@@ -165,10 +161,6 @@ def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
 
 
 def _line_end(text: str, near: int, slack: int) -> int:
-    """Return the position of the first line end after `near`, or of the last one before, at most `slack` away.
-
-    Return `near` if there is no line end in this range. The end of the text does not count.
-    """
     after = text.find("\n", near - 1, near + slack) + 1
     if 0 < after < len(text):
         return after

@@ -99,7 +99,6 @@ def load(path: Path, document_token: int | None = None) -> Tokenizer:
 
 
 def _named_or_first(tokenizer: Tokenizer, special: SpecialTokens, path: Path) -> int:
-    """Return the token that precedes a document. Mark it as special, so that it stands for no bytes of text."""
     if not special.document and (end := end_of_text(tokenizer)) is not None:
         return end
     token = special.document[0] if special.document else _first_special(tokenizer, path)
@@ -110,7 +109,6 @@ def _named_or_first(tokenizer: Tokenizer, special: SpecialTokens, path: Path) ->
 
 
 def _first_special(tokenizer: Tokenizer, path: Path) -> int:
-    """Return the special token with the lowest id. Any special token can precede documents if no file names one."""
     special = [i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     if not special:
         raise UserError(f"{path} has no special token; add one, because a special token must precede each document")
@@ -183,7 +181,6 @@ def check_same(model: Tokenizer, data: Tokenizer, model_name: str, data_name: st
 
 
 def _without_post_processor(tokenizer: Tokenizer) -> dict:
-    """Return the settings that affect the text itself. The post-processor only adds tokens around a text."""
     return json.loads(tokenizer.to_str()) | {"post_processor": None}
 
 

@@ -89,14 +89,12 @@ class Answers:
             yield batch
 
     def _in_one_pass(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Score pairs in one forward pass. Padding is on the right, where no token attends to it."""
         hidden_BTD = self.model.hidden(self._padded([pair.read for pair in pairs]))
         return self._scored(hidden_BTD, [len(pair.context) - 1 for pair in pairs], pairs)
 
     def _after(
         self, context: tuple[int, ...], indices: Sequence[int], pairs: Sequence[Pair]
     ) -> Iterator[tuple[int, Likelihood]]:
-        """Score several continuations of one context. Each continues from a copy of the context's cache."""
         lengths = [len(pairs[i].continuation) for i in range(len(pairs))]
         longest = max(lengths[i] for i in indices)
         read_1T = torch.tensor([context], device=self._device)
@@ -156,7 +154,6 @@ class Answers:
         return [_stopped(self._text(tokens), stop)[0] for tokens in new]
 
     def _text(self, tokens: Sequence[int]) -> str:
-        """Decode tokens without special tokens and without the EOS token, which may not be a special token."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.ends else tokens
         return self.tokenizer.decode(list(kept), skip_special_tokens=True)
 

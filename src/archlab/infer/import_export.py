@@ -75,7 +75,6 @@ def export_gguf(
 
 
 def _complete(folder: Path) -> Decoder:
-    """Load a model. Raise UserError if its tokenizer is damaged, or missing in a run that was trained from scratch."""
     model = load_model(folder)
     if TOKENIZER in model.origin.files:
         bpe.read(folder / TOKENIZER)

@@ -114,10 +114,6 @@ def _newest(run: Path) -> tuple[int, Path]:
 
 
 def _origin(run: Path, record: Imported | None) -> Origin:
-    """Return what is exported with a run, so that the exported model begins and ends texts as the run does.
-
-    `record` is the content of imported.json, if the run started from published weights.
-    """
     folder = RunFolder(run)
     files = companions(run)
     if record:
@@ -140,7 +136,6 @@ def _origin(run: Path, record: Imported | None) -> Origin:
 
 
 def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
-    """Make `token` an additional EOS token. In training, it precedes each document and so follows the previous one."""
     generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
     named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
     ends = list(dict.fromkeys([*several(named), token]))

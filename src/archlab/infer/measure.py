@@ -27,7 +27,6 @@ _SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
 _SECONDS = 0.5
 
 _LONGEST = 2.0
-"""Maximum duration in seconds of the products of one size. Larger sizes are skipped if they would take longer."""
 
 ROUNDS = 3
 """Number of rounds. The models take turns, so that other work on the machine does not always slow the same model."""
@@ -201,10 +200,6 @@ def _net(kind: Clocked | None, per_call: float) -> float:
 
 
 def _prices(amounts: Any, seconds: Any, steps: Sequence[Timed]) -> Any:
-    """Return the seconds per unit that fit the times best, by non-negative least squares (Lawson and Hanson 1974).
-
-    All columns are scaled to the same maximum.
-    """
     totals = np.array([step.seconds for step in steps])
     rows = amounts / totals[:, None]
     unit = rows.max(0)

@@ -90,10 +90,6 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
 
 
 def _check_held_out(corpus: str | None, run_config: Config, config: Config, data: TrainingData) -> None:
-    """Raise UserError for a fold that the run was trained on. If the data is not the run's, print a note.
-
-    `corpus` is the fingerprint of the run's data.
-    """
     own = run_config.data.fold
     if corpus == data.fingerprint and config.data.fold != own:
         raise UserError(

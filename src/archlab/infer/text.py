@@ -112,7 +112,6 @@ class StopStrings:
         return certain
 
     def rest(self) -> str:
-        """Return the text that was held back. Call at the end of the text."""
         return self._pending
 
     def _n_possible(self) -> int:
@@ -133,7 +132,6 @@ class _Utf8Decoder:
         return text + self.end() if pending[:1] == b"\xed" and pending[1:] >= b"\xa0" else text
 
     def end(self) -> str:
-        """Return the text of incomplete bytes, when no more bytes of their character can follow."""
         return self._decoder.decode(b"", final=True)
 
 

@@ -97,7 +97,6 @@ def _has_shape(shape: Sequence[int], required: Result) -> bool:
 
 
 def _has_dtype(value: Tensor, required: torch.dtype | None) -> bool:
-    """Return whether a tensor has the dtype. Under autocast, torch chooses the dtype of some operations."""
     if value.dtype == required:
         return True
     is_any = required is None or torch.is_autocast_enabled(value.device.type)

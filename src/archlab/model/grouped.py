@@ -49,7 +49,6 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def _fits_kernel(*matrices: Tensor) -> bool:
-    """Return whether torch's product accepts the matrices: bfloat16, contiguous, sizes of multiples of 16 bytes."""
     is_whole = all(size % 8 == 0 for m in matrices for size in m.shape[-1:] + m.shape[1:-1])
     in_order = all(m.is_contiguous() or m.mT.is_contiguous() for m in matrices)
     return is_whole and in_order and all(m.dtype == torch.bfloat16 for m in matrices)

@@ -221,7 +221,6 @@ class Visible:
 
 
 def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (tokens, documents) of each piece, row after row. Short documents are joined until they fill a block."""
     B, Q = starts_BQ.shape
     is_first_BQ = starts_BQ == torch.arange(Q, device=starts_BQ.device)
     firsts = is_first_BQ.flatten().nonzero()[:, 0].tolist()

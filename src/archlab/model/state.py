@@ -64,7 +64,6 @@ class State:
         return tuple(extended(self.tensors[name], rows) for name, rows in new.items())
 
     def _step(self, rows: Tensor, new: Tensor) -> Tensor:
-        """Add one token in place. Return the filled slots, or all slots in a compiled step, whose shapes are fixed."""
         if torch.compiler.is_compiling():
             rows.index_copy_(2, self.length.tensor[None] % self.slots, new.to(rows.dtype))
             return rows.to(new.dtype)  # autocast may have made `new` narrower
@@ -177,7 +176,6 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """Size of all tensors in bytes."""
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def _tensors(self) -> list[Tensor]:

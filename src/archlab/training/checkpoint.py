@@ -179,7 +179,6 @@ def remove_others(folder: Path, newest: int, retention: Retention) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a folder holds any checkpoint, including damaged ones."""
     return bool(_steps(folder))
 
 

@@ -185,7 +185,6 @@ def balance_loss(load: Load) -> Tensor:
 
 
 def sum_over_processes(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
-    """Sum each load over the processes, which communicate all loads as one tensor."""
     numbers = [x for load in loads for x in load]
     totals = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
     shaped = iter([x.view(like.shape) for x, like in zip(totals, numbers, strict=True)])

@@ -12,7 +12,6 @@ class Measure(NamedTuple):
 
     title: str
     says: str
-    """Explanation in a few words."""
     unit: Literal["number", "share", "count"]
     is_logarithmic: bool
     """Whether charts show the measure on a logarithmic scale."""

@@ -164,7 +164,6 @@ class _TensorGroup(_Group):
     """Group of processes that divide components."""
 
     def fit(self, whole: nn.Module, own: nn.Module) -> None:
-        """Set norms over all features and the slopes of the heads, which do not follow from parameter shapes."""
         widths, whole_widths = (getattr(module, "over_all", {}) for module in (own, whole))
         for name, width in widths.items():
             if not isinstance(norm := getattr(whole, name), Same):
@@ -174,7 +173,6 @@ class _TensorGroup(_Group):
             own.slopes = whole.slopes[self.first(len(whole.slopes), len(own.slopes)) :][: len(own.slopes)]
 
     def enter(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Prepare the input of a component, and select its heads in a bias that all layers share."""
         x_BTD, context, *rest = args
         assert isinstance(context, Context)
         if (bias_BHTS := context.bias_BHTS) is not None:
@@ -189,7 +187,6 @@ class _TensorGroup(_Group):
         return moved(x, self.mesh, before, after, gradient)
 
     def _gather_for(self, norm: nn.Module, whole: int, own: int) -> None:
-        """Let a norm read the features of all processes and return those of this process."""
         copies = self.size * own // whole
 
         def gathered(_: nn.Module, args: tuple[Tensor]) -> Tensor:
@@ -230,7 +227,6 @@ class _ExpertGroup(_Group):
         return self._exchanged(y_SD.index_select(0, order_S.argsort()), sent, got)
 
     def _exchanged(self, x: Tensor, got: list[int], sent: list[int]) -> Tensor:
-        """Exchange rows between processes. `got` and `sent` are the row counts from and to each process."""
         return exchange_rows(x.contiguous(), got, sent, self.mesh.get_group())
 
 

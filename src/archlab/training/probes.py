@@ -101,7 +101,6 @@ def probe(
 def _through_head(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the gradient of the mean cross-entropy for the hidden states, [N, D], and measures of the logits."""
     gradients, losses, log_z, uncapped = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
         share = len(piece_N) / len(targets_N)
@@ -196,7 +195,6 @@ def _note_units(notes: LayerNotes, _module: nn.Module, _inputs: tuple[Any, ...],
 
 
 def rms(x: Tensor) -> Tensor:
-    """Return the root mean square of all elements, in float32."""
     return x.detach().float().square().mean().sqrt()
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 
 REPEATS = 6
-"""Smallest number of measurements."""
 
 LARGE = 2**28
 """Size in bytes of an array that fits into no cache."""
@@ -18,7 +17,6 @@ SMALL = {"cpu": 2**20, "cuda": 2**25}
 """Size in bytes of an array that fits into the cache of a core or GPU."""
 
 _WIDTH = 512
-"""Length of the vector by which a matrix is multiplied. The vector stays in the nearest cache."""
 _CALLS = 2000
 """Number of small operations in a row, so that the cost of the clock and of the GPU synchronization is negligible."""
 

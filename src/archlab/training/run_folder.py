@@ -96,7 +96,6 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self._metrics = path / METRICS
         self._logged: bytearray | None = None
-        """Metrics of the current training run. Changes to the file by other processes do not affect the result."""
         self.copies = Copies({})
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
@@ -248,7 +247,6 @@ class RunFolder:
         return True
 
     def is_locked(self) -> bool:
-        """Return whether a process is training the run now."""
         try:
             descriptor = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:

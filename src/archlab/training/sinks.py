@@ -29,7 +29,6 @@ _MLFLOW_TAG = "archlab.id"
 _MLFLOW_BATCH = 100
 
 _MLFLOW_LONGEST = 500
-"""Longest value of an MLflow parameter, in characters, that every store accepts."""
 
 
 class Sink(Protocol):
@@ -282,7 +281,6 @@ def opened(
 
 
 def _id(folder: Path) -> str:
-    """Return the id of the run for all tools. It is drawn when the first tool is opened."""
     path = folder / _ID
     if not path.exists():
         write_with_digests(folder, {_ID: json.dumps({"id": secrets.token_hex(4)})})

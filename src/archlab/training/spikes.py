@@ -60,5 +60,4 @@ def batches_passed_over(metrics: Sequence[Mapping[str, Any]]) -> int:
 
 
 def rewinds_to(step: int, metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the lines of metrics that record that training went back to `step`."""
     return [line for line in metrics if REWOUND in line and line["step"] == step]

@@ -40,10 +40,6 @@ def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int
 
 @cache
 def _products(objects: int) -> np.ndarray:
-    """Return the multiplication table as int64 [elements, elements]. Element 0 is the identity.
-
-    An entry is the element that results from applying first the row's permutation and then the column's.
-    """
     elements = list(permutations(range(objects)))
     number = {element: i for i, element in enumerate(elements)}
     return np.array([[number[tuple(first[i] for i in then)] for then in elements] for first in elements])
