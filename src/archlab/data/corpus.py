@@ -1,4 +1,4 @@
-"""Documents of a corpus and their sources: the standard library, a file, a folder, a glob pattern or a data set."""
+"""Documents of a corpus and their sources: the standard library, a file, a folder, a glob pattern or a dataset."""
 
 import os
 import platform
@@ -152,7 +152,7 @@ def _files(source: str) -> Iterator[SourceFile]:
         return
     path = expand_user(source)
     if (path / _SPLITS).is_file():
-        raise UserError(f"{source}: this data set has splits; give the folder of one of them: {_folders(path)}")
+        raise UserError(f"{source}: this dataset has splits; give the folder of one of them: {_folders(path)}")
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
@@ -208,7 +208,7 @@ def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
     name, config, split = (*source.removeprefix(HUB).split(":"), "", "")[:3]
     try:
         dataset = load_dataset(name, config or None, split=split or "train")
-    except Exception as error:  # the network, the hub or the data set's own code may raise anything
+    except Exception as error:  # the network, the hub or the dataset's own code may raise anything
         raise UserError(f"{source}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
     files = [Path(file["filename"]) for file in dataset.cache_files]
     return tuple((file, f"{source}/{file.name}") for file in files)
