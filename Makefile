@@ -23,7 +23,8 @@ test: lint
 	$(PYTEST) tests/unit tests/integration tests/parity tests/invariants -n auto --dist worksteal
 	$(PYTEST) tests/e2e -n auto --dist loadfile
 
-check: lint unit
+check: install-dev
+	$(MAKE) -j2 lint unit
 
 lint: install-dev
 	$(BIN)/ruff check .

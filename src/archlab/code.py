@@ -1,37 +1,18 @@
-"""Identification of the version of the code that computed a result."""
+"""Source code of archlab and of plug-ins: its folder, its commit, and a normal form without layout."""
 
 import ast
-import hashlib
 import subprocess
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 HOME = Path(__file__).parent
 
-_DECIDING = ("config", "data", "model", "pricing", "training")
-
-
-@cache
-def code_digest() -> str:
-    """Return 12 hex digits that identify the code which determines the result of a run.
-
-    Changes of comments, docstrings and layout do not change the digits.
-    """
-    digest = hashlib.sha256()
-    for package in _DECIDING:
-        folder = HOME / package
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(f"{file.relative_to(folder)}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
-    return digest.hexdigest()[:12]
-
 
 def commit() -> str | None:
-    """Return the commit of the checkout that archlab runs from, with the suffix `-dirty` if there are uncommitted
-    changes.
+    """Return the commit of the checkout that archlab runs from, or None if archlab is installed as a package.
 
-    None if archlab is installed as a package.
+    The suffix `-dirty` marks uncommitted changes.
     """
     command = ("git", "-C", str(HOME), "describe", "--always", "--dirty", "--exclude=*")
     try:

@@ -31,5 +31,5 @@ def study(shared_lab):
 @pytest.fixture(scope="module")
 def finished(study):
     """Return the study folder after an uninterrupted run, and the printed output."""
-    done = study.run("study", "run", "names.yaml", "--out", "finished")
+    done = study.run("study", "run", "names.yaml", "--out", "finished", "--workers", "1")
     return study.folder / "finished", done.stdout, results(study.folder / "finished")

@@ -67,7 +67,7 @@ def test_a_worker_that_is_killed_ends_no_other_run(study, finished):
     os.kill(workers_of(process)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "1 run failed; run again to try again" in err
+    assert "1 run failed; to try again, repeat the command" in err
     assert "its worker process died (exit code -9; a common reason is too little memory" in err
     assert "note: 1 run not finished and left out" in out or "note: 2 runs not finished" in out
     (label, why), *others = summary(folder)["failed"].items()

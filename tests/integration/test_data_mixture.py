@@ -177,7 +177,7 @@ def test_another_tokenizer_is_refused(folders: dict[str, DataFolder], tmp_path: 
         ("data.mixture.a.weight=0", r"data\.mixture\.a\.weight"),
         ("data.mixture.a.share=1", r"data\.mixture\.a\.share"),
         ("data.path=elsewhere", r"data\.path  elsewhere, but data\.mixture"),
-        ("data.task=recall", r"data\.mixture  a beside data\.task = recall"),
+        ("data.task=recall", r"data\.mixture  a and data\.task = recall; allowed: one of the two"),
     ],
 )
 def test_what_a_mixture_cannot_be(override: str, says: str) -> None:

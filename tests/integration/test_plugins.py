@@ -548,7 +548,7 @@ BROKEN = {
     "two of one kind": (SQUARED_TEXT + SQUARED_TEXT, "mlp squared is the kind of two classes, Squared and Squared"),
     "archlab's own": ("import archlab\n@archlab.implements(archlab.MultiHead)\nclass Mine:\n    pass", "MultiHead is archlab's own"),
     "a heading": (FILES["guesses.py"].replace("{windows}", "{windos}"), "outcome guesses: its heading has windos in braces; allowed: its fields"),
-    "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
+    "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit is 'furlong'; allowed: bits per byte, nats"),
 }  # fmt: skip
 
 

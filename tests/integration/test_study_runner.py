@@ -16,7 +16,7 @@ from scipy import stats
 from scipy.stats import t
 
 from archlab import digests
-from archlab.code import code_digest, meaning
+from archlab.code import meaning
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
@@ -41,8 +41,10 @@ from archlab.study.record import Curve, StudySummary, load_study
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
+from archlab.training import code_digest as code_digest_module
 from archlab.training import compiling
 from archlab.training.callback import Callback
+from archlab.training.code_digest import code_digest
 from archlab.training.device import choose_device, environment
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
@@ -512,9 +514,22 @@ def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
     assert meaning(code) != meaning(code.replace("x = 1", 'x = "text"'))
 
 
+def test_the_digest_of_the_code_is_kept_until_a_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(code_digest_module, "HOME", tmp_path)
+    file, digest = tmp_path / "model" / "a.py", code_digest.__wrapped__  # without what this process remembers
+    file.parent.mkdir()
+    file.write_text("x = 1\n")
+    first = digest()
+    file.write_text("x = 1  # a word more\n")
+    assert digest() == first
+    file.write_text("x = 2\n")
+    assert digest() != first
+
+
 def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
     before = lab.study().plan.compared(lab.study().arms[0], 0)
-    monkeypatch.setattr("archlab.code.code_digest", lambda: "another version")
+    monkeypatch.setattr("archlab.training.code_digest.code_digest", lambda: "another version")
     monkeypatch.setattr("torch.__version__", "0.0")
     monkeypatch.setattr("archlab.training.device.Device.name", "another processor")
     study = lab.study(workers=7)

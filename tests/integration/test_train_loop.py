@@ -61,7 +61,12 @@ def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
     prepare([str(text)], tmp_path / "data", 300, None, 0.05)
     for size, notes in (
         (300, []),
-        (4096, ["model.vocab_size is 4,096, but the data has only 300 token ids; rows of the embedding from 300 on are never used"]),
+        (
+            4096,
+            [
+                "model.vocab_size is 4,096, but the data has only 300 token ids; rows of the embedding from 300 on are never used"
+            ],
+        ),
     ):
         recorder = Recorder()
         train(config(f"model.vocab_size={size}", data=tmp_path / "data"), tmp_path / str(size), recorder)

@@ -10,9 +10,10 @@ import torch
 import vl_convert
 
 import archlab
+from archlab.atlas import models
 from archlab.atlas import select as select_module
 from archlab.atlas.inspect import choices
-from archlab.atlas.models import AtlasRow, entries, rows
+from archlab.atlas.models import AtlasRow
 from archlab.atlas.select import select
 from archlab.atlas.table import HEADINGS, MORE, cells, count, evolution, more, remarks
 from archlab.cli import app
@@ -26,14 +27,14 @@ from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
 from archlab.report.atlas import CHOICES, MLP_KINDS, counted, kinds, render, shares
 from html_page import Page
+from published import ENTRIES
 
-ENTRIES = {entry.preset: entry for entry in entries()}
 BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]
 FACTS_ONLY = [name for name in ENTRIES if name not in BUILDABLE]
 NO_SIZE = {"transformer-base"}
 """The paper counts encoder and decoder together, as the preset's notes say."""
 
-ROWS = {row.preset: row for row in rows()}
+ROWS = {name: models.row(entry) for name, entry in ENTRIES.items()}
 OURS = [name for name in presets() if name.startswith(("tiny-", "mini-", "small-"))]
 
 

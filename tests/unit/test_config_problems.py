@@ -497,7 +497,11 @@ BROKEN_RULES = [
     ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is multiplied by the scores' factor"),
     ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table; muP"),
     ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias, which is divided together with the logits"),
-    ([*MUP, "model.head.scale=1"], "model.head.scale", "1, but muP derives base_width / d_model = 0.5; leave it out"),
+    (
+        [*MUP, "model.head.scale=1"],
+        "model.head.scale",
+        "1, but muP sets it to base_width / d_model = 0.5; remove this field",
+    ),
     ([*MUP, "train.optimizer.kind=muon"], "train.optimizer", "muon with scale adamw, whose updates grow with the root"),
 ]
 

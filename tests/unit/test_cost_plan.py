@@ -121,7 +121,7 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
         ("shards=2", "did you mean shard"),
         ("shard=0", "allowed: replicate, shard"),
         ("shard=2,shard=2", "each at most once"),
-        ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
+        ("tensor=7", "query heads: 32 cannot be divided evenly among 7 devices"),
         ("pipeline=33", "33 stages are too many for 32 layers"),
         (
             "replicate=3",

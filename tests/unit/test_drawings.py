@@ -20,6 +20,7 @@ from tests.reference.drawn import Picture, Rect
 from tiny import config
 
 PRESETS = sorted({*presets()} - {*facts()})
+WITHOUT_INSIDE = {"mamba-2-2.7b"}
 
 
 def drawn(name: str, *overrides: str) -> Picture:
@@ -152,8 +153,9 @@ def test_the_inside_of_a_gate_is_two_matrices_into_a_product():
     assert {"SwiGLU MLP", "Grouped-query attention"} <= {*picture.labels}
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if has_inside(name)])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in WITHOUT_INSIDE])
 def test_every_inside_can_be_read(name):
+    assert has_inside(name)
     picture = unfolded(name, "mlp", "attention")
     check_readable(picture)
 

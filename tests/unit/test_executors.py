@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import tiny
-from archlab.code import code_digest
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -37,6 +36,7 @@ from archlab.study.executors.slurm import slurm_options
 from archlab.study.runs import Run
 from archlab.training import loop as training
 from archlab.training.callback import Callback
+from archlab.training.code_digest import code_digest
 from archlab.training.device import Device, choose_device, planned_device
 from archlab.training.out_of_memory import what_would_fit
 from archlab.training.run_folder import RunFolder
@@ -169,7 +169,7 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
     errand = Errand.of(Path("."))
     monkeypatch.chdir("/")
     note, last = errand(run)
-    assert "rows from" in str(note.note)
+    assert "rows of the embedding from" in str(note.note)
     assert (last.failed, last.summary and last.summary.status) == (None, "finished")
 
 
@@ -338,7 +338,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
     assert "recompute" not in fits(again, device, 100 * whole[0])
     both = fits(config, device, round(peak(1024, True) / 0.9) + 1)
     assert both == {"recompute": "true", "micro_batch_tokens": "1024"} or peak(1024, True) == peak(1024, False)
-    assert "and 0.977 KiB are free; even a single window of 1,024 tokens" in what_would_fit(config, device, 1000)
+    assert "and 0.977 KiB are free; even one window of 1,024 tokens" in what_would_fit(config, device, 1000)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,15 @@ def test_a_topic_is_a_screenful_of_80_columns(name: str, capsys: pytest.CaptureF
     assert [line for line in lines if len(line) > 80 and not line.startswith(whole) and " " in line.strip()] == []
 
 
+def test_a_null_field_does_not_count_as_another_value():
+    """`model.head.scale!=1` also holds for null, which means 1."""
+    for name, topic in TOPICS.items():
+        for path, value in (condition.split("!=") for condition in topic.conditions if "!=" in condition):
+            if value not in ("null", "none", "false"):
+                assert not {*usage(topic.conditions).models} & {*values(path).get("null", [])}, name
+    assert len(usage(TOPICS["logit-scale"].conditions).models) < 20
+
+
 def test_the_tests_that_a_topic_names_exist():
     for name, found in TOPICS.items():
         for test in found.tested_by:

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from archlab.atlas.models import entries
 from archlab.cli import app
 from archlab.config.io import build_config, presets, studies
 from archlab.config.layers import layer_configs
@@ -20,10 +19,10 @@ from archlab.review.shape_rule import Case
 from archlab.study import design
 from archlab.study.design import arms
 from archlab.study.study_file import read_study
+from published import ENTRIES
 from tiny import write_text
 
 BY_NAME = {rule.name: rule for rule in RULES}
-ENTRIES = {entry.preset: entry for entry in entries()}
 
 
 def broken(config, **said):

@@ -190,7 +190,10 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
         ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
         ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] has a seed twice"),
         ({"budget": {"tokens": 10}}, "budget  10 is less than one batch of 64 tokens"),
-        ({"budget": {"flops": 10}}, "budget  10 FLOPs are enough for 0 tokens; it must be at least one batch of 64"),
+        (
+            {"budget": {"flops": 10}},
+            "budget  10 FLOPs are enough for only 0 tokens, but a run needs at least one batch of 64",
+        ),
     ],
 )
 def test_a_study_that_cannot_be_fair_is_refused(values, message):
@@ -647,7 +650,8 @@ def test_a_part_of_a_single_value_cannot_be_merged(tmp_path):
         "scales": {"other": {"set": {"model.dropout.branch": 0}}},
     }
     with pytest.raises(
-        UserError, match=r"set\.model\.dropout is 0\.1, a single value here; set set\.model\.dropout as a"
+        UserError,
+        match=r"set\.model\.dropout is a single value \(0\.1\) without fields; write set\.model\.dropout=VALUE",
     ):
         read_study(str(write(tmp_path / "more.yaml", **raw)), "other")
 

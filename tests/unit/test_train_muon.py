@@ -72,7 +72,7 @@ def by_svd(matrix, steps):
 
 
 @pytest.mark.parametrize("shape", [(5, 12, 20), (2, 3, 20, 12), (16, 16)])
-def test_every_matrix_of_a_stack_is_orthogonalised_by_itself(shape):
+def test_every_matrix_of_a_stack_is_orthogonalized_by_itself(shape):
     (stack,) = drawn(*shape)
     found = orthogonalized(stack, 5).flatten(0, -3) if len(shape) > 2 else orthogonalized(stack, 5)[None]
     for ours, matrix in zip(found, stack.reshape(-1, *shape[-2:]), strict=True):

@@ -80,7 +80,10 @@ def test_experts_that_cannot_be_dealt_are_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["model.mixer={kind: rglru}"], "2; model.mixer processes a window token by token; allowed with it: 1"),
+        (
+            ["model.mixer={kind: rglru}"],
+            "2; model.mixer processes a window token by token, so only 1 is allowed with it",
+        ),
         (["model.dropout.embedding=0.1"], "2; model.dropout would drop other numbers than in one process"),
         (["model.dropout.branch=0.1"], "2; model.dropout would drop other numbers than in one process"),
         (["data.task={kind: recall}"], "2; data.task scores only some tokens of a window"),

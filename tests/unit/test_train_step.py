@@ -274,7 +274,7 @@ def test_bits_per_byte_is_total_bits_over_total_bytes():
     assert scores[0].loss == pytest.approx(expected * math.log(2) * n_bytes / n_text, rel=1e-6)
 
 
-def test_the_optimiser_is_torchs():
+def test_the_optimizer_is_torchs():
     """Updates are equal to the bit, and each can load the other's state, even after torch wrapped the class's methods."""
     train = resolve_train(config("train.weight_decay=0.1"))
     states = []

@@ -31,7 +31,7 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 """Comparison function for each operator in a condition."""
 
-_CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
+_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
 class Filter(NamedTuple):

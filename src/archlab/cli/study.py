@@ -272,7 +272,9 @@ def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
         return f"{runs}; for a time, measure this machine with `archlab hardware --measure`"
-    source = "its measured speed" if this else f"{STEPS} steps of {first.label} now, and the FLOPs of the other arms"
+    rehearsed = f"{STEPS} steps of arm {first.label!r}, timed just now"
+    others = ", and the FLOPs of the other arms" if len(designed) > 1 else ""
+    source = "its measured speed" if this else f"{rehearsed}{others}"
     time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
     return f"{runs}\n{time}, estimated for this machine from {source}; start-up and evaluation are not included"
 

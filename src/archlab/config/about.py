@@ -11,57 +11,57 @@ Certainty = Literal["verified", "secondary", "from memory"]
 
 
 class About(Base):
-    """Source of a published architecture, and how certain it is."""
+    """Source of a published architecture, the certainty of its config, and the published figures."""
 
     name: str
-    """Name as its makers write it."""
+    """Name of the model as its developers write it."""
     year: Annotated[int, Field(ge=2017)]
-    """Year of publication."""
+    """Year in which the model was published."""
     source: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
-    """Papers, config files and repositories that it was read from."""
+    """Papers, config files and repositories from which the config was taken."""
     certainty: Certainty
-    """Certainty of the config. `verified`: read in a published config or the text of the paper. `secondary`: read in
-    transcriptions. `from memory`: unchecked."""
+    """Certainty of the config. `verified`: taken from a published config or the text of the paper. `secondary`:
+    taken from transcriptions by others. `from memory`: not checked against a source."""
     cannot_build: str | None = None
-    """Reason why archlab cannot build the model. `model` is then its decoder block, as far as the schema allows. null:
-    archlab can build it."""
+    """Reason why archlab cannot build the model. The section `model` then describes its decoder block, as far as the
+    schema allows. null: archlab can build the model."""
     shown: str | None = None
-    """Part of a model that `model` describes if archlab cannot build all of it, as in `decoder half only`. null:
-    archlab can build it."""
+    """Part of the published model that the section `model` describes, as in `decoder half only`, if archlab cannot
+    build the whole model. null: archlab can build the model."""
     published_parameters: Count | None = None
-    """Number of parameters as published, exact or rounded. null: not published for this part of the model."""
+    """Published parameter count, exact or rounded. null: none is published for the part that the config describes."""
     published_active: Count | None = None
-    """Number of those parameters that one token uses, as published. null: not published."""
+    """Published number of active parameters, the parameters that one token uses. null: not published."""
     active_without: Literal["nothing", "embedding", "embedding and head"] = "nothing"
-    """Parts left out of `published_active`."""
+    """Parameters that the published number of active parameters leaves out."""
     elsewhere: Count | None = None
-    """Number of published parameters in parts that the schema has no field for; the notes name them. null: none."""
+    """Number of published parameters in parts of the model that the schema has no field for; the notes name these
+    parts. null: none."""
     dropout: Probability | None = None
-    """Probability of dropout in pre-training. null: unknown."""
+    """Dropout probability in pre-training. null: unknown."""
     weight_decay: NonNegative | None = None
     """Weight decay in pre-training. null: unknown."""
     languages: Count | None = None
-    """Number of natural languages in the training text, as counted by its makers. 1: English only, or almost. null:
-    unknown, or not counted."""
+    """Number of natural languages in the training data, as counted by the model's developers. 1: English only, or
+    almost only. null: unknown, or not counted."""
     unverified: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Fields of the config or of `about` that are less certain than `certainty`: from memory, or standing in for
-    unpublished values."""
+    """Fields of the config or of `about` that are less certain than `certainty`: values from memory, or stand-ins
+    for unpublished values."""
     notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Facts that the config cannot express, and wrong figures in circulation."""
+    """Facts about the model that the config cannot express, and wrong figures that other sources repeat."""
 
     @property
     def part(self) -> str:
-        """Text with the shown part of a model that cannot be built, and the reason: `decoder half only:
-        encoder-decoder, 24 + 24 layers`. Empty if archlab can build it."""
+        """Description of the shown part of a model that archlab cannot build, with the reason: `decoder half only:
+        encoder-decoder, 24 + 24 layers`. Empty for a model that archlab can build."""
         return f"{self.shown}: {self.cannot_build}" if self.cannot_build else ""
 
     @property
     def buildable(self) -> bool:
-        """Whether archlab can build it."""
         return self.cannot_build is None
 
     def doubts(self, *fields: str) -> bool:
-        """Return whether one of these fields (`norm.kind`, `train.z_loss`) is unverified, for all layers or for
-        some."""
+        """Return whether any of `fields`, such as `norm.kind` or `train.z_loss`, is unverified in at least one
+        layer."""
         known = {re.sub(r"^model\.(layers\.[^.]+\.)?", "", field) for field in self.unverified}
         return any(f"{field}.".startswith(f"{doubted}.") for doubted in known for field in fields)

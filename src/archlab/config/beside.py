@@ -1,4 +1,4 @@
-"""Files that a config or a study names in its own file."""
+"""Paths of texts and plug-ins that a config or study file names, relative to that file."""
 
 import re
 from collections.abc import Iterator
@@ -11,16 +11,15 @@ from archlab.config.schema import DataConfig
 from archlab.files import expand_user, real_path
 
 _DEFAULT = DataConfig().path
-"""Default text, which is not a file: the running Python's own source."""
 
 _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
 
 
 def find_text(values: Any, home: Path) -> None:
-    """Replace the text in `data.path` and in the sources of `data.mixture` by its full path.
+    """Replace the paths in `data.path` and in the sources of `data.mixture` by full paths.
 
-    A text is a file, folder or pattern in `home`, or otherwise in the working folder. `values` may contain `data.path`
-    or `data: {path: ...}`. A path that does not exist is placed in `home`.
+    A path is a file, folder or pattern in `home` or, if `home` has none, in the working folder. If a path exists in
+    neither folder, its full path is in `home`. `values` may contain `data.path` or `data: {path: ...}`.
     """
     for section, key in _places(values):
         path = str(expand_user(section[key]))
@@ -29,14 +28,15 @@ def find_text(values: Any, home: Path) -> None:
 
 
 def find_plugins(values: Any, home: Path) -> None:
-    """Replace each file in `plugins` by its full path in `home`, or otherwise in the working folder."""
+    """Replace each file name in `plugins` by the full path of the file in `home` or, if it is missing there, in the
+    working folder."""
     named = values.get("plugins") if isinstance(values, dict) else None
     if isinstance(named, list):
         values["plugins"] = [_found(plugin, home) for plugin in named]
 
 
 def plugins_of(values: Any) -> list[str]:
-    """Return the plug-ins that raw values name. Entries that are not strings are left out."""
+    """Return the plug-ins that raw values name. Entries that are not strings are ignored."""
     named = values.get("plugins") if isinstance(values, dict) else None
     return [plugin for plugin in named if isinstance(plugin, str)] if isinstance(named, list) else []
 
@@ -49,8 +49,8 @@ def _found(plugin: Any, home: Path) -> Any:
 
 
 def _is_there(path: str, folder: Path) -> bool:
-    """Return whether the path exists. A pattern exists if its part up to the first wildcard matches, so that only one
-    folder is listed."""
+    """Return whether the path exists in the folder. A pattern exists if the part up to its first wildcard matches,
+    so that only one folder is listed."""
     parts = Path(path).parts
     first = next((n for n, part in enumerate(parts) if has_magic(part)), None)
     if first is None:

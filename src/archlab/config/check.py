@@ -1,4 +1,5 @@
-"""Check of raw values: returns a valid config, or reports all problems of types, names and rules at once."""
+"""Validation of raw values: it returns a valid config, or reports all wrong types, wrong names and broken rules at
+once."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,19 +20,19 @@ from archlab.errors import UserError
 Schema = TypeVar("Schema", bound=BaseModel)
 
 _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}}
-"""Values used instead of missing or wrong required fields."""
+"""Values that replace missing or wrong required fields, so that the rules can check all other fields."""
 
 
 class _ModelAlone(Base):
-    """Model without a run. Only the rules of the model are checked."""
+    """Model without a run, so that only the rules of the model are checked."""
 
     model: ModelConfig
 
 
 def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Problem] = ()) -> Schema:
-    """Return `raw` as a config of that class.
+    """Return `raw` as a config of class `schema`.
 
-    Raise a ConfigError that lists all problems of types, names and rules at once, after those in `known`.
+    Raise a ConfigError that lists the problems in `known` and then all wrong types, wrong names and broken rules.
     """
     raw = merge({}, raw, schema)
     try:
@@ -57,10 +58,10 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
 
 
 def check_model(model: ModelConfig) -> None:
-    """Raise ConfigError if a model has a wrong value or breaks a rule, as if its values came from a file.
+    """Raise ConfigError if a model has a wrong value or breaks a rule.
 
-    A model from a file was checked when it was read. Use this for models made in Python, where no rules and no copies
-    are checked.
+    A model that was read from a file has passed these checks. A model made in Python has not: its constructor checks no
+    rules, and `model_copy` checks nothing.
     """
     validate(_ModelAlone, {"model": model.model_dump(warnings=False)}, "ModelConfig")
 

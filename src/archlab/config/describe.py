@@ -1,4 +1,4 @@
-"""Short descriptions of layers for people."""
+"""Short descriptions of layers for tables."""
 
 from archlab.config.components.norm import Norm
 from archlab.config.components.position import ON_ATTENTION, Rope
@@ -7,7 +7,8 @@ from archlab.config.model_schema import ModelConfig
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
-    """Return one row per run of identical layers: heading -> text. `-` marks headings that only other layers have."""
+    """Return the table of layers: one row, heading -> text, per run of identical layers. `-` stands under headings
+    that only other layers have."""
     runs = layer_runs(model)
     headings = {name: "-" for _, _, layer in runs for name in _branches(layer)}
     return [

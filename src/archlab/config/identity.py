@@ -1,4 +1,5 @@
-"""Meaning of a config, however it is spelled: its resolved values, its hash, and its difference from another config."""
+"""Identity of a config, independent of its spelling: its resolved values, its hash, and its differences from another
+config."""
 
 import hashlib
 import json
@@ -13,11 +14,11 @@ NO_EFFECT_ON_RESULT = (
     "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
     "parallel",
 )  # fmt: skip
-"""Fields and sections that do not change the result of a run, so that they may change when it continues."""
+"""Fields and sections that do not change the result of a run, so that they may change when the run continues."""
 
 
 def resolved(config: Config) -> Raw:
-    """Return plain values with every derived field filled in. Loading them gives the same config again."""
+    """Return plain values with every derived field filled in. Loading these values gives an equivalent config."""
     raw = config.model_dump(mode="json")
     whole = resolve(config.model).model_copy(update={"layers": resolve_layers(config.model)})
     raw["model"] = whole.model_dump(mode="json")
@@ -28,7 +29,7 @@ def resolved(config: Config) -> Raw:
 
 
 def flatten(raw: Raw, at: str = "") -> Raw:
-    """Return `{"a.b": 1}` for `{"a": {"b": 1}}`."""
+    """Return `{"a.b": 1}` for `{"a": {"b": 1}}`. The keys start with `at`."""
     flat: Raw = {}
     for key, value in raw.items():
         flat |= flatten(value, f"{at}{key}.") if isinstance(value, dict) and value else {f"{at}{key}": value}
@@ -36,10 +37,8 @@ def flatten(raw: Raw, at: str = "") -> Raw:
 
 
 def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
-    """Return dotted field -> two values, for every resolved field in which they differ, section by section.
-
-    None stands for a field that one of the two configs does not have.
-    """
+    """Return dotted field -> (value in `a`, value in `b`) for every resolved field in which the configs differ,
+    section by section. None stands for a field that one of the configs lacks."""
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     sections = list(dict.fromkeys(key.rpartition(".")[0] for key in {**left, **right}))
@@ -48,6 +47,6 @@ def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def config_hash(value: Any) -> str:
-    """Return 12 hex digits of the canonical JSON of plain values. A Config is resolved first."""
+    """Return 12 hex digits of the hash of the canonical JSON of plain values. A Config is resolved first."""
     plain = resolved(value) if isinstance(value, Config) else value
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Reading of config files: the files that come with archlab, one file, and raw values with dotted overrides."""
+"""Reading of config files: the files in archlab's library, other files, and raw values with dotted overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,39 +23,38 @@ from archlab.errors import UserError
 
 
 def presets() -> dict[str, Traversable]:
-    """Return preset name -> file, sorted by name."""
+    """Return name -> config file of the presets, sorted by name."""
     return _yaml_files("presets")
 
 
 def facts() -> dict[str, Traversable]:
-    """Return name -> file in the atlas for published models that archlab cannot build, sorted by name."""
+    """Return name -> file of the models in the atlas that archlab cannot build, sorted by name."""
     return _yaml_files("facts")
 
 
 def studies() -> dict[str, Traversable]:
-    """Return name -> file for the studies that come with archlab, sorted by name."""
     return _yaml_files("studies")
 
 
 def devices() -> dict[str, Traversable]:
-    """Return name -> file for devices that models run on, sorted by name."""
+    """Return name -> file of the descriptions of devices that models run on, sorted by name."""
     return _yaml_files("devices")
 
 
 def _yaml_files(folder: str) -> dict[str, Traversable]:
-    """Return name -> YAML file of a folder in `archlab/library`, sorted by name."""
     files = (resources.files("archlab") / "library" / folder).iterdir()
     return dict(sorted((f.name.removesuffix(".yaml"), f) for f in files if f.name.endswith(".yaml")))
 
 
 def find_preset(name: str) -> Traversable | None:
-    """Return the file in the atlas with that name, or with the only name that begins with it: `phi-4` is
-    `phi-4-14b`."""
+    """Return the atlas file with that name, or with the only name that begins with it: `phi-4` is `phi-4-14b`.
+    Return None if no file or several files match."""
     return find_named(name, {**presets(), **facts()})
 
 
 def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | None:
-    """Return the file with that name, or with the only name that begins with it, by whole words.
+    """Return the file with that name. If there is none, return the file with the only name that begins with it, by
+    whole words, or None.
 
     Case, dots, dashes and underscores do not matter.
     """
@@ -65,7 +64,8 @@ def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | Non
 
 
 def begins(name: str, beginning: str) -> bool:
-    """Return whether a name begins with whole words. Case, dots, dashes and underscores do not matter."""
+    """Return whether a name begins with the whole words of `beginning`. Case, dots, dashes and underscores do not
+    matter."""
     return _plain(beginning) in accumulate(_words(name))
 
 
@@ -78,7 +78,7 @@ def _plain(name: str) -> str:
 
 
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
-    """Return the `about` section of a config file, if it has one, and its raw values."""
+    """Return the `about` section of a config file, or None if it has none, and the other raw values of the file."""
     raw = expand(read_yaml(file))
     # Paths in a run's own config are relative to the folder where it was trained.
     if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():
@@ -94,7 +94,8 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
 
 
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
-    """Return the validated config of raw values and overrides. Raise UserError with all problems at once."""
+    """Return the validated config of raw values and overrides such as `model.d_model=64`. Raise UserError that lists
+    all problems."""
     change, problems = parse_overrides(overrides)
     accept(*plugins_of(change))
     import_if_possible([*plugins_of(raw), *plugins_of(change)])
@@ -102,12 +103,12 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
 
 
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
-    """Return raw values with dotted changes merged over them."""
+    """Return raw values with changes merged over them. Keys of `change` may be dotted."""
     return merge(merge({}, raw, schema), expand(change), schema)
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:
-    """Return `{"a.b": 1}` for `["a.b=1"]`, and the overrides that cannot be read.
+    """Return `{"a.b": 1}` for `["a.b=1"]`, and a problem for each override that cannot be read.
 
     Values are YAML. If a key appears twice, the last value counts.
     """

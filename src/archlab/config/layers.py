@@ -1,4 +1,4 @@
-"""Resolution of the authored model config into one LayerConfig per layer, which all other code reads."""
+"""Resolution of the model config as the user wrote it into one LayerConfig per layer, which all other code reads."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,36 +19,36 @@ from archlab.config.core.merge import derived_fields, expand, merge
 from archlab.config.model_schema import Block, Layers, ModelConfig
 
 COMPONENTS = ("attention", "mixer", "mlp")
-"""Sections of `model` that are components, in their order in a layer."""
+"""Sections of `model` that are components, in their order within a layer."""
 
 PER_LAYER = ("norm", "block", *COMPONENTS, "position", "dropout")
 """Sections of `model` that a layer kind may override."""
 
 
 _ONLY_KIND = "layer"
-"""Name of the layer kind if all layers are alike."""
 
 
 class Branch(NamedTuple):
-    """Component that reads the stream, and whose output is added to it."""
+    """Component with its place in a layer. A branch reads the stream, and its output is added to the stream."""
 
     name: str
-    """Section of the component, which is also the name of the module."""
+    """Name of the component's section, which is also the name of its module."""
     component: Component
     multiplier: float
-    """Factor on the output before the addition."""
+    """Factor on the branch's output before it is added to the stream."""
     norms: tuple[str, ...]
-    """Places around the branch that have a norm. Without `before`, it may share the input of the stage's first
-    branch."""
+    """Places around the branch that have a norm. A branch without the place `before` may share the normalized input
+    of the stage's first branch."""
     shares_input: bool
-    """Whether it reads the normed input of the stage's first branch."""
+    """Whether the branch reads the normalized input of the stage's first branch."""
 
 
 class LayerConfig(Base):
-    """Complete config of one layer. No `null` is left to derive, and nothing refers to other layers."""
+    """Complete config of one layer. Every derived field is filled in, and the config does not depend on other
+    layers."""
 
     kind: str
-    """Name in the layer pattern, or `layer` without a pattern."""
+    """Name of the layer kind in the pattern, or `layer` without a pattern."""
     d_model: int
     norm: BlockNorm
     block: Block
@@ -60,9 +60,11 @@ class LayerConfig(Base):
 
     @property
     def stages(self) -> tuple[tuple[Branch, ...], ...]:
-        """Stages in order. The branches of one stage read the same stream, and their sum is added to it.
+        """Stages of the layer in order. The branches of one stage read the same stream, and the sum of their outputs is
+        added to the stream.
 
-        Attention and mixer come first, behind one norm, then the MLP. In a parallel block there is only one stage.
+        Attention and mixer form the first stage, behind one norm, and the MLP forms the second. A parallel block has
+        only one stage.
         """
         present = [name for name in COMPONENTS if not isinstance(getattr(self, name), Absent)]
         if self.block.parallel == "none":
@@ -85,21 +87,18 @@ class LayerConfig(Base):
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """Branches of all stages."""
         return tuple(branch for stage in self.stages for branch in stage)
 
     @property
     def site(self) -> Site:
-        """Facts about the layer that the costs of components depend on."""
         return Site(self.d_model, self.norm, self.position, self.dropout)
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """One component per section, in order, including absent ones."""
         return tuple(getattr(self, name) for name in COMPONENTS)
 
     def parameters(self) -> Counter[str]:
-        """Return the number of parameters per row of the table of parameters, including the norms around branches."""
+        """Return the parameter counts by row of the parameter table, including the norms around branches."""
         counts = Counter[str]()
         for component in self.components:
             counts.update(component.parameters(self.site))
@@ -107,22 +106,22 @@ class LayerConfig(Base):
         return counts
 
     def in_matrices(self) -> int:
-        """Return the number of parameters in weight matrices."""
         return sum(component.in_matrices(self.site) for component in self.components)
 
     def held_by_one(self, tensor: int) -> int:
-        """Return the number of parameters on each of `tensor` devices that divide the work of the components."""
+        """Return the number of parameters on each of `tensor` devices that divide the components among them (tensor
+        parallelism)."""
         shares = (branch.component.share(tensor) for branch in self.branches)
         return self._norms_around() + sum(sum(share.parameters(self.site).values()) for share in shares)
 
     def active_parameters(self) -> int:
-        """Return the number of parameters that one token uses."""
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
 
     def work(self, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations of this pass: components, the norms around them, additions to the stream.
+        """Yield the operations of this pass: those of components, of the norms around them, and of additions to the
+        stream.
 
-        Of dropout, only the factor per number that training keeps is counted.
+        For dropout, only the factor per element that training stores is counted.
         """
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component in zip(COMPONENTS, self.components, strict=True):
@@ -143,17 +142,20 @@ class LayerConfig(Base):
 
     @property
     def multi_head(self) -> MultiHead:
-        """Attention of the layer, if it must be multi-head. Raise UserError if it is of another kind."""
+        """Attention of the layer, for callers that support only multi-head attention. Raise UserError if it is of
+        another kind."""
         return expect(self.attention, MultiHead, "attention", f"layer kind {self.kind}", "multihead")
 
     @property
     def dense(self) -> Dense:
-        """MLP of the layer, if it must be plain or gated. Raise UserError if it is of another kind."""
+        """MLP of the layer, for callers that support only plain and gated MLPs. Raise UserError if it is of another
+        kind."""
         return expect(self.mlp, Dense, "mlp", f"layer kind {self.kind}", "plain, gated")
 
 
 def resolve(model: ModelConfig) -> ModelConfig:
-    """Return the same model with derived fields filled in. Resolving twice changes nothing."""
+    """Return the model with the derived fields of its sections filled in. Resolving a resolved model changes
+    nothing."""
     components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
     attention = components["attention"]
     if model.mup and isinstance(attention, AnyAttention) and getattr(model.attention, "scale", None) is None:
@@ -164,7 +166,8 @@ def resolve(model: ModelConfig) -> ModelConfig:
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:
-    """Return the layer kinds, with derived fields filled in if they differ from those of `resolve(model)`."""
+    """Return the layer kinds, each with the derived fields whose values differ from those of `resolve(model)`.
+    Return None if all layers are alike."""
     if model.layers is None:
         return None
     common = resolve(model)
@@ -184,19 +187,18 @@ def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) ->
 
 
 def layer_configs(model: ModelConfig) -> tuple[LayerConfig, ...]:
-    """Return one LayerConfig per layer, in order."""
     kinds = _kinds(model)
     return tuple(kinds[name] for name in _kind_names(model))
 
 
 def distinct_layers(model: ModelConfig) -> dict[LayerConfig, int]:
-    """Return each distinct layer with the number of its occurrences."""
+    """Return each distinct layer config with the number of layers that have it."""
     kinds = _kinds(model)
     return {kinds[name]: n for name, n in Counter(_kind_names(model)).items()}
 
 
 def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
-    """Return runs of identical layers: first index, last index, config."""
+    """Return runs of identical layers: index of the first layer, index of the last layer, config."""
     runs: list[tuple[int, int, LayerConfig]] = []
     for index, layer in enumerate(layer_configs(model)):
         if runs and runs[-1][2] == layer:
@@ -213,7 +215,8 @@ def sees_as(model: ModelConfig, visibility: str) -> bool:
 
 
 def final_norm(model: ModelConfig) -> BlockNorm:
-    """Return the norm before the head: the model's, or none if the last layer has just normalized the stream (post)."""
+    """Return the norm before the head: the model's norm, or none if the last layer has already normalized the stream
+    (post)."""
     last = model.norm
     if model.layers is not None:
         pattern = model.layers.pattern
@@ -222,15 +225,16 @@ def final_norm(model: ModelConfig) -> BlockNorm:
 
 
 def parts_of_layers(model: ModelConfig) -> tuple[object, ...]:
-    """Return everything built from the sections in PER_LAYER: the layers, without the names of their kinds, and other
-    norms."""
+    """Return everything that is built from the sections in PER_LAYER: the layers, without the names of their kinds,
+    and the norms outside layers."""
     layers = tuple(layer.model_copy(update={"kind": _ONLY_KIND}) for layer in layer_configs(model))
     around = (final_norm(model), model.norm if model.embedding.norm else None)
     return (layers, *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
 
 
 def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:
-    """Return `model` with the overrides of a layer kind. Raise pydantic's ValidationError if they are wrong."""
+    """Return `model` with the overrides of a layer kind. Raise pydantic's ValidationError if the overrides are
+    wrong."""
     raw: dict[str, Any] = model.model_dump(exclude={"layers"})
     return ModelConfig.model_validate(merge(raw, expand(change), ModelConfig))
 

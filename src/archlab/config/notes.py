@@ -11,7 +11,7 @@ from archlab.config.schema import Config
 
 
 def notes(raw: Raw, overrides: Sequence[str], config: Config) -> list[str]:
-    """Return the notes for raw values and their overrides; `config` is the valid config of both together."""
+    """Return the notes on raw values and their overrides. `config` is the valid config that results from both."""
     return [*_kept_width(raw, overrides, config.model.mlp.kind), *_one_active(config)]
 
 

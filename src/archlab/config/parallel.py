@@ -1,23 +1,25 @@
-"""Division of a training among the processes of torchrun."""
+"""Division of a training run among the processes that torchrun starts."""
 
 from archlab.config.core.base import Count, Settings
 
 
 class ParallelConfig(Settings):
-    """Number of processes along each dimension of parallelism. Their product must equal the number that torchrun
-    starts."""
+    """Number of processes along each dimension of parallelism. The product of these numbers must equal the number of
+    processes that torchrun starts."""
 
     replicate: Count = 1
-    """Number of groups that each hold the whole model. They average their gradients (data parallelism)."""
+    """Number of replicas, groups of processes that each hold the whole model. The groups average their gradients
+    (data parallelism)."""
     shard: Count | None = None
-    """Number of processes in a group that divide weights, gradients and optimizer state among them (ZeRO 3, Rajbhandari
-    2019; torch's fully_shard). null: all remaining processes."""
+    """Number of processes in a group that divide weights, gradients and optimizer state among them (ZeRO 3,
+    Rajbhandari 2019; torch's fully_shard). null: all remaining processes."""
     tensor: Count = 1
-    """Number of processes that work on the same windows and divide the heads and hidden widths of every layer (tensor
-    parallelism, Shoeybi 2019). Each holds the whole embedding, norms and head."""
+    """Number of processes that work on the same windows and divide the heads and hidden widths of every layer among
+    them (tensor parallelism, Shoeybi 2019). Each holds the whole embedding, norms and head."""
     expert: Count = 1
-    """Number of processes with different windows that divide the experts of every mixture (expert parallelism, Lepikhin
-    2020). They exchange the tokens for the experts, and each holds everything else."""
+    """Number of processes with different windows that divide the experts of every mixture among them (expert
+    parallelism, Lepikhin 2020). The processes exchange the tokens that are routed to experts, and each holds
+    everything else."""
     context: Count = 1
-    """Number of processes that divide the tokens of the same windows (context parallelism; Llama 3, 2024). Each has its
-    own queries and gathers the keys and values of all. Weights are divided among them as with `shard`."""
+    """Number of processes that divide the tokens of the same windows among them (context parallelism; Llama 3,
+    2024). Each computes its own queries and gathers the keys and values of all. Weights are divided as with `shard`."""

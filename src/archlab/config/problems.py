@@ -1,4 +1,4 @@
-"""Translation of pydantic's errors and of broken rules into one message for people."""
+"""Translation of pydantic's errors and broken rules into one message for users."""
 
 import difflib
 import json
@@ -25,13 +25,14 @@ ALIASES = {
     "ln": "layernorm",
     "rms": "rmsnorm",
 }
-"""Other common names of our values, used for hints only."""
+"""Common other names -> archlab's names of values. They are used for hints only."""
 
 MOST_LISTED = 100
-"""Largest number of problems listed in one message. More than that are not just a few mistakes."""
+"""Largest number of problems that a message lists. More problems than this have another cause than a few typing
+errors."""
 
 _LONGEST_NAME = 200
-"""Number of characters that are compared with names. Comparing each one takes time and memory."""
+"""Number of characters that are compared with names. Comparing each character takes time and memory."""
 
 SECTION = "keys and values"
 
@@ -57,26 +58,25 @@ _ALLOWED = {
     "string_unicode": "text without half a surrogate pair",
     "tuple_type": "a list",
 }
-"""Allowed values in our words, by pydantic's type of error. `{...}` comes from the context of the error."""
+"""Allowed values in archlab's words, by type of pydantic's error. `{...}` is filled in from the context of the
+error."""
 
 _IN_YAML = {"": "", "None": "null", "True": "true", "False": "false"}
-"""Values as Python writes them -> as YAML writes them."""
 
 _PLAIN = ("int_type", "list_type")
-"""Types of errors that allow a plain value or a list, not a section."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: its place, and a message."""
+    """One mistake in a config: its path, and a message."""
 
     path: str
-    """Dotted path of the key that has to change in the file."""
+    """Dotted path of the key that the user has to change in the file."""
     message: str
 
 
 class ConfigError(UserError):
-    """All problems of a file at once."""
+    """Error that lists all problems of a file at once."""
 
     def __init__(self, problems: Sequence[Problem], source: str) -> None:
         width = min(max(len(p.path) for p in problems), 36)
@@ -88,13 +88,12 @@ class ConfigError(UserError):
 
 
 def raise_problems(problems: Sequence[Problem], source: str) -> None:
-    """Raise one ConfigError that lists all problems. Do nothing if there are none."""
     if problems:
         raise ConfigError(problems, source)
 
 
 def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
-    """Return `; did you mean X?` with the nearest allowed name, or nothing if none is near enough.
+    """Return `; did you mean X?` with the nearest allowed name, or an empty string if no name is near enough.
 
     `closeness` is the fraction of letters that must agree.
     """
@@ -106,17 +105,18 @@ def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
 
 
 def choose(text: str, allowed: Sequence[str]) -> str:
-    """Return `; did you mean X? allowed: X, Y`. The hint is left out if no name is near."""
+    """Return `; did you mean X? allowed: X, Y`. The question is left out if no name is near enough."""
     return f"{nearest(text, allowed) or ';'} allowed: {', '.join(allowed)}"
 
 
 def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
-    """Return whether one of the dotted paths equals one of `roots`, is below one, or is above one."""
+    """Return whether any of the dotted paths equals one of `roots`, lies below one, or contains one."""
     return any(f"{p}.".startswith(f"{r}.") or f"{r}.".startswith(f"{p}.") for p in paths for r in roots)
 
 
 def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[Problem]:
-    """Return pydantic's errors in our words, one per place. A union reports several errors for one value."""
+    """Return pydantic's errors in archlab's words, one problem per path. Pydantic may report several errors for one
+    value, such as one per kind of a union."""
     by_path: dict[str, list[ErrorDetails]] = {}
     # Twice as many as are listed are enough to know that there are more.
     for detail in error.errors(include_url=False)[: 2 * MOST_LISTED]:
@@ -134,9 +134,9 @@ def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[P
 
 
 def _path(detail: ErrorDetails, raw: Raw) -> str:
-    """Return pydantic's location without the names of union variants, which are not keys of the file.
+    """Return the path in the file, which is pydantic's location without the names of union variants.
 
-    A field that the file leaves out is included if its default is wrong.
+    A field that the file leaves out is part of the path if its default is wrong.
     """
     keys: list[str] = []
     value: Any = raw
@@ -177,7 +177,6 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
 
 
 def _as_in(key: str, section: type[BaseModel] | None) -> str:
-    """Return an example of the section: its required fields, or otherwise one of its defaults."""
     if section is None:
         return ""
     needed = [f"{name}: ..." for name, field in section.model_fields.items() if name == "kind" or field.is_required()]
@@ -188,12 +187,10 @@ def _as_in(key: str, section: type[BaseModel] | None) -> str:
 
 
 def _bare(default: object) -> str:
-    """Return a default as YAML writes it, or nothing if it is not a single value."""
     return json.dumps(default).strip('"') if isinstance(default, bool | int | float | str) else ""
 
 
 def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
-    """Return the text to write instead of an unknown field, or nothing if that is not known."""
     if schema not in (Config, ModelConfig):
         return ""
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]
@@ -211,7 +208,6 @@ def _hint(text: str) -> str:
 
 
 def _names(detail: ErrorDetails) -> list[str]:
-    """Return the allowed names if the error is about a choice of names."""
     context = detail.get("ctx", {})
     expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(detail["type"], "")
     words = re.findall(r"'([^']*)'|\b(None|True|False)\b", str(context.get(expected, "")))

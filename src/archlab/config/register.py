@@ -1,4 +1,4 @@
-"""Older functions with which files register kinds, from before classes registered themselves."""
+"""Older functions that register kinds, from before classes registered themselves."""
 
 import sys
 from collections.abc import Callable
@@ -15,36 +15,35 @@ _ROLES: tuple[RoleName, ...] = ("input", "narrow", "output", "head", "convolutio
 
 
 def _any_role(component: Component) -> tuple[RoleName, ...]:
-    """Return the roles of a component whose file does not set any."""
     return _ROLES
 
 
 class Options(Base):
-    """Base class of the fields of a user's kind."""
+    """Base class of the fields of a user-defined kind, for the older `register_...` functions."""
 
 
 def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:
-    """Register an MLP: `module(options, site)` is a torch module [B, T, D] -> [B, T, D]."""
+    """Register an MLP kind. `module(options, site)` returns a torch module that maps [B, T, D] to [B, T, D]."""
     implements(as_kind(name, options, MLP, Component, roles=_any_role))(module)
 
 
 def register_mixer(name: str, options: type[Component], module: Callable[..., Any]) -> None:
-    """Register a mixer: `module(options, site)` is a torch module [B, T, D] -> [B, T, D]."""
+    """Register a mixer kind. `module(options, site)` returns a torch module that maps [B, T, D] to [B, T, D]."""
     implements(as_kind(name, options, Mixer, Component, roles=_any_role))(module)
 
 
 def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
-    """Register an optimizer: `factory(groups, options)` is a torch optimizer."""
+    """Register an optimizer kind. `factory(groups, options)` returns a torch optimizer for these parameter groups."""
     implements(as_kind(name, options, Optimizer, Options))(
         lambda config, to_train: factory(to_train.groups_by_use, config)
     )
 
 
 def as_kind(name: str, options: type[Base], root: type[Registered], base: type[Base], **class_vars: Any) -> type[Any]:
-    """Return the class of options as a class with a kind.
+    """Return a subclass of `options` that has the kind `name` in the section of `root`.
 
-    The class belongs to the module that called `register_...`. `class_vars` are its class variables. Raise UserError if
-    the options are not a subclass of `base`.
+    The subclass belongs to the module that called `register_...`. `class_vars` become its class variables. Raise
+    UserError if `options` is not a subclass of `base`.
     """
     if not (isinstance(options, type) and issubclass(options, base)):
         raise UserError(

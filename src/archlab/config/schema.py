@@ -28,31 +28,34 @@ from archlab.config.tasks import NoTask, TaskOrText
 
 
 class Keep(Settings):
-    """Checkpoints that are kept during a run."""
+    """Checkpoints that stay on disk during a run."""
 
     last: Annotated[int, Field(ge=1)] = 2
-    """Number of newest checkpoints kept. If the newest file is damaged, the one before it is used."""
+    """Number of newest checkpoints that are kept. If the newest file is damaged, archlab uses the one before it."""
     every: Count | None = None
-    """Interval in steps: checkpoints at multiples of it are kept for good. null: none. A finished run keeps its last
-    weights. With `train.schedule=constant` or `wsd`, it also keeps the checkpoint from which a longer run can start."""
+    """Interval in steps between checkpoints that are never deleted: those at multiples of this number. null: none.
+
+    A finished run keeps its last weights. With the schedules constant and wsd, it also keeps the checkpoint from which
+    a longer run can start.
+    """
 
 
 class Spikes(Settings):
-    """Handling of steps whose loss or gradient is far above those before."""
+    """Handling of spikes, steps whose loss or gradient is far above those of the steps before."""
 
     deviations: Positive = 6.0
     """Threshold of a spike, in standard deviations above the mean of the window."""
     window: Annotated[int, Field(ge=2)] = 100
-    """Number of steps before the current one that define the usual loss and gradient. The first steps of a run, up to
-    this number, are never spikes."""
+    """Number of previous steps that define the usual loss and gradient. The first steps of a run, up to this number,
+    never count as spikes."""
     action: Literal["note", "skip", "rewind"] = "note"
-    """Reaction to a spike. `note`: only log it. `skip`: make no update from that batch. `rewind`: return to the newest
-    checkpoint, and continue with the text after the spike (PaLM, Chowdhery 2022). Without a checkpoint, or after five
-    rewinds, it skips."""
+    """Reaction to a spike. `note`: only log the spike. `skip`: make no update from that batch. `rewind`: return to
+    the newest checkpoint, and continue with the text after the spike (PaLM, Chowdhery 2022). Without a checkpoint,
+    or after five rewinds, `rewind` acts like `skip`."""
 
 
 LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]
-"""Services that metrics can be copied to. Each needs the extra of the same name."""
+"""Services that metrics can be copied to. Each service needs archlab's extra of the same name."""
 
 
 def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
@@ -62,21 +65,27 @@ def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
 
 
 class TrainConfig(Settings):
-    """Training of the model. A step is one optimizer update."""
+    """Settings of training. A step is one update by the optimizer."""
 
     tokens: Derived[Tokens] = DERIVED
-    """Number of training tokens; a run has tokens // batch_tokens steps. null: a million, or one batch if that is
-    more."""
+    """Number of training tokens. A run has tokens
+
+    batch_tokens steps. null: one million, or one batch if a batch is larger.
+    """
     batch_tokens: Derived[Length] = DERIVED
-    """Number of tokens per step. null: as many whole sequences as are needed for at least 8192 tokens."""
+    """Number of tokens per step. null: at least 8192 tokens, in as few whole sequences as possible."""
     micro_batch_tokens: Derived[Length] = DERIVED
-    """Number of tokens per forward and backward pass; gradients accumulate up to batch_tokens. null: the whole batch at
-    once. Each pass balances its experts separately, so this changes the objective if mlp.balance.loss is set."""
+    """Number of tokens per forward and backward pass. Gradients accumulate until batch_tokens are reached. null: the
+    whole batch at once.
+
+    Each pass balances the load of its experts separately, so this setting changes the objective if mlp.balance.loss is
+    set.
+    """
     seq_len: Derived[Length] = DERIVED
     """Number of tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
-    """Whether documents in one window are hidden from each other, with positions that restart in each. It holds in
-    evaluation, too."""
+    """Whether documents in one window are hidden from each other, with positions that restart in each document. This
+    also holds in evaluation."""
     lr: Positive = 1e-3
     """Peak learning rate."""
     warmup: Annotated[int, Field(ge=0)] | Share = 0.02
@@ -87,80 +96,83 @@ class TrainConfig(Settings):
     final_lr: Derived[Annotated[float, Field(ge=0, le=1)]] = DERIVED
     """Learning rate at the end, as a fraction of the peak. null: 0.1, or 1 for the schedule constant."""
     decay: Derived[Share] = DERIVED
-    """Fraction of the steps after the warm-up in which the schedule wsd decays. null: 0.2. Other schedules: 0."""
+    """Fraction of the steps after the warm-up in which the schedule wsd decays. null: 0.2 for wsd, and 0 for other
+    schedules."""
     optimizer: Optimizer = AdamW()
-    """Optimizer that turns gradients into updates: AdamW, Muon, or a plug-in."""
+    """Optimizer that turns gradients into updates: AdamW, Muon, or one from a plug-in."""
     lr_multipliers: LrMultipliers = LrMultipliers()
-    """Factors on the learning rate by the role of a parameter."""
+    """Factors on the learning rate, by role of a parameter."""
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay of matrices and convolutions (Loshchilov 2019). Norms and biases never decay."""
     decay_embeddings: bool = False
-    """Whether tables decay, too: token and position embeddings, tables of distances for the scores, and the head."""
+    """Whether weight decay also applies to tables: token and position embeddings, tables of distances for the
+    scores, and the head."""
     betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.95)
-    """AdamW's averaging factors (beta1, beta2). Muon uses AdamW with them for everything that is not a matrix."""
+    """Decay rates (beta1, beta2) of AdamW's moving averages. Muon passes them to AdamW for all parameters that are
+    not matrices."""
     eps: Positive = 1e-8
-    """AdamW's epsilon. Muon uses AdamW with it for everything that is not a matrix."""
+    """Epsilon of AdamW. Muon passes it to AdamW for all parameters that are not matrices."""
     grad_clip: Positive | None = 1.0
-    """Largest global gradient norm; larger gradients are scaled down to it. null: no clipping."""
+    """Largest allowed norm of all gradients together; larger gradients are scaled down to this norm. null: no
+    clipping."""
     spikes: Spikes = Spikes()
-    """Handling of jumps of the loss or the gradient."""
+    """Handling of spikes of the loss or the gradient."""
     objective: Objective = NextToken()
     """Objective that training minimizes. The reported loss is always the cross-entropy of the next token."""
     z_loss: NonNegative = 0.0
-    """Coefficient of log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported loss excludes
-    it."""
+    """Coefficient of the z-loss log^2 Z, where Z is the softmax denominator of the logits (PaLM: 1e-4). The reported
+    loss excludes the z-loss."""
     seed: Seed = 0
-    """Random seed of initial values, data order and dropout."""
+    """Random seed of initial weights, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of matrix products; weights stay in float32. `auto`: bfloat16 if the processor multiplies it faster."""
+    """Dtype of matrix products. Weights stay in float32. `auto`: bfloat16 if the processor multiplies it faster than
+    float32, otherwise float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that trains. `auto`: cuda if there is one, otherwise cpu."""
+    """Device on which training runs. `auto`: cuda if available, otherwise cpu."""
     compile: Literal["auto"] | bool = "auto"
-    """Whether torch.compile compiles the layers. `auto`: if the run is long enough to gain from it and a C++ compiler
-    is available."""
+    """Whether torch.compile compiles the layers. `auto`: they are compiled if the run is long enough to gain from it
+    and a C++ compiler is available."""
     eval_every: Derived[Count] = DERIVED
-    """Number of steps between evaluations on the held-out text. null: a tenth of the run."""
+    """Number of steps between evaluations on held-out data. null: a tenth of the run."""
     eval_tokens: Length = 65536
-    """Number of held-out tokens per evaluation, the same ones each time."""
+    """Number of held-out tokens per evaluation. Every evaluation uses the same tokens."""
     eval_seq_len: Derived[Length] = DERIVED
-    """Number of tokens per evaluation window. null: as in training."""
+    """Number of tokens per evaluation window. null: the same as seq_len."""
     checkpoint_every: Derived[Count] = DERIVED
-    """Number of steps between checkpoints. null: at every evaluation."""
+    """Number of steps between checkpoints. null: the same as eval_every."""
     keep: Keep = Keep()
-    """Checkpoints that are kept."""
+    """Choice of the checkpoints that stay on disk."""
     recompute: bool = False
-    """Whether only the input of each layer is kept for the backward pass, and the rest is computed again (Chen 2016).
-    It needs less memory and a third more time."""
+    """Whether training stores only the input of each layer for the backward pass, and computes the rest again
+    (activation checkpointing, Chen 2016). This needs less memory and a third more time."""
     probe_every: Count | None = None
-    """Number of steps between probes of gradients, activations and attention, which are written to metrics.jsonl. null:
-    never."""
+    """Number of steps between probes of gradients, activations and attention. Their results are written to
+    metrics.jsonl. null: no probes."""
     log: Annotated[tuple[LogTo, ...], Field(strict=False), AfterValidator(_each_once)] = ()
-    """Services that get a copy of the metrics in metrics.jsonl. Each needs the extra of its name, as in `pip install
-    'archlab[wandb]'`."""
+    """Services that get a copy of the metrics in metrics.jsonl. Each service needs archlab's extra of the same name,
+    as in `pip install 'archlab[wandb]'`."""
 
     @property
     def steps(self) -> int:
-        """Number of optimizer updates in the whole run."""
         return self.tokens // self.batch_tokens
 
     @property
     def trained(self) -> int:
-        """Number of tokens trained on, in whole batches."""
+        """Number of tokens that the run trains on, in whole batches."""
         return self.steps * self.batch_tokens
 
     @property
     def rows(self) -> int:
-        """Number of training windows per step."""
         return self.batch_tokens // self.seq_len
 
 
 class MixtureSource(Settings):
-    """One source of a mixture of texts."""
+    """One source in a mixture of training data."""
 
     path: str
-    """Folder made by `archlab data`. All sources need the same --tokenizer."""
+    """Folder made by `archlab data`. All sources must be made with the same --tokenizer."""
     weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Weight of this source: its share of the training windows is its weight divided by the sum of all weights."""
+    """Weight of this source. Its fraction of the training windows is its weight divided by the sum of all weights."""
 
 
 def _no_mixture(value: Any) -> Any:
@@ -169,53 +181,54 @@ def _no_mixture(value: Any) -> Any:
 
 _Sources = dict[str, MixtureSource]
 _Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
-"""Sources by name. null removes the mixture of a base."""
 
 
 class DataConfig(Settings):
     """Data that the model is trained on."""
 
     path: str = "python-stdlib"
-    """Text to train on: python-stdlib (the source code of the running Python's standard library), a folder made by
-    `archlab data`, or text to prepare."""
+    """Training data: python-stdlib (the source code of the running Python's standard library), a folder made by
+    `archlab data`, or text files that training prepares itself."""
     mixture: _Mixture = Field(default_factory=dict)
-    """Sources used together instead of `path`, by name. Each fills its share of the training windows. null: none."""
+    """Sources that together replace `path`, by name. Each source fills its fraction of the training windows. null:
+    no mixture."""
     held_out: Probability = 0.05
-    """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. It applies only to
-    text that is prepared here."""
+    """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. The setting has
+    an effect only if training prepares the text itself."""
     fold: Natural = 0
-    """Index of the fold kept for evaluation. The other folds are trained on."""
+    """Index of the fold that is kept for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()
-    """Synthetic task whose windows replace text. It uses the whole vocabulary; path and held_out are not used."""
+    """Synthetic task whose windows replace text. The task uses the whole vocabulary; path and held_out have no
+    effect."""
 
     @property
     def named(self) -> str:
-        """Name of the data in messages."""
+        """Name of the data for messages."""
         return "data.mixture" if self.mixture else self.path
 
 
 class Config(Settings):
-    """Everything that determines a run."""
+    """Config of a run: everything that determines the run."""
 
     plugins: PlugIns = ()
     """Your own modules, or files that end in .py, which register your own kinds."""
     model: ModelConfig
     """Architecture of the model."""
     train: TrainConfig = TrainConfig()
-    """Optimizer, schedule and budget of the training."""
+    """Optimizer, schedule and budget of training."""
     data: DataConfig = DataConfig()
-    """Text or task, and its tokens."""
+    """Data that the model is trained on: text or a synthetic task."""
     parallel: ParallelConfig = ParallelConfig()
-    """Division of the training among the processes that torchrun starts."""
+    """Division of the training run among the processes that torchrun starts."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a recipe that imports the plug-ins before it unpickles the values, because the values are of their
-        classes."""
+        """Return a recipe that imports the plug-ins before unpickling the values, because the values are instances
+        of their classes."""
         return _unpickled, (type(self), self.plugins, pickle.dumps(self.__getstate__()))
 
 
 def _unpickled(schema: type[Config], plugins: tuple[str, ...], state: bytes) -> Config:
-    """Return the config. The process that sent it has checked its plug-ins."""
+    """Return the unpickled config. The process that pickled the config has already checked its plug-ins."""
     accept(*plugins)
     import_plugins(plugins)
     config = schema.__new__(schema)

@@ -1,4 +1,4 @@
-"""User-defined kinds that determine a run."""
+"""User-defined kinds that a run depends on."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -15,13 +15,13 @@ from archlab.errors import UserError
 
 
 def users_kinds_in(config: Config) -> list[tuple[str, type[Registered]]]:
-    """Return the field and the class of every user-defined kind in a config."""
+    """Return (field, class) for every user-defined kind in a config."""
     in_model = [(f"model.{path}", kind) for path, kind in users_kinds_in_model(config.model)]
     return in_model + [(path, kind) for path, kind in _own(config) if not path.startswith("model.")]
 
 
 def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]]]:
-    """Return the field and the class of every user-defined kind in a model or one of its layer kinds."""
+    """Return (field, class) for every user-defined kind in a model or one of its layer kinds."""
     models = [model]
     for change in model.layers.kinds.values() if model.layers else ():
         with suppress(ValidationError, UserError):  # a wrong layer kind is reported elsewhere
@@ -30,7 +30,8 @@ def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]
 
 
 def refuse_users_kinds(model: ModelConfig, where: str) -> None:
-    """Raise a ConfigError that names the user-defined kinds of a model, for a format that does not support them."""
+    """Raise a ConfigError that names the user-defined kinds of a model, because the format `where` does not support
+    them."""
     problems = [
         Problem(f"model.{path}", f"{kind_of(kind)} is not archlab's own; allowed in {where}: archlab's kinds")
         for path, kind in users_kinds_in_model(model)
@@ -39,14 +40,16 @@ def refuse_users_kinds(model: ModelConfig, where: str) -> None:
 
 
 def sources(config: Config) -> dict[str, str]:
-    """Return `section kind` -> digest of the file that registers it, for each user-defined kind that determines the
-    run."""
+    """Return `section kind` -> digest of the file that registers the kind, for each user-defined kind in a config."""
     return _digests(users_kinds_in(config))
 
 
 def sources_inside(section: BaseModel) -> dict[str, str]:
-    """Return the same for the user-defined kinds in the fields of any section, without the kind of the section
-    itself."""
+    """Return `section kind` -> digest of the file that registers the kind, for each user-defined kind in the fields of
+    a section.
+
+    The kind of the section itself is left out.
+    """
     return _digests(_own(section))
 
 
@@ -55,13 +58,12 @@ def _digests(field_kinds: Iterable[tuple[str, type[Registered]]]) -> dict[str, s
 
 
 def deciding(config: Config) -> tuple[str, ...]:
-    """Return the entries of `plugins` that the run depends on."""
+    """Return the entries of `plugins` that the result of the run depends on."""
     needed = {bringing(config.plugins, kind) for _, kind in users_kinds_in(config)}
     return tuple(plugin for plugin in config.plugins if plugin in needed)
 
 
 def _own(section: BaseModel, at: str = "") -> Iterator[tuple[str, type[Registered]]]:
-    """Yield the field and the class of each user-defined kind in the section and in the sections inside it."""
     for name, field in type(section).model_fields.items():
         value, path = getattr(section, name), f"{at}{name}"
         named = next((kinds(m.root).get(value) for m in field.metadata if isinstance(m, KindName)), None)

@@ -1,4 +1,4 @@
-"""Synthetic tasks, which test one capability each. Their tokens are made from a seed, without files.
+"""Synthetic tasks, which test one capability each. Their tokens are generated from a seed, without files.
 
 Within seconds, they show properties of small models that the loss on text cannot show (Poli 2024, arXiv 2403.17844;
 Arora 2023, arXiv 2312.04927). An answer is a target that follows from the tokens before it. Only answers are scored.
@@ -14,11 +14,12 @@ from archlab.config.core.base import Kinded, Length, Seed, Width
 from archlab.config.core.registry import Registered, Section
 
 BLANK = 0
-"""Token without a meaning. If a task needs another sign (copy, ask), that sign is the next token."""
+"""Token without a meaning. Tasks that need a separator (copy, compression, state tracking) use the next token as the
+separator."""
 
 
 class TaskOrText(Registered):
-    """Synthetic task, or text."""
+    """Base class of synthetic tasks, and of no task, with which the model is trained on text."""
 
     section: ClassVar[Section] = "task"
     default_kind: ClassVar[str | None] = "none"
@@ -31,59 +32,64 @@ class NoTask(TaskOrText):
 
 
 class Task(Kinded, TaskOrText, ABC):
-    """Synthetic task. Its answers are the last ids of the vocabulary."""
+    """Base class of synthetic tasks. The tokens that can be answers are the last ids of the vocabulary."""
 
     default_kind: ClassVar[str | None] = None
 
     @property
     @abstractmethod
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len in tokens, vocab_size) that the task fits into."""
+        """Smallest (seq_len in tokens, vocab_size) with which the task can be generated."""
 
     @abstractmethod
     def answers(self, vocab_size: int) -> Annotated[int, Field(ge=1)]:
-        """Return the number of tokens that an answer can be."""
+        """Return the number of different tokens that an answer can be."""
 
     def chance(self, vocab_size: int) -> float:
-        """Return the accuracy, 0 to 1, of a guess that ignores the window. All answers are equally frequent."""
+        """Return the accuracy, 0 to 1, of guessing answers without reading the window. All answers are equally
+        frequent."""
         return 1 / self.answers(vocab_size)
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one sentence for reports."""
+        """Return a description of the task in one sentence, for reports."""
 
 
 class PairShape(NamedTuple):
-    """Number of tokens of a key and of its value, and the noise."""
+    """Number of tokens of each key and of each value, and the noise between the pairs."""
 
     key: int = 1
     value: int = 1
     noise: int = 0
-    """Number of noise tokens between the pairs of a window."""
+    """Total number of noise tokens between the pairs of a window."""
     noise_vocab: int = 0
-    """Number of different noise tokens."""
+    """Number of different tokens that noise is drawn from."""
 
 
 class AnyRecall(Task):
-    """Recall of values by their keys: keys with values, blank tokens, then keys again. The value after each of these is
-    an answer.
+    """Base class of recall tasks. A window has pairs of a key and a value, blank tokens, then some of the keys again,
+    each followed by its value, the answer.
 
-    Keys differ within a window and mean nothing outside it. No key is asked for twice, because its first answer would
-    stand nearer than the distance.
+    Keys differ within a window, and have no meaning outside it. No key is asked for twice, because its first answer
+    would be nearer than `distance`.
 
-    A model that sees the values but not their keys can therefore guess among the values not used yet. Its guess for
-    query i is right with probability 1 / (pairs - i + 1). For 8 of 8 pairs this is 34% on average. Recall is the
-    accuracy above that.
+    A model that sees the values but not their keys can guess among the values that have not been answers yet. Its guess
+    for query i is right with probability 1 / (pairs - i + 1). If all of 8 pairs are asked for, this is 34% on average.
+    Recall is the accuracy above that.
     """
 
     pairs: Length = 8
-    """Number of keys with a value per window (Zoology: 4 to 64)."""
+    """Number of key-value pairs per window (Zoology: 4 to 64)."""
     queries: Length | None = None
-    """Number of keys asked for per window, in random order. null: all pairs, as in Zoology's multi-query recall."""
+    """Number of keys that are asked for per window, in random order. null: all keys, as in Zoology's multi-query
+    recall."""
     distance: Length | None = None
-    """Smallest number of tokens between a value and the place that must predict it. A layer with a window no larger
-    than this does not see the value; n layers together see n * (window - 1) tokens back. null: no blanks between pairs
-    and queries."""
+    """Smallest number of tokens between a value and the position that must predict it. null: no blank tokens between
+    pairs and queries.
+
+    A layer with a window no larger than this distance does not see the value; n layers together see n * (window - 1)
+    tokens back.
+    """
 
     @model_validator(mode="after")
     def _possible(self) -> "AnyRecall":
@@ -100,17 +106,15 @@ class AnyRecall(Task):
 
     @property
     def shape(self) -> PairShape:
-        """Number of tokens of a key, a value and the noise."""
         return PairShape()
 
     @property
     def asked(self) -> int:
-        """Number of queries per window."""
         return self.pairs if self.queries is None else self.queries
 
     @property
     def length(self) -> tuple[int, int, int]:
-        """Numbers of tokens of the pairs with their noise, of the gap after them, and of the queries with their
+        """Number of tokens of the pairs with their noise, of the gap after them, and of the queries with their
         answers."""
         size = self.shape.key + self.shape.value
         return self.pairs * size + self.shape.noise, self._gap, self.asked * size
@@ -122,20 +126,20 @@ class AnyRecall(Task):
 
     @property
     def distances(self) -> tuple[int, int]:
-        """Smallest and largest number of tokens from a value to the place that must predict it."""
+        """Smallest and largest number of tokens between a value and the position that must predict it."""
         size = self.shape.key + self.shape.value
         return self._gap + size - 1, sum(self.length) - size - 1
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len, vocab_size): with enough key tokens for a different key in each pair, and at least two
-        values."""
+        """Smallest (seq_len, vocab_size). The vocabulary has enough key tokens for a different key in each pair, and
+        at least two values."""
         n_key_tokens = round(self.pairs ** (1 / self.shape.key))
         n_key_tokens += n_key_tokens**self.shape.key < self.pairs
         return sum(self.length) - 1, 1 + self.shape.noise_vocab + max(2 * n_key_tokens, 3)
 
     def answers(self, vocab_size: int) -> int:
-        """Return half of the tokens that are neither blank nor noise. The other half makes the keys (MAD)."""
+        """Return half of the number of tokens that are neither blank nor noise. The other half forms the keys (MAD)."""
         return (vocab_size - self.shape.noise_vocab) // 2
 
     def describe(self) -> str:
@@ -148,23 +152,24 @@ class AnyRecall(Task):
 
 
 class Recall(AnyRecall):
-    """Associative recall; with several queries it is Zoology's multi-query recall (Arora 2023)."""
+    """Associative recall. With several queries, this is Zoology's multi-query recall (Arora 2023)."""
 
     kind: Literal["recall"] = "recall"
 
 
 class FuzzyRecall(AnyRecall):
-    """Recall in which a key has several tokens, and so does a value (MAD).
+    """Recall in which keys and values have several tokens (fuzzy recall, MAD).
 
-    MAD draws these numbers of tokens up to a maximum. Here all keys have the same number, so that it is always clear
-    where a key ends; so do all values.
+    MAD draws the length of each key and value at random, up to a maximum. Here all keys have the same length, and so do
+    all values. It is therefore always clear where a key ends.
     """
 
     kind: Literal["fuzzy_recall"] = "fuzzy_recall"
     key_tokens: Annotated[int, Field(ge=1, le=16)] = 2
-    """Number of tokens of a key (MAD: up to 3). Two keys may share some tokens, and do so in a small vocabulary."""
+    """Number of tokens of each key (MAD: up to 3). Two keys may have some tokens in common, and often do in a small
+    vocabulary."""
     value_tokens: Annotated[int, Field(ge=1, le=16)] = 2
-    """Number of tokens of a value (MAD: up to 3). Each of them is an answer."""
+    """Number of tokens of each value (MAD: up to 3). Each of these tokens is an answer."""
 
     @property
     def shape(self) -> PairShape:
@@ -175,13 +180,13 @@ class FuzzyRecall(AnyRecall):
 
 
 class NoisyRecall(AnyRecall):
-    """Recall with meaningless noise between the pairs (MAD). Noise also replaces the blanks."""
+    """Recall with meaningless noise between the pairs (MAD). Noise tokens also replace the blank tokens."""
 
     kind: Literal["noisy_recall"] = "noisy_recall"
     noise: Length = 16
     """Number of noise tokens spread among the pairs of a window (MAD: 20% to 80% of the tokens)."""
     noise_vocab: Width = 16
-    """Number of different noise tokens. They have no other use (MAD: 16)."""
+    """Number of different tokens that noise is drawn from. These tokens have no other use (MAD: 16)."""
 
     @property
     def shape(self) -> PairShape:
@@ -192,7 +197,8 @@ class NoisyRecall(AnyRecall):
 
 
 class SelectiveCopy(Task):
-    """Copying of tokens out of noise: tokens among noise, a sign, then the same tokens in order (MAD; Gu & Dao 2023).
+    """Copying of tokens out of noise: tokens among noise, a separator, then the same tokens in order (MAD; Gu & Dao
+    2023).
 
     Noise fills the rest of the window.
     """
@@ -201,15 +207,16 @@ class SelectiveCopy(Task):
     copied: Length = 16
     """Number of tokens to copy per window (MAD: 16 to 96)."""
     noise_vocab: Width = 1
-    """Number of different noise tokens. They have no other use (MAD: 1)."""
+    """Number of different tokens that noise is drawn from. These tokens have no other use (MAD: 1)."""
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len, vocab_size): no noise, which makes it plain copying, and two tokens to choose from."""
+        """Smallest (seq_len, vocab_size). The window has no noise, so that the task is plain copying, and there are
+        two different tokens to copy."""
         return 2 * self.copied, 2 + self.noise_vocab + 2
 
     def answers(self, vocab_size: int) -> int:
-        """Return the number of tokens except the blank, the sign and noise."""
+        """Return the number of tokens except the blank, the separator and noise."""
         return vocab_size - 2 - self.noise_vocab
 
     def describe(self) -> str:
@@ -217,13 +224,13 @@ class SelectiveCopy(Task):
 
 
 class Compression(Task):
-    """Recall by place: random tokens, a sign, then the numbers of their places in random order, each followed by its
-    token.
+    """Recall by position: random tokens, a separator, then the positions of these tokens in random order, each followed
+    by the token at that position.
 
-    In MAD, a second network reads every token out of the sign's last hidden state and the number of its place, so that
-    one vector must hold all tokens. Next-token prediction has no such bottleneck: a token asks for a place, and
-    attention may look there. With full attention, the task is therefore recall by place. It tests compression only if
-    the state has a fixed size, as in a recurrent mixer.
+    In MAD, a second network predicts each token from the separator's last hidden state and the token's position, so
+    that one vector must hold all tokens. Next-token prediction has no such bottleneck: a query names a position, and
+    attention can look there. With full attention, the task is therefore recall by position. It tests compression only
+    if the state has a fixed size, as in a recurrent mixer.
     """
 
     kind: Literal["compression"] = "compression"
@@ -232,11 +239,12 @@ class Compression(Task):
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len, vocab_size): a token for each place, and two to choose from."""
+        """Smallest (seq_len, vocab_size). The vocabulary has one token for each position, and two different tokens
+        to recall."""
         return 3 * self.compressed, 2 + self.compressed + 2
 
     def answers(self, vocab_size: int) -> int:
-        """Return the number of tokens except the blank, the sign and the places."""
+        """Return the number of tokens except the blank, the separator and the positions."""
         return vocab_size - 2 - self.compressed
 
     def describe(self) -> str:
@@ -244,29 +252,31 @@ class Compression(Task):
 
 
 class Memorise(Task):
-    """Facts to memorize: keys that have the same value in every window, so that the weights must hold them (MAD's
-    memorization).
+    """Memorization of facts: each key has the same value in every window, so that the weights must store the facts
+    (MAD's memorization).
 
     No key appears twice in a window, so that earlier tokens do not help. Held-out windows ask for the same facts.
     """
 
     kind: Literal["memorise"] = "memorise"
     facts: Annotated[int, Field(ge=1, le=10**8)] = 64
-    """Number of keys with a value in the whole training (MAD: 127)."""
+    """Number of facts, which are pairs of a key and a value, in the whole training run (MAD: 127)."""
     key_tokens: Annotated[int, Field(ge=1, le=16)] = 1
-    """Number of tokens of a key (MAD: 1). With several, a small vocabulary has keys for many facts."""
+    """Number of tokens of each key (MAD: 1). With several tokens per key, a small vocabulary has keys for many
+    facts."""
     seed: Seed = 0
     """Random seed of the values. It is separate from train.seed, so that all seeds of a study learn the same facts."""
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len, vocab_size), with room for one fact."""
+        """Smallest (seq_len, vocab_size). The window has room for one fact, and the vocabulary for the keys of all
+        facts."""
         n_key_tokens = round(self.facts ** (1 / self.key_tokens))
         n_key_tokens += n_key_tokens**self.key_tokens < self.facts
         return self.key_tokens, 1 + max(2 * n_key_tokens, 3)
 
     def answers(self, vocab_size: int) -> int:
-        """Return half of the tokens except the blank. The other half makes the keys."""
+        """Return half of the number of tokens except the blank. The other half forms the keys."""
         return vocab_size // 2
 
     def describe(self) -> str:
@@ -277,30 +287,29 @@ _OBJECTS = {"parity": 2, "s3": 3, "s4": 4, "s5": 5}
 
 
 class StateTracking(Task):
-    """Products in a group of permutations: some elements, a sign, then their product, from which the next elements
-    continue.
+    """Products in a group of permutations. A window has some group elements, a separator and their product, from which
+    the next elements continue.
 
-    Products are asked for rarely, because with a product before every step the task is a table lookup.
+    Products are asked for rarely, because with a product after every element the task would be a table lookup.
     """
 
     kind: Literal["state_tracking"] = "state_tracking"
     group: Literal["parity", "s3", "s4", "s5"] = "s3"
-    """Group: all orders of 2 (parity), 3, 4 or 5 objects. Unless TC0 = NC1, no transformer or Mamba of fixed depth can
-    track s5 over any length (Merrill 2024, arXiv 2404.08819). Even for parity, a linear recurrence needs negative
-    eigenvalues (Grazzi 2024, arXiv 2411.12537)."""
+    """Group of all permutations of 2 (parity), 3, 4 or 5 objects. Unless TC0 = NC1, no transformer or Mamba of fixed
+    depth can track s5 over sequences of any length (Merrill 2024, arXiv 2404.08819). Even for parity, a linear
+    recurrence needs negative eigenvalues (Grazzi 2024, arXiv 2411.12537)."""
     steps: Length = 16
-    """Largest number of elements between two answers; the number is drawn from 1 to this. Small numbers make the task
-    learnable, large ones hard."""
+    """Largest number of group elements between two answers. Each number is drawn from 1 up to this one. Small
+    numbers make the task easier to learn, and large ones harder."""
 
     @property
     def objects(self) -> int:
-        """Number of permuted objects."""
         return _OBJECTS[self.group]
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len, vocab_size): room for the longest sequence of elements, and two tokens per element, one as
-        a product."""
+        """Smallest (seq_len, vocab_size). The window has room for the longest run of elements. The vocabulary has
+        two tokens per element, one as a factor and one as a product."""
         return self.steps + 1, 2 + 2 * factorial(self.objects)
 
     def answers(self, vocab_size: int) -> int:

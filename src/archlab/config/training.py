@@ -1,4 +1,4 @@
-"""Resolution of the authored train config into one without derived fields, which training reads."""
+"""Resolution of the train config as the user wrote it into one in which every derived field is filled in."""
 
 from math import ceil
 
@@ -10,15 +10,15 @@ from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
 
 ABOUT_A_BATCH = 8192
-"""Smallest default of batch_tokens."""
+"""Smallest number of tokens per batch by default. The default of batch_tokens rounds it up to whole sequences."""
 
 
 SHORT_RUN = 1_000_000
-"""Default number of tokens of a run."""
+"""Default number of tokens of a training run."""
 
 
 def check_next_token(model: ModelConfig) -> None:
-    """Raise ConfigError if tokens see later tokens, because neither the loss nor a score would then mean much."""
+    """Raise ConfigError if tokens see later tokens, because next-token losses and scores would then have no meaning."""
     for visibility in ("prefix", "two_sided"):
         if sees_as(model, visibility):
             found = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
@@ -26,7 +26,7 @@ def check_next_token(model: ModelConfig) -> None:
 
 
 def resolve_train(config: Config) -> TrainConfig:
-    """Return the train section with derived fields filled in. Resolving twice changes nothing."""
+    """Return the train section with every derived field filled in. Resolving a resolved section changes nothing."""
     train = config.train
     seq_len = train.seq_len or config.model.max_seq_len
     batch_tokens = train.batch_tokens or seq_len * ceil(ABOUT_A_BATCH / seq_len)

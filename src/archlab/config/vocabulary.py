@@ -1,4 +1,4 @@
-"""Common words of the field and names in other libraries, with the archlab fields to write instead.
+"""Common terms of the field and names in other libraries, with the archlab fields to write instead.
 
 They are used only for hints. A valid config never needs them.
 """
@@ -145,7 +145,7 @@ WRITE = {
     "gpu": "train.device=cuda",
     "dataset datapath datasetpath corpus": "data.path",
 }  # fmt: skip
-"""Words with one meaning (without case, dashes, underscores) -> fields and values to write, with a remark in
+"""Terms that mean one thing (without case, dashes, underscores) -> fields and values to write, with a remark in
 brackets."""
 
 LACKING = {
@@ -175,7 +175,7 @@ LACKING = {
     "flash flashattention attnimplementation": "no choice of kernel: it takes the fastest one that fits",
     "encoder encoderdecoder crossattention": "no encoder, only a decoder",
 }  # fmt: skip
-"""Words with one meaning -> the feature that archlab lacks."""
+"""Terms that mean one thing -> words for the feature that archlab lacks."""
 
 _WRITE, _LACKING = (
     {word: answer for words, answer in table.items() for word in words.split()} for table in (WRITE, LACKING)
@@ -183,7 +183,8 @@ _WRITE, _LACKING = (
 
 
 def meant(word: str) -> str:
-    """Return the text to write for a common word, or that archlab lacks the feature. Empty for an unknown word."""
+    """Return a hint for a common term: the text to write, or that archlab lacks the feature. Return an empty string
+    for an unknown term."""
     plain = _plain(word)
     if written := _WRITE.get(plain):
         return f"write {written}"
@@ -193,10 +194,10 @@ def meant(word: str) -> str:
 
 
 def elsewhere(key: str, section: str) -> str:
-    """Return a hint with the fields of this name in other sections, or nothing.
+    """Return a hint that names the fields called `key` in other sections, or an empty string.
 
-    Fields below the same root are preferred, then those nearest to the root. The hint is empty if `section` has the
-    field too, for another kind.
+    Fields below the same root are preferred, then those nearest to the root. The hint is empty if another kind of
+    `section` has the field.
     """
     paths = _fields().get(_plain(key), [])
     if key == "kind" or not paths or any(path.rpartition(".")[0] == section for path in paths):
@@ -208,7 +209,6 @@ def elsewhere(key: str, section: str) -> str:
 
 @cache_of_kinds
 def _fields() -> dict[str, list[str]]:
-    """Return plain name -> the dotted fields of a config with that name."""
     by_name: dict[str, list[str]] = {}
     for path, _, _ in fields_below(Config):
         by_name.setdefault(_plain(path.rpartition(".")[2]), []).append(path)

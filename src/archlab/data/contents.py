@@ -1,7 +1,7 @@
 """Reading of documents from one file: a text file, or the records of a JSONL, Parquet or Arrow file.
 
-Text and JSONL files may be compressed with gzip or zstd. A small file may unpack to a large one, so every read has a
-limit.
+Text and JSONL files may be compressed with gzip or zstd. A small file may decompress to a large one, so every read has
+a limit.
 """
 
 import gzip
@@ -24,10 +24,10 @@ from archlab.files import MEBIBYTE
 from archlab.pricing.units import binary
 
 LARGEST_UNPACKED = 1024 * MEBIBYTE
-"""Maximum unpacked bytes of a compressed text file. The file is one document and is read into memory as a whole."""
+"""Maximum decompressed size of a text file in bytes. The file is one document and is read into memory as a whole."""
 
 LONGEST_LINE = 128 * MEBIBYTE
-"""Maximum bytes of a JSONL line. Its values take up to 24 times as much memory."""
+"""Maximum length of a JSONL line in bytes. Its values take up to 24 times as much memory."""
 
 LISTED_OF_FILE, LISTED = 5, 50
 """Maximum number of skipped records that are listed with the reason: per file, and in total."""
@@ -36,7 +36,10 @@ _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
 _TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
 _MOST_ROWS = 1024
-"""Maximum rows of a Parquet file that are decoded together. Long rows are decoded in batches of about one mebibyte."""
+"""Maximum number of rows of a Parquet file that are decoded together.
+
+Long rows are decoded in batches of about one mebibyte.
+"""
 _JSON = (
     (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
     (dict, "an object"),
@@ -45,20 +48,20 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class Document(NamedTuple):
-    """A text, and the name that decides which split it belongs to."""
+    """A text and the name that decides to which split the text belongs."""
 
     name: str
     text: str
 
 
 class Invalid(NamedTuple):
-    """A record or a file whose text cannot be read."""
+    """A record or file whose text cannot be read."""
 
     where: str
-    """`a.jsonl, line 3`."""
+    """Location for messages, such as `a.jsonl, line 3`."""
     why: str
     lacks_field: bool = False
-    """Whether the first record, or a whole table, lacks the field. The other records will then lack it too."""
+    """Whether the first record, or a whole table, lacks the field. Further records will then lack the field too."""
 
 
 class NotText(NamedTuple):
@@ -87,7 +90,7 @@ class Omissions:
     _of_file: Counter[Path] = field(default_factory=Counter, repr=False, compare=False)
 
     def add(self, file: Path, where: str, why: str) -> None:
-        """List an omission, if it is among the first of its file."""
+        """List an omission if it is among the first of its file."""
         self._of_file[file] += 1
         if self._of_file[file] <= LISTED_OF_FILE and len(self.first) < LISTED:
             self.first.append(visible(f"{where}: {why}"))
@@ -98,11 +101,11 @@ class Omissions:
 
 
 class _InvalidRecordError(Exception):
-    """The reason why a record has no usable text."""
+    """Error for a record without usable text. Its message is the reason."""
 
 
 class _MissingFieldError(_InvalidRecordError):
-    """A record or a table lacks a field."""
+    """Error for a record or table that lacks a field."""
 
 
 class SourceFile(NamedTuple):
@@ -111,9 +114,9 @@ class SourceFile(NamedTuple):
     path: Path
     name: str
     homes: tuple[Path, ...] = ()
-    """Folder of the file, and folders that a link in it may lead to. Empty if the user named the file itself."""
+    """Folder of the file, and folders to which a link in it may lead. Empty if the user named the file itself."""
     is_python: bool = False
-    """Whether a coding line may declare the encoding of the file."""
+    """Whether the file is Python code, whose coding line may declare an encoding."""
 
     @property
     def kind(self) -> str:
@@ -166,7 +169,6 @@ class TextTemplate:
         return cls(tuple(fields), tuple(around))
 
     def fill(self, values: Sequence[object]) -> str:
-        """Return the text for these field values. It is empty if all values are empty strings."""
         texts = [_checked(value, field) for value, field in zip(values, self.fields, strict=True)]
         rest = (text + after for text, after in zip(texts, self.around[1:], strict=True))
         return "".join([self.around[0], *rest]) if any(texts) else ""
@@ -216,7 +218,6 @@ def _read_text(file: SourceFile) -> Content:
 
 
 def _opened(path: Path) -> io.BufferedIOBase:
-    """Open a file and decompress it while it is read."""
     if path.suffix == ".gz":
         return gzip.open(path)
     if path.suffix == ".zst":
@@ -234,7 +235,6 @@ def _pyarrow(path: Path, extra: str) -> Any:
 
 
 def _decode(data: bytes | bytearray, is_python: bool) -> str:
-    """Decode UTF-8, or the encoding that the coding line of a Python file declares."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -310,7 +310,6 @@ def _read_table(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
 
 
 def _rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of these fields for each row, as pyarrow scalars. Only a few rows are in memory at a time."""
     from pyarrow import OSFile, compute, ipc, parquet
 
     if path.suffix == ".parquet":
@@ -334,7 +333,6 @@ def _plain(value: Any, field: str) -> object:
 
 
 def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
-    """Yield batches of rows of about one mebibyte each, estimated from the average row of each row group."""
     from pyarrow import parquet
 
     names = {metadata.schema.column(i).path for i in range(metadata.num_columns)}
@@ -352,7 +350,6 @@ def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
 
 
 def _steps(schema: Any, field: str) -> list[str]:
-    """Return the path of names from the table's column to the field."""
     steps = [field] if schema.get_field_index(field) >= 0 else field.split(".")
     at = schema
     for depth, name in enumerate(steps):
@@ -365,7 +362,6 @@ def _steps(schema: Any, field: str) -> list[str]:
 
 
 def _names(type_or_schema: Any) -> list[str]:
-    """Return the names of a schema's columns or of a struct's fields, and nothing for any other type."""
     from pyarrow import Schema, types
 
     if isinstance(type_or_schema, Schema):
@@ -376,7 +372,6 @@ def _names(type_or_schema: Any) -> list[str]:
 
 
 def _listed(names: list[str], missing: str) -> str:
-    """Return a hint: the name closest to the missing one, if any, and the first of all names."""
     return f"{nearest(missing, names) or ';'} found: {', '.join(names[:20]) or 'nothing'}"
 
 
@@ -385,7 +380,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _called(value: object) -> str:
-    """Return the name of the value's type in JSON, with an article."""
     return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
 
 

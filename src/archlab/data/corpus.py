@@ -1,4 +1,4 @@
-"""Documents of a corpus and its sources: Python's standard library, a file, a folder, a glob pattern or a data set."""
+"""Documents of a corpus and their sources: the standard library, a file, a folder, a glob pattern or a dataset."""
 
 import os
 import platform
@@ -35,10 +35,8 @@ HUB = "hf:"
 """Prefix of a source on the Hugging Face hub: hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT."""
 
 _ABOUT_IT = {"dataset_info.json", "state.json"}
-"""Metadata files that `datasets` saves next to the .arrow files of a data set."""
 
 _SPLITS = "dataset_dict.json"
-"""File that marks a saved data set with splits. Each split is in its own folder."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
@@ -46,7 +44,7 @@ _MACHINE_MADE = ("config-", "_sysconfigdata")
 
 @dataclass
 class Corpus:
-    """Documents of one or more sources, in a fixed order. Each iteration reads them from disk again."""
+    """Documents of one or more sources, in a fixed order. Each iteration reads the documents from disk again."""
 
     sources: Sequence[str]
     template: TextTemplate = TEXT
@@ -57,11 +55,13 @@ class Corpus:
     """Omissions of the latest iteration."""
 
     def files(self) -> Iterator[SourceFile]:
-        """Yield the files that an iteration reads, each only once: with two names, a file could be in both splits."""
+        """Yield the files that an iteration reads, each only once.
+
+        A file that is listed under two names could otherwise be in both splits.
+        """
         return (file for file, leads_out in self._files_and_links() if not leads_out)
 
     def _files_and_links(self) -> Iterator[tuple[SourceFile, bool]]:
-        """Yield each file, and whether it is a link that leads out of its folder."""
         if not all(self.sources) or not self.sources:
             raise UserError(
                 f"no source is given; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
@@ -105,7 +105,6 @@ class Corpus:
             yield Invalid(str(file.path), f"damaged: {error}")
 
     def _leave_out(self, content: Invalid | NotText, file: SourceFile) -> None:
-        """Count an omission. Raise UserError if it must not be left out."""
         if isinstance(content, NotText) and file.homes:
             self.omissions.not_text += 1
             if content.is_binary:
@@ -153,7 +152,7 @@ def _files(source: str) -> Iterator[SourceFile]:
         return
     path = expand_user(source)
     if (path / _SPLITS).is_file():
-        raise UserError(f"{source}: this data set has splits; give the folder of one of them: {_folders(path)}")
+        raise UserError(f"{source}: this dataset has splits; give the folder of one of them: {_folders(path)}")
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
@@ -174,7 +173,6 @@ def _folders(path: Path) -> str:
 
 
 def _glob(path: Path) -> list[SourceFile]:
-    """Return the visible files that match, sorted. `**` follows no links, because links may be circular."""
     first = next(i for i, part in enumerate(path.parts) if has_magic(part))
     fixed, parts = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
     if parts[-1] == "**":
@@ -190,7 +188,6 @@ def _glob(path: Path) -> list[SourceFile]:
 
 
 def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[SourceFile]:
-    """Yield each visible file below a folder, sorted by name."""
     paths: list[Path] = []
     for at, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if f not in excluded and not f.startswith(".")]
@@ -204,10 +201,6 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[Source
 
 @cache
 def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
-    """Return the .arrow files of a data set on the hub, each with a name that does not depend on its location.
-
-    The `datasets` library downloads them once, into its own cache.
-    """
     try:
         from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -215,7 +208,7 @@ def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
     name, config, split = (*source.removeprefix(HUB).split(":"), "", "")[:3]
     try:
         dataset = load_dataset(name, config or None, split=split or "train")
-    except Exception as error:  # the network, the hub or the data set's own code may raise anything
+    except Exception as error:  # the network, the hub or the dataset's own code may raise anything
         raise UserError(f"{source}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
     files = [Path(file["filename"]) for file in dataset.cache_files]
     return tuple((file, f"{source}/{file.name}") for file in files)

@@ -1,6 +1,7 @@
-"""Encoding of text into tokens by several workers. The order and the tokens are the same for any number of workers.
+"""Encoding of text into tokens by several workers.
 
-tiktoken replaces the tokenizers library if both give the same tokens for every text. It is several times as fast.
+The order and the tokens are the same for any number of workers. If tiktoken gives the same tokens as the tokenizers
+library for every text, it is used instead. It is several times as fast.
 """
 
 import json
@@ -28,17 +29,19 @@ from archlab.interrupt import interrupts_blocked
 from archlab.workers import starting_workers
 
 BATCH = 1_000_000
-"""Characters in a batch. Encoding them takes at most a second, so Ctrl-C is noticed within a second."""
+"""Number of characters in a batch. Encoding a batch takes at most a second, so Ctrl-C is noticed within a second."""
 
 WORTH_A_PROCESS = 8_000_000
-"""Characters that justify another process. The tokenizers library takes about five seconds for them, and a process
-takes one second to start."""
+"""Number of characters that justify another process.
+
+The tokenizers library takes about five seconds to encode them, and a process takes one second to start.
+"""
 
 _BEFORE, _SHOWN = 12, 24
-"""Number of characters that a message shows of a text: before the first change, and in total."""
+"""Number of characters of a text that a message shows: before the first change, and in total."""
 
 _AHEAD = 2
-"""Batches queued for each worker. The limit keeps memory independent of the length of the text."""
+"""Number of batches queued for each worker. The limit keeps memory independent of the length of the text."""
 
 
 class Encoded(NamedTuple):
@@ -58,9 +61,7 @@ def encode_pieces(
 
     The workers are threads if tiktoken provably gives the same tokens. Otherwise they are processes, because the
     tokenizers library creates a Python object for each token. `characters` is the approximate length of the text. A
-    short text is encoded in this process.
-
-    Raise UserError if the tokenizer changes a text.
+    short text is encoded in this process. Raise UserError if the tokenizer changes a text.
     """
     batches, encoder = _batches(pieces), _Encoder(tokenizer)
     workers = workers if encoder.is_fast else min(workers, characters // WORTH_A_PROCESS)
@@ -104,10 +105,11 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class _Encoder:
-    """Encoder that refuses to lose bytes: the bytes of the tokens must equal the bytes of the text.
+    """Encoder that loses no bytes: the bytes of the tokens must equal the bytes of the text.
 
-    Some tokenizers put a space before a text, but not before a text that already begins with a space. Their tokens then
-    do not tell the two texts apart. Here every document gets that space, as in SentencePiece itself.
+    Some tokenizers add a space before a text, unless the text already begins with a space. A text with and a text
+    without this space then have the same tokens. This encoder gives every document the additional space, as
+    SentencePiece itself does.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -127,7 +129,6 @@ class _Encoder:
         return all_encoded
 
     def _goes_without_space(self, piece: Piece) -> bool:
-        """Return whether the tokenizer must not add a space: the piece has one, or it continues a document."""
         return not piece.begins_document or piece.text.startswith(self._spelling.prefix)
 
     def _prefix(self, piece: Piece) -> str:
@@ -147,7 +148,6 @@ class _Encoder:
 
 
 def _excerpts(before: str, after: str) -> str:
-    """Return an excerpt of both texts around the first difference."""
     pairs = enumerate(zip(before, after, strict=False))
     same = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
     begin = max(same - _BEFORE, 0)
@@ -194,8 +194,10 @@ This was tested for all characters up to U+1FFFF, and for one in 97 beyond.
 
 _MANY = 200_000
 _BLANKS = re.compile(rf"\s{{{_MANY}}}")
-"""Long runs of whitespace, which the tokenizers library encodes: tiktoken's regular expressions fail at about a million
-characters."""
+"""Pattern of a long run of whitespace, which the tokenizers library encodes.
+
+tiktoken's regular expressions fail at about a million characters.
+"""
 
 
 class ByRank:
@@ -206,7 +208,7 @@ class ByRank:
         self._encoding = Encoding("archlab", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text as uint32, without special tokens."""
+        """Return the token ids of each text as uint32, without special tokens."""
         return [self._ids(text) for text in texts]
 
     def _ids(self, text: str) -> np.ndarray:
@@ -225,10 +227,6 @@ def by_rank(tokenizer: Tokenizer) -> ByRank | None:
 
 
 def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:
-    """Return the pattern that splits text into words.
-
-    Return None unless both libraries read the pattern alike and nothing else happens before merging.
-    """
     match pre_tokenizer:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return _GPT2
@@ -244,7 +242,6 @@ def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:
 
 
 def _plain_names(parts: dict[str, Any]) -> dict[str, int] | None:
-    """Return a mapping from token to id without special tokens; None if ids do not follow the order of the merges."""
     model, added = parts["model"], parts["added_tokens"]
     if model["type"] != "BPE" or model.get("dropout") or not all(token["special"] for token in added):
         return None

@@ -1,4 +1,4 @@
-"""Cache of values computed from files, kept until a file changes. Checksums that detect damage are among them.
+"""Cache of values computed from files, kept until a file changes. Examples are checksums that detect damage.
 
 Each value is a small file in the cache folder. If this file is missing, damaged or not writable, the value is computed
 again.
@@ -21,7 +21,7 @@ from archlab.files import MEBIBYTE, cache_folder, write_atomic
 from archlab.pricing.units import binary
 
 SETTLED = 2 * 10**9
-"""Nanoseconds that must pass after a file's last change before its result is cached.
+"""Nanoseconds that must pass after a file's last change before a value computed from the file is cached.
 
 A file that changed more recently could change again without a new timestamp, because some file systems have coarse
 clocks. The coarsest, FAT, has steps of 2 seconds.
@@ -32,7 +32,7 @@ def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> An
     """Return `compute()`, from the cache if possible.
 
     The result must be a JSON value that depends only on `key` (also JSON) and on the content of `files`. A file counts
-    as unchanged if its path, size, inode, and modification and status times (in nanoseconds) are the same. Damage that
+    as unchanged if its path, size, inode, and modification and status times (in nanoseconds) are unchanged. Damage that
     changes none of these, such as bit rot on a disk, is not noticed.
     """
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
@@ -51,13 +51,11 @@ def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> An
 
 
 def clear_cache() -> None:
-    """Delete all cached results."""
     for entry in (cache_folder() / "seen").glob("*.json"):
         entry.unlink(missing_ok=True)
 
 
 def _state(files: Sequence[Path]) -> tuple[str, int]:
-    """Return a hash that changes when a file changes, and the time of the latest change in nanoseconds."""
     digest, latest = hashlib.sha256(), 0
     for file in files:
         now = file.stat()
@@ -73,7 +71,6 @@ def _with_checksum(content: object) -> str:
 
 
 def _read(entry: Path) -> dict[str, Any] | None:
-    """Return the content of a cache entry; None if it is missing or not as it was written."""
     try:
         text = entry.read_text(encoding="utf-8")
         content = json.loads(text.partition("\n")[2])
@@ -88,14 +85,14 @@ LARGE = 128 * MEBIBYTE
 """File size in bytes from which a message announces that the whole file is read. Reading takes about half a second."""
 
 BLOCK = MEBIBYTE
-"""Bytes per block. Each block has its own checksum."""
+"""Block size in bytes. Each block of a file has its own checksum."""
 
 SPOTS = 32
 """Number of blocks that are checked each time, over all files together. Small files are therefore checked in full."""
 
 
 def first_altered_file(expected: Mapping[Path, str]) -> Path | None:
-    """Return a file whose content does not have the expected sha256, or None if no such file is found.
+    """Return a file whose content does not have the expected sha256, or None if no altered file is found.
 
     A file that has changed since it was last read (see `cached`) is read completely. In all other files, some random
     blocks are compared with their checksums, because a disk may lose bits without any sign of a change.

@@ -23,7 +23,7 @@ from archlab.pricing.units import decimal
 
 
 def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
-    """Return tokens per byte of text. The text is prepared first if necessary.
+    """Return the number of tokens per byte of text. The text is prepared first if necessary.
 
     For a mixture, sources count in proportion to their weights. Raise UserError for a task.
     """
@@ -45,7 +45,6 @@ def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
 
 
 def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
-    """Yield the source that the config names, or the sources of its mixture in the order of their names."""
     if not config.mixture:
         yield TextSource(config.path, open_data(config, vocab_size))
         return
@@ -74,12 +73,11 @@ class AboutText(Base):
     names: tuple[Shown, ...]
     """Source of each text: a path, or `python-stdlib 3.11.4`."""
     bytes: int
-    """Bytes of all texts, as UTF-8."""
+    """Size of all texts in bytes, as UTF-8."""
     n_folds: int
     """Number of parts that can each be held out."""
 
     def short(self) -> str:
-        """Return `mytext (12 kB in 20 folds)`, with names as short as they can be."""
         return f"{' and '.join(map(_short, self.names))} ({self._size()})"
 
     def __str__(self) -> str:
@@ -97,7 +95,6 @@ class AboutTask(Base):
     n_folds: ClassVar[int] = N_FOLDS
 
     def short(self) -> str:
-        """Return `the task recall`."""
         return f"the task {self.kind}"
 
     def __str__(self) -> str:
@@ -132,7 +129,6 @@ def _texts(config: DataConfig) -> Iterator[AboutText]:
 
 
 def _short(name: str) -> str:
-    """Return the last part of a path, or the last two parts of a glob pattern."""
     if name.startswith(HUB):
         return name
     parts = Path(name).parts

@@ -1,4 +1,4 @@
-"""Preparation of data folders from text, and opening of the data folder for a config's `data.path`."""
+"""Preparation of data folders from text, and opening of the data that a config's `data.path` names."""
 
 import errno
 import hashlib
@@ -31,11 +31,10 @@ from archlab.progress import Bar, doing
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
-"""Approximate number of characters that a tokenizer is learned from. Shorter texts, like python-stdlib, are used whole.
-"""
+"""Approximate number of characters from which a tokenizer is learned. A shorter text is used as a whole."""
 
 Seen: TypeAlias = Callable[[int], None]
-"""Callback for each encoded piece of text. It gets the number of bytes."""
+"""Callback for each encoded piece of text. Its argument is the number of bytes."""
 
 Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
 """Function that is called once with the approximate number of bytes and returns a context manager for the work."""
@@ -84,16 +83,16 @@ def prepare(
     workers: int = 1,
     progress: Progress = in_terminal,
 ) -> DataFolder:
-    """Make a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
+    """Create a data folder from sources: learn a tokenizer of `vocab_size` tokens, or use the given `tokenizer.json`.
 
     Args:
         template: Rule that turns a record into a text.
         skip_invalid: Whether to leave out files and records that cannot be read. The manifest counts them and lists the
             first few.
-        workers: Number of parallel workers. It does not change the tokens.
+        workers: Number of parallel workers. This number does not change the tokens.
 
-    If `out` already has exactly this content, all its bytes are checked and it is opened. Raise UserError if it has any
-    other content.
+    If `out` already has exactly this content, check all its bytes and open it. Raise UserError if it has any other
+    content.
     """
     if vocab_size and tokenizer:
         raise UserError("give either --vocab-size or --tokenizer, not both; a tokenizer has its own vocabulary")
@@ -110,9 +109,10 @@ def prepare(
 
 
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
-    """Open the data of a run: a data folder, or text that is prepared once into the cache with the model's vocab_size.
+    """Open the data of a run: a data folder, or text.
 
-    Raise UserError if the fold, `held_out` or the vocabulary size does not fit the data.
+    Text is prepared once into the cache with the model's vocab_size. Raise UserError if the fold, `held_out` or the
+    vocabulary size does not fit the data.
     """
     path = expand_user(config.path)
     if (path / MANIFEST).is_file():
@@ -165,7 +165,7 @@ class _Recipe:
     def tokenizer(self) -> Tokenizer:
         """Return the given tokenizer, or learn one from text outside the test folds.
 
-        If there is much text, a sample chosen by hash is used.
+        From a long text, a sample chosen by hash is used.
         """
         if self.given_tokenizer:
             return self.given_tokenizer

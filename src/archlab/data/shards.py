@@ -5,7 +5,8 @@
 The config chooses one fold, which is held out. All other folds and the rest are training data.
 
 A shard contains only token ids, as little-endian uint16 or uint32. The same special token precedes every document, so
-every token of text is predicted exactly once. A few tokenizers put several tokens there (GLM: two).
+every token of text is predicted exactly once. With a few tokenizers, several special tokens precede a document (GLM:
+two).
 """
 
 import hashlib
@@ -35,7 +36,7 @@ from archlab.files import read_object
 from archlab.pricing.units import decimal, si
 
 FORMAT = 2
-"""Version of the format. It increases when older folders can no longer be read."""
+"""Version of the data folder format. It increases when older folders can no longer be read."""
 
 MANIFEST = "manifest.json"
 
@@ -45,7 +46,6 @@ LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """Dtypes of shards on disk. They do not depend on the machine."""
 
 SHARD_TOKENS = 100_000_000
-"""Maximum number of tokens in a shard."""
 
 
 class Shard(Base):
@@ -57,7 +57,7 @@ class Shard(Base):
 
 
 class FoldShards(Base):
-    """Shards of one fold, or of the rest, and their totals."""
+    """Shards of one fold, or of the tokens outside all folds, and their totals."""
 
     tokens: Natural
     """Number of tokens, including those that precede documents."""
@@ -82,13 +82,13 @@ class Manifest(Base):
     left_out: tuple[str, ...] = ()
     """First omissions, each with the reason."""
     key: str
-    """Hash of the text and the settings that the folder was made from."""
+    """Hash of the text and the settings from which the folder was made."""
     vocab_size: Count
     dtype: Literal["uint16", "uint32"]
     end_of_text: int
     """First token that precedes each document.
 
-    It is the token with which the tokenizer's model begins a text (`bos_token`), or otherwise the end-of-text token.
+    This is the BOS token with which the tokenizer's model begins a text (`bos_token`), or otherwise the EOS token.
     """
     tokenizer_sha256: str
     folds: Annotated[tuple[FoldShards, ...], Field(min_length=1)]
@@ -96,7 +96,7 @@ class Manifest(Base):
     stretches: bool = False
     """Whether folds are contiguous stretches of the text instead of whole documents.
 
-    This is the case if there are too few documents, or if one is too long.
+    They are stretches if there are too few documents, or if one document is too long.
     """
     rest: FoldShards
     """Shards outside all folds. They are always training data."""
@@ -107,14 +107,14 @@ class Manifest(Base):
 
     @property
     def parts(self) -> tuple[FoldShards, ...]:
-        """The rest and all folds."""
         return (self.rest, *self.folds)
 
 
 class ShardFile:
-    """Tokens of one shard, read slice by slice. Raise UserError if the file does not have the expected length.
+    """Tokens of one shard, read slice by slice.
 
-    The file is not memory-mapped: if a mapped file is truncated, the operating system kills the process that reads it.
+    Raise UserError if the file does not have the expected length. The file is not memory-mapped: if a mapped file is
+    truncated, the operating system kills the process that reads the file.
     """
 
     def __init__(self, file: Path, n_tokens: int, dtype: str):
@@ -172,7 +172,7 @@ class Tokens:
 
 
 class ShardWriter:
-    """Writer for the shards of one part. It starts a new shard when one is full."""
+    """Writer for the shards of one part. When a shard is full, the writer starts a new one."""
 
     def __init__(self, folder: Path, part: str, dtype: str):
         self._folder, self._part, self._dtype = folder, part, LITTLE_ENDIAN[dtype]
@@ -194,7 +194,6 @@ class ShardWriter:
             self._room -= len(part)
 
     def finish(self) -> FoldShards:
-        """Return the written shards and their totals."""
         size = self._dtype.itemsize
         shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
         tokens = sum(shard.tokens for shard in shards)
@@ -212,9 +211,12 @@ class DataFolder:
     manifest: Manifest
     tokenizer: Tokenizer
     token_bytes: np.ndarray
-    """int32 [vocab_size]: number of bytes of text for each id; 0 for special tokens."""
+    """Number of bytes of text for each token id, int32 [vocab_size]; 0 for special tokens."""
     prefix_bytes: int
-    """Bytes that the tokenizer adds before each document. The first token stands for that many bytes less."""
+    """Number of bytes that the tokenizer adds before each document.
+
+    The first token of a document stands for that many bytes less.
+    """
     fold: int
     train: Tokens
     held_out: Tokens
@@ -241,14 +243,13 @@ class DataFolder:
 
     @property
     def document_tokens(self) -> tuple[int, ...]:
-        """Ids of the tokens that precede each document."""
         return bpe.document_tokens(self.tokenizer)
 
     @property
     def fingerprint(self) -> str:
         """Hash of 16 hex digits that changes if, and only if, the tokens, their folds or their meaning change.
 
-        It does not depend on the choice of the held-out fold.
+        The hash does not depend on which fold is held out.
         """
         content = self.manifest.model_dump(include={"vocab_size", "end_of_text", "tokenizer_sha256"})
         content["parts"] = [
@@ -284,7 +285,6 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _check_content(folder: Path, manifest: Manifest) -> None:
-    """Raise UserError unless every file has the hash that the manifest lists."""
     expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
     for shard in chain.from_iterable(part.shards for part in manifest.parts):
         expected[folder / shard.file] = shard.sha256

@@ -1,8 +1,8 @@
-"""Bytes of text that each token of a tokenizer stands for.
+"""Bytes of text for which each token of a tokenizer stands.
 
 Two kinds of tokenizers can keep every byte of a text. In a byte-level tokenizer, each character of a token's name is a
 byte. In a SentencePiece tokenizer, a name is text in which `▁` is a space, and names such as `<0x0A>` are bytes. Both
-kinds may put a space before a text. This space belongs to the first token, but not to the text.
+kinds may add a space before a text. This space belongs to the first token, but not to the text.
 """
 
 import json
@@ -20,23 +20,22 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 @dataclass(frozen=True)
 class Spelling:
-    """Spelling of a text in the tokens of one tokenizer."""
+    """Bytes for which the tokens of one tokenizer stand."""
 
     tokens: Mapping[int, bytes]
-    """Bytes for each id. They may be part of a character. Special tokens have none."""
+    """Bytes of each token id, which may be part of a character. Special tokens have none."""
     prefix: str
-    """Space that the tokenizer puts before a text, or an empty string."""
+    """Space that the tokenizer adds before a text, or an empty string."""
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Number of bytes for each id, int32 [vocab_size]; 0 for special tokens and unused ids."""
+        """Number of bytes for each token id, int32 [vocab_size]; 0 for special tokens and unused ids."""
         sizes = np.zeros(max(self.tokens) + 1, dtype=np.int32)
         for i, spelled in self.tokens.items():
             sizes[i] = len(spelled)
         return sizes
 
     def bytes_of(self, ids: np.ndarray) -> bytes:
-        """Return the bytes of a sequence of tokens."""
         sizes = self.sizes[ids]
         ends = sizes.cumsum()
         places = np.repeat(self._starts[ids] - (ends - sizes), sizes) + np.arange(sizes.sum())
@@ -44,17 +43,15 @@ class Spelling:
 
     @cached_property
     def _all_bytes(self) -> np.ndarray:
-        """Bytes of all tokens as uint8, in the order of their ids."""
         return np.frombuffer(b"".join(spelled for _, spelled in sorted(self.tokens.items())), dtype=np.uint8)
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """Index in `_all_bytes` at which the bytes of each id begin, int64 [vocab_size]."""
         return self.sizes.cumsum() - self.sizes
 
 
 def spelling(tokenizer: Tokenizer) -> Spelling:
-    """Return the spelling of a tokenizer. `not_spelled` must return None for it."""
+    """Return the spelling of a tokenizer. Requires that `not_spelled` returns None for the tokenizer."""
     parts = _parts(tokenizer)
     read = _reader(parts["decoder"])
     assert read is not None
@@ -80,7 +77,7 @@ def not_spelled(tokenizer: Tokenizer) -> str | None:
 
 
 def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer that puts no space before a text, but gives the same tokens otherwise."""
+    """Return a tokenizer that adds no space before a text, but gives the same tokens otherwise."""
     whole = json.loads(tokenizer.to_str())
     encoding = _unprefixed({name: whole[name] for name in ("normalizer", "pre_tokenizer")})
     other = Tokenizer.from_str(json.dumps(whole | encoding))
@@ -89,7 +86,7 @@ def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def bytes_of_name(name: str) -> bytes:
-    """Return the bytes of a byte-level token: one per character of its name.
+    """Return the bytes of a byte-level token, one per character of its name.
 
     Added tokens with other characters are UTF-8.
     """
@@ -103,14 +100,12 @@ def byte_of_name(name: str) -> bytes | None:
 
 
 def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the states of the normalizer, the pre-tokenizer and the decoder."""
     names = ("normalizer", "pre_tokenizer", "decoder")
     parts = {name: getattr(tokenizer, name) for name in names}
     return {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
 
 
 def _unprefixed(part: Any) -> Any:
-    """Return the same state without the steps that put a space before a text."""
     match part:
         case list():
             return [_unprefixed(step) for step in part if not _prepends(step)]
@@ -136,10 +131,6 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
 
 
 def _reader(decoder: Any) -> Callable[[str], bytes] | None:
-    """Return a function from a token's name to its bytes.
-
-    Return None if the bytes of a token depend on its position in the text.
-    """
     if _is_byte_level(decoder):
         return bytes_of_name
     replaced, has_bytes = list[tuple[str, str]](), False

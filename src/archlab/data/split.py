@@ -14,10 +14,13 @@ from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
-"""Maximum number of folds of a text, even if the share of a fold is small."""
+"""Maximum number of folds of a text, even if the fraction of the text in each fold is small."""
 
 PIECE = 1 << 20
-"""Characters after which a document is cut (at the end of a line), so that its pieces can be encoded in parallel."""
+"""Number of characters after which a document is cut at the end of a line.
+
+The pieces of a document can be encoded in parallel.
+"""
 
 _QUARTER = 0.25
 _BUCKETS = 1 << 16
@@ -25,10 +28,10 @@ _BUCKETS = 1 << 16
 
 
 class Piece(NamedTuple):
-    """A part of a document (usually all of it) and the fold it belongs to."""
+    """A part of a document (usually the whole document) and the fold to which it belongs."""
 
     fold: int | None
-    """Index of the fold. None: in no fold, so the piece is always training data."""
+    """Index of the fold. None means that the piece is in no fold and is always training data."""
     name: str
     text: str
     begins_document: bool
@@ -38,14 +41,14 @@ class Piece(NamedTuple):
 class SplitRule:
     """Rule that divides a corpus into folds, with the hash of its text.
 
-    Folds contain whole documents, in the order of the hashes of their names, so that each fold has about the same share
-    of the text. A document that is longer than this share is in no fold, because it would dominate the metric. If a
-    fold then has less than a quarter of its share (one file, or a few unequal ones), folds are contiguous stretches of
-    the text instead. The first of these folds is at the end of the text.
+    Folds contain whole documents, in the order of the hashes of their names, so that each fold has about the same
+    fraction of the text. A document that is longer than a fold is in no fold, because it would dominate the metric.
+    Some folds may then have less than a quarter of the intended size, as with one file or a few unequal ones. In that
+    case, folds are contiguous stretches of the text instead. The first of these folds is at the end of the text.
     """
 
     held_out: float
-    """Share of the text in one fold."""
+    """Fraction of the text in one fold."""
     by: Literal["documents", "position"]
     cuts: tuple[int, ...]
     """Borders of the folds in ascending order, one per fold.
@@ -55,22 +58,22 @@ class SplitRule:
     """
     characters: int
     bytes: int
-    """Number of bytes of the whole text, as UTF-8."""
+    """Size of the whole text in bytes, as UTF-8."""
     digest: str
-    """sha256 of the names and texts of all documents."""
+    """SHA-256 of the names and texts of all documents."""
 
     @property
     def test_folds(self) -> int:
-        """Number of test folds: the first half of the folds (at least one).
+        """Number of test folds: the first half of the folds, but at least one.
 
-        A tokenizer is learned from everything else, so it has seen no text of these folds.
+        A tokenizer is learned from everything else, so no text of the test folds was used for the tokenizer.
         """
         return n_test_folds(len(self.cuts))
 
     def pieces(self, documents: Iterable[Document]) -> Iterator[Piece]:
-        """Yield the pieces of all documents in order. Together they have every character exactly once.
+        """Yield the pieces of all documents in order. Together they contain every character exactly once.
 
-        Raise UserError if the text is not the one that the rule was made for.
+        Raise UserError if the text is not the one for which the rule was made.
         """
         at, digest = 0, hashlib.sha256()
         for name, text in documents:
@@ -97,7 +100,7 @@ class SplitRule:
 
 
 def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
-    """Read a corpus once and choose its split. Raise UserError if it has no text."""
+    """Read a corpus once and choose its split. Raise UserError if the corpus has no text."""
     if not 0 < held_out < 1:
         raise UserError(f"data.held_out is {held_out}; allowed: above 0 and below 1, because every run is evaluated")
     digest, total, n_bytes = hashlib.sha256(), 0, 0
@@ -145,17 +148,12 @@ def _bucket(name: str) -> int:
 
 
 def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
-    """Return the bucket before which each fold ends, so that each fold has about this share of the text.
-
-    A bucket belongs to the fold that contains its middle.
-    """
     middles = sizes.cumsum() - sizes / 2
     targets = share * np.arange(1, n_folds + 1) * sizes.sum()
     return tuple(int(end) for end in np.searchsorted(middles, targets, side="left"))
 
 
 def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
-    """Add a document to the digest. Return its number of bytes."""
     data = text.encode()
     digest.update(f"{len(name)} {name} {len(data)} ".encode(errors="surrogateescape"))
     digest.update(data)
@@ -163,10 +161,6 @@ def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
 
 
 def _line_end(text: str, near: int, slack: int) -> int:
-    """Return the first end of a line after `near`, or the last one before it, at a distance of at most `slack`.
-
-    Return `near` if there is none. The end of the text does not count.
-    """
     after = text.find("\n", near - 1, near + slack) + 1
     if 0 < after < len(text):
         return after

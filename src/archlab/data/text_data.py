@@ -16,10 +16,13 @@ from archlab.data.training_data import HeldOut, Windows
 from archlab.errors import UserError
 
 _GAP = 1 << 16
-"""Tokens between two windows that are read at once. Usually a document begins among the first of them."""
+"""Number of tokens read at once in the search for a document boundary between two windows.
+
+The first read usually finds one.
+"""
 
 _ORDERS_KEPT = 64
-"""Number of sources whose order of windows stays in memory. Orders of further sources are made for each batch."""
+"""Number of sources whose order of windows stays in memory. For other sources, the order is computed for each batch."""
 
 _BEGINNING = 24
 """Number of tokens from which a reader can recognize a document."""
@@ -29,7 +32,7 @@ _BEGINNING = 24
 class TextSource:
     """A data folder with one held-out fold, and its weight in a mixture.
 
-    The share of windows from a source is proportional to its weight.
+    The fraction of windows from a source is proportional to its weight.
     """
 
     name: str
@@ -53,12 +56,10 @@ class TextData:
 
     @property
     def known_tokens(self) -> int:
-        """Vocabulary size of the tokenizer."""
         return self._first.manifest.vocab_size
 
     @property
     def n_folds(self) -> int:
-        """Smallest number of folds of any source."""
         return min(len(source.folder.manifest.folds) for source in self.sources)
 
     @property
@@ -70,7 +71,7 @@ class TextData:
         return self._first.manifest.end_of_text
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Return the windows of a training step. All their tokens are trained on."""
+        """Return the windows of a training step. All tokens are trained on."""
         chosen, numbers = distribute_samples(self._weights, samples(step, batch_size))
         tokens = np.empty((len(chosen), seq_len + 1), dtype=np.int64)
         for n in np.unique(chosen):
@@ -80,7 +81,6 @@ class TextData:
         return Windows(tokens)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Return how often a run of `n_windows` windows reads each source completely."""
         windows_per_weight = n_windows / sum(self._weights)
         return {
             s.name: windows_per_weight * s.weight / windows_per_epoch(len(s.folder.train), seq_len)
@@ -90,8 +90,8 @@ class TextData:
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
         """Return held-out windows that are spread evenly over the fold.
 
-        In a mixture, each source has the same share of the windows as in training. The windows end when a source has no
-        more of them.
+        In a mixture, each source has the same fraction of the windows as in training. When one source has no more
+        windows, no windows of other sources are added.
         """
         folds = [self._long_enough(source, "held-out", seq_len) for source in self.sources]
         available = np.array([held_out_windows(len(fold), seq_len) for fold in folds])
@@ -110,7 +110,6 @@ class TextData:
         return HeldOut.of_text(tokens, sizes, before, prefix, goes_on=goes_on, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
-        """Return the first tokens of each document as text."""
         first = held_out.first_tokens(_BEGINNING)
         return [" ".join(text.split()) for text in self._first.tokenizer.decode_batch(first)]
 
@@ -123,7 +122,6 @@ class TextData:
         return [source.weight for source in self.sources]
 
     def _long_enough(self, source: TextSource, split: str, seq_len: int) -> Tokens:
-        """Return the tokens of a split. Raise UserError if it is shorter than a window."""
         tokens = source.folder.train if split == "training" else source.folder.held_out
         if len(tokens) <= seq_len:
             problem = f"the {split} text of {source.folder.manifest.source} has only {len(tokens)} tokens"
@@ -140,7 +138,7 @@ class TextData:
 
 
 def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -> np.ndarray:
-    """Return, as bool [n], whether each window begins in the document in which the window before it ends."""
+    """Return, as bool [n], whether each window begins in the document in which the previous window ends."""
 
     def at(before: int, start: int) -> bool:
         parts = range(before + seq_len + 1, start + 1, _GAP)
@@ -153,16 +151,16 @@ def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -
 
 
 def samples(step: int, batch_size: int) -> range:
-    """Return the numbers of the samples of a step, counted from 0 over the whole run."""
+    """Return the sample indices of a step, counted from 0 over the whole run."""
     return range(step * batch_size, (step + 1) * batch_size)
 
 
 def distribute_samples(weights: Sequence[float], sample_range: range) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each sample of a mixture, the index of its source and its number among the samples of that source.
+    """Return, for each sample of a mixture, the index of its source and its index among that source's samples.
 
-    Both arrays are int64. Samples are distributed like seats in the method of Webster (Sainte-Lague). Sample j of a
-    source is due at (j + 1/2) / weight, and samples come in the order in which they are due. After any number of
-    samples, each source has had its share. The deviation is at most 1/2 + (number of sources) * share / 2.
+    Both arrays are int64. Samples are distributed like seats in Webster's method (Sainte-Laguë). Sample j of a source
+    is due at (j + 1/2) / weight, and samples are ordered by due time. After any number of samples, each source has had
+    its share of them. The deviation is at most 1/2 + (number of sources) * share / 2.
     """
     shares, n = np.array(weights, dtype=np.float64), len(weights)
     total = shares.sum()
@@ -178,13 +176,16 @@ def distribute_samples(weights: Sequence[float], sample_range: range) -> tuple[n
 def windows_per_epoch(n_tokens: int, seq_len: int) -> int:
     """Return the number of training windows in one pass over the text.
 
-    A remainder of tokens is left, so that each epoch can begin at a different token.
+    Some tokens are left over, so that each epoch can begin at a different token.
     """
     return max((n_tokens - seq_len) // seq_len, 1)
 
 
 def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the first token of each window as int64 [len(numbers)]. Windows are counted from 0 over the whole run."""
+    """Return the first token's index of each window as int64 [len(numbers)].
+
+    Windows are counted from 0 over the whole run.
+    """
     order = _order(n_tokens, seq_len, seed)
     epochs, indices = np.divmod(np.asarray(numbers, dtype=np.int64), windows_per_epoch(n_tokens, seq_len))
     starts = np.empty(len(epochs), dtype=np.int64)
@@ -196,15 +197,15 @@ def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int]
 
 @lru_cache(_ORDERS_KEPT)
 def _order(n_tokens: int, seq_len: int, seed: int) -> Callable[[int], np.ndarray]:
-    """Return a function from the number of an epoch to the starts of its windows.
+    """Return a function from an epoch's index to the starts of its windows, in random order.
 
-    Two epochs are cached, because a batch may span them.
+    The windows start at multiples of seq_len after a random offset. Two epochs are cached, because a batch may span
+    them.
     """
     return lru_cache(2)(partial(_epoch, n_tokens, seq_len, seed))
 
 
 def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the starts of an epoch's windows: multiples of seq_len after a random offset, in random order."""
     count = windows_per_epoch(n_tokens, seq_len)
     # numpy promises the same raw bits in every version, but not the same permutation().
     bits = np.random.PCG64([seed, epoch]).random_raw(count + 1)
@@ -215,11 +216,11 @@ def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
 def held_out_starts(n_tokens: int, seq_len: int, count: int) -> np.ndarray:
     """Return the starts of held-out windows as int64 [count].
 
-    They are always the same, are spread evenly over the text and do not overlap.
+    They are always the same, are spread evenly over the text, and the windows do not overlap.
     """
     return np.arange(count) * held_out_windows(n_tokens, seq_len) // count * seq_len
 
 
 def held_out_windows(n_tokens: int, seq_len: int) -> int:
-    """Return the number of windows that do not overlap."""
+    """Return the number of held-out windows, which do not overlap."""
     return (n_tokens - 1) // seq_len

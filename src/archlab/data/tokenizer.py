@@ -1,4 +1,7 @@
-"""Tokenizers. Learned tokenizers are byte-level BPE. Any tokenizer whose tokens stand for known bytes can be loaded."""
+"""Tokenizers. Learned tokenizers are byte-level BPE.
+
+Any tokenizer whose tokens stand for known bytes can be loaded.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,11 +21,10 @@ from archlab.hf.special_tokens import SpecialTokens, before_text, complete_from,
 from archlab.interrupt import run_in_thread
 
 TOKENIZER = "tokenizer.json"
-"""File name of a tokenizer."""
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB = 257
-"""Smallest vocabulary: 256 bytes and the end-of-text token."""
+"""Smallest vocabulary: 256 bytes and the EOS token."""
 
 _END_NAMES = (
     END_OF_TEXT,
@@ -40,7 +42,7 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Pattern that splits text into words. A token is a part of one word."""
+"""Pattern that splits text into words. A token is part of one word."""
 
 LONGEST_WORD = 256
 """Maximum number of characters of a word that the trainer sees at once.
@@ -53,7 +55,7 @@ Encoding takes words of any length, in linear time.
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a tokenizer from texts. The same texts give the same tokenizer.
 
-    It has fewer than `vocab_size` tokens if too few pairs occur twice in the texts. No token is longer than
+    The tokenizer has fewer than `vocab_size` tokens if too few pairs occur twice in the texts. No token is longer than
     LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
     """
     if vocab_size < SMALLEST_VOCAB:
@@ -80,8 +82,8 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def load(path: Path, document_token: int | None = None) -> Tokenizer:
     """Load a tokenizer for text whose bytes are counted.
 
-    The files next to it name the tokens that precede a document (`document_tokens`), unless `document_token` is given.
-    Raise UserError if the bytes of its tokens cannot be determined.
+    The files next to the tokenizer name the tokens that precede a document (`document_tokens`), unless `document_token`
+    is given. Raise UserError if the bytes of its tokens cannot be determined.
     """
     tokenizer, special = read(path)
     if reason := not_spelled(tokenizer):
@@ -97,7 +99,6 @@ def load(path: Path, document_token: int | None = None) -> Tokenizer:
 
 
 def _named_or_first(tokenizer: Tokenizer, special: SpecialTokens, path: Path) -> int:
-    """Return the token that precedes a document. Mark it as special, so that it stands for no bytes of text."""
     if not special.document and (end := end_of_text(tokenizer)) is not None:
         return end
     token = special.document[0] if special.document else _first_special(tokenizer, path)
@@ -108,7 +109,6 @@ def _named_or_first(tokenizer: Tokenizer, special: SpecialTokens, path: Path) ->
 
 
 def _first_special(tokenizer: Tokenizer, path: Path) -> int:
-    """Return the special token with the lowest id. Any special token can precede documents if no file names one."""
     special = [i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special]
     if not special:
         raise UserError(f"{path} has no special token; add one, because a special token must precede each document")
@@ -121,7 +121,7 @@ def _first_special(tokenizer: Tokenizer, path: Path) -> int:
 
 
 def from_text(text: str) -> Tokenizer:
-    """Restore a tokenizer of `train` or `load` from its `to_str`, which does not contain all its settings."""
+    """Restore a tokenizer of `train` or `load` from its `to_str`, which does not contain all settings."""
     return _plain(Tokenizer.from_str(text))
 
 
@@ -159,7 +159,7 @@ CANNOT_ENCODE = "the tokenizer cannot encode the text"
 
 
 def own_tokenizer(folder: Path) -> Path:
-    """Return the `tokenizer.json` of a model's folder. Raise UserError with advice if there is none."""
+    """Return the `tokenizer.json` of a model's folder. Raise UserError with advice if the file is missing."""
     file = folder / TOKENIZER
     if not file.is_file():
         advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers converts other tokenizer files"
@@ -168,7 +168,7 @@ def own_tokenizer(folder: Path) -> Path:
 
 
 def check_same(model: Tokenizer, data: Tokenizer, model_name: str, data_name: str) -> None:
-    """Raise UserError unless both give the same tokens and put the same tokens before each document."""
+    """Raise UserError unless two tokenizers give the same tokens and put the same tokens before each document."""
     if _without_post_processor(model) != _without_post_processor(data):
         difference = f"has a different tokenizer than {model_name}"
     elif (model_tokens := document_tokens(model)) != (data_tokens := document_tokens(data)):
@@ -181,45 +181,43 @@ def check_same(model: Tokenizer, data: Tokenizer, model_name: str, data_name: st
 
 
 def _without_post_processor(tokenizer: Tokenizer) -> dict:
-    """Return the settings that affect the text itself. The post-processor only adds tokens around a text."""
     return json.loads(tokenizer.to_str()) | {"post_processor": None}
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Make a tokenizer encode `<|endoftext|>` inside a document as plain text, not as a special token."""
     tokenizer.encode_special_tokens = True
     return tokenizer
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
-    """Return the largest id plus one."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def document_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of the tokens that precede each document. The first one occurs nowhere else.
+    """Return the ids of the tokens that precede each document. The first of them occurs nowhere else.
 
-    The post-processor defines them. A tokenizer without a post-processor has an end-of-text token, found by its name.
+    The post-processor defines these tokens. Without a post-processor, the EOS token, found by its name, precedes each
+    document.
     """
     end = end_of_text(tokenizer)
     return before_text(tokenizer) or (() if end is None else (end,))
 
 
 def end_of_text(tokenizer: Tokenizer) -> int | None:
-    """Return the end-of-text token, found by its name; None if there is none.
+    """Return the EOS token, found by its name; None if there is none.
 
-    It precedes each document in data and runs from old versions, which did not record this token.
+    It precedes each document in data and runs from old versions, which did not record that token.
     """
     return next((i for name in _END_NAMES if (i := tokenizer.token_to_id(name)) is not None), None)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """Return the ids of each text as int64, without special tokens."""
+    """Return the token ids of each text as int64, without special tokens."""
     with tokenizer_errors(CANNOT_ENCODE):
         encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [np.array(e.ids, dtype=np.int64) for e in encoded]
 
 
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Return the text of ids, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
+    """Return the text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
     return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

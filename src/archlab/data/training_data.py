@@ -13,9 +13,9 @@ class Windows(NamedTuple):
     """Windows of tokens. Each token is predicted from the tokens before it."""
 
     tokens: np.ndarray
-    """int64 [n, T + 1]."""
+    """Token ids, int64 [n, T + 1]."""
     scored: np.ndarray | None = None
-    """bool [n, T]: whether each predicted token is trained on. None: all are."""
+    """Whether each predicted token is trained on, bool [n, T]. None means that all tokens are."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,19 @@ class HeldOut:
     """Held-out windows that every evaluation uses: n windows with T predicted tokens each."""
 
     tokens: np.ndarray
-    """int64 [n, T + 1]. The first token of each window is only context."""
+    """Token ids, int64 [n, T + 1]. The first token of each window is only context."""
     scored: np.ndarray
-    """bool [n, T]: whether each predicted token counts. For text all tokens of documents count, for a task its answers.
+    """Whether each predicted token counts, bool [n, T].
+
+    For text, all tokens of documents count. For a task, only its answers count.
     """
     bytes: np.ndarray | None
-    """int [n, T]: number of bytes of text for each predicted token. None for a task, which has no text.
+    """Number of bytes of text for each predicted token, int [n, T]. None for a task, which has no text.
 
     The first token of a document may be scored and have no bytes, if it is only the space that the tokenizer adds.
     """
     documents: np.ndarray | None
-    """int [n, T]: index of the document that each predicted token belongs to. None for a task."""
+    """Index of the document to which each predicted token belongs, int [n, T]. None for a task."""
     separator: int | None = None
     """Token that begins a document, if attention is masked between documents; otherwise None."""
 
@@ -51,10 +53,10 @@ class HeldOut:
         """Return the held-out windows of a text.
 
         Args:
-            token_bytes: int [vocab], number of bytes of each token; 0 for special tokens.
+            token_bytes: Number of bytes of each token, int [vocab]; 0 for special tokens.
             before: Tokens that precede each document. They occur nowhere else and stand for no bytes.
             prefix_bytes: Number of bytes that the tokenizer adds to the first token after `before`.
-            goes_on: bool [n], whether each window begins in the document in which the window before it ends.
+            goes_on: Whether each window begins in the document in which the previous window ends, bool [n].
             masked: Whether attention is masked between documents.
         """
         counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
@@ -84,16 +86,19 @@ def _documents(tokens: np.ndarray, end_of_text: int, goes_on: np.ndarray) -> np.
 
 
 class TrainingData(Protocol):
-    """Source of windows. Each window is a pure function of its arguments, so a run resumes from a single integer."""
+    """Source of windows.
+
+    Each window is a pure function of its arguments, so a single integer is enough to resume a run.
+    """
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the tokens, as 16 hex digits. It does not depend on the choice of the held-out fold."""
+        """Hash of the tokens, as 16 hex digits. The hash does not depend on which fold is held out."""
         ...
 
     @property
     def known_tokens(self) -> int:
-        """Upper limit of the token ids: all ids are below it."""
+        """Upper limit of the token ids: all ids are below this number."""
         ...
 
     @property
@@ -116,13 +121,16 @@ class TrainingData(Protocol):
         ...
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Return how often a run of `n_windows` windows reads each source of text completely; empty for a task."""
+        """Return, for each source of text, how many times a run of `n_windows` windows reads it completely.
+
+        The result is empty for a task.
+        """
         ...
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
-        """Return about `n_tokens` tokens that are never trained on; None: all. They are always the same.
+        """Return about `n_tokens` tokens that are never trained on, always the same ones.
 
-        `masked`: whether attention is masked between documents.
+        If `n_tokens` is None, return all held-out tokens. `masked` says whether attention is masked between documents.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Claims, their sources, and errors in circulation, read from the YAML files in this folder."""
+"""Claims, their sources, and errors in circulation, all read from the YAML files in this folder."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,34 +17,33 @@ from archlab.errors import UserError
 from archlab.evidence.topics import topics
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
-"""Prediction of a claim for an arm compared with its reference. "higher" and "lower" are for outcomes whose values are
+"""Predicted result for an arm compared with its reference. "higher" and "lower" are for outcomes whose values are
 neither good nor bad. "equivalent", "not worse" and "not better" hold only if a difference beyond the margin is ruled
-out; it is not enough that none was found."""
+out; finding no difference is not enough."""
 
 
 class Publication(Base):
-    """A paper, a report or a repository."""
+    """A paper, a report or a repository that archlab cites."""
 
     authors: Line
-    """Family names of one or two authors, or that of the first author and "and others"."""
+    """Family names of one or two authors, or the family name of the first author and "and others"."""
     year: Annotated[int, Field(ge=1900)]
-    """Year of the first publication."""
     title: Line | None = None
-    """Title. null: not certain."""
+    """Title of the publication. null: not certain."""
     where: Line | None = None
-    """Number in arXiv, venue, or website. null: not certain."""
+    """arXiv number, venue or website. null: not certain."""
     certainty: Certainty
-    """Basis of what archlab says of it. verified: its own text; secondary: transcriptions; from memory: not read again
-    for this list."""
+    """Basis of archlab's statements about the publication. verified: the publication itself; secondary: transcriptions;
+    from memory: not read again for this list."""
 
     @property
     def cited(self) -> str:
-        """Short citation: `Zhang and Sennrich 2019`, `Kaplan 2020`."""
+        """Short citation, such as `Zhang and Sennrich 2019` or `Kaplan 2020`."""
         return f"{self.authors.removesuffix(' and others')} {self.year}"
 
     @property
     def address(self) -> str | None:
-        """URL for a browser. None if it is not certain."""
+        """URL of the publication. None if the URL is not certain."""
         where = self.where or ""
         if number := re.match(r"arXiv (\d{4}\.\d{5})", where):
             return f"https://arxiv.org/abs/{number[1]}"
@@ -52,7 +51,7 @@ class Publication(Base):
 
     @property
     def located(self) -> str:
-        """Citation with place: `Shazeer 2020, arXiv 2002.05202`. The title stands in for an unknown place."""
+        """Citation with its place: `Shazeer 2020, arXiv 2002.05202`. If the place is unknown, the title is used."""
         return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 
@@ -60,47 +59,47 @@ class Effect(Base):
     """A result that one source published."""
 
     source: Line
-    """Key in sources.yaml."""
+    """Key of the source in sources.yaml."""
     of: Line
-    """Quantity and the things compared."""
+    """Measured quantity and the things that are compared."""
     found: Line
-    """Numbers, in words."""
+    """Published numbers, in words."""
     scale: Line | None = None
-    """Size of the models, or their data. null: not stated, or not applicable."""
+    """Size of the models or of their data. null: not stated, or not applicable."""
     read: Literal["in the paper's text", "in a secondary source", "off a plot"]
-    """Way in which the numbers were read, which limits their certainty."""
+    """How the numbers were read, which limits their certainty."""
 
 
 class Expectation(Base):
-    """Prediction of a claim for one comparison of one study."""
+    """Prediction that a claim makes for one comparison of one study."""
 
     study: Line
     """Name of a study that comes with archlab."""
     arm: Line
-    """Name of the arm that is compared with its reference, or of a contrast of crossed factors."""
+    """Name of an arm that is compared with its reference, or of a contrast of crossed factors."""
     outcome: Line | None = None
-    """Name of the outcome. null: the study's primary outcome."""
+    """Name of the outcome. null: the primary outcome of the study."""
     verdict: Predicted
-    """Predicted result."""
+    """Predicted result of the comparison."""
     margin: Positive | None = None
-    """Largest difference that does not matter, in the outcome's unit. null: the study's own margin, which is for its
+    """Largest difference that does not matter, in the outcome's unit. null: the study's margin, which applies to its
     primary outcome."""
     untested: Line | None = None
-    """Reason why the runs of the study at its default scale could not test the prediction. It then stays undecided,
-    whatever the numbers say. null: they could test it."""
+    """Reason why the study's runs at the default scale could not test the prediction. The prediction then stays
+    undecided, whatever the numbers say. null: the runs could test the prediction."""
 
 
 class Ranking(Base):
-    """Published order of arms, for comparison with ours."""
+    """Published order of arms, to be compared with the order in archlab's runs."""
 
     study: Line
     """Name of a study that comes with archlab."""
     source: Line
-    """Key in sources.yaml."""
+    """Key of the source in sources.yaml."""
     what: Line
     """Name of the published quantity."""
     values: Annotated[dict[Line, float], Field(min_length=4)]
-    """Arm -> published number; lower is better."""
+    """Arm -> published number. Lower is better."""
 
 
 class Claim(Base):
@@ -109,23 +108,23 @@ class Claim(Base):
     number: Annotated[int, Field(ge=1)]
     """Number of the claim, as in `archlab ledger 4`."""
     name: Line
-    """Name in a few words."""
+    """Name of the claim in a few words."""
     statement: Line
-    """Claim in one or two sentences."""
+    """The claim in one or two sentences."""
     sources: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
-    """Keys in sources.yaml of publications that make the claim."""
+    """Keys in sources.yaml of the publications that make the claim."""
     in_short: Line
-    """Published result in a few words, for a table: the part that the verdict is about."""
+    """Published result in a few words, for a table. The verdict is about this result."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
-    """Published results."""
+    """Effects that publications report about the claim."""
     expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
-    """Predictions for our studies. Empty if no study tests the claim yet."""
+    """Predictions for archlab's studies. Empty if no study tests the claim yet."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
-    """Published orders for comparison with ours. They decide no verdict."""
+    """Published orders of arms, to be compared with archlab's. They do not affect the verdict."""
     caveat_in_short: Line
-    """Main point of `caveat` in a few words, shown wherever the verdict is shown."""
+    """Main point of `caveat` in a few words. It is shown next to every verdict on the claim."""
     caveat: Line
-    """Reasons why results at a small scale may mislead."""
+    """Reasons why results at a small scale may be misleading."""
 
     @property
     def studies(self) -> list[str]:
@@ -134,18 +133,18 @@ class Claim(Base):
 
     @property
     def also_cited(self) -> list[str]:
-        """Keys of publications with numbers about the claim that do not make it themselves."""
+        """Keys of publications that report numbers about the claim but do not make the claim themselves."""
         keys = dict.fromkeys(published.source for published in (*self.published, *self.rankings))
         return [key for key in keys if key not in self.sources]
 
 
 class Mistake(Base):
-    """An error in circulation."""
+    """An error in circulation, with the correct fact."""
 
     said: Line
-    """Statement in circulation."""
+    """The wrong statement."""
     fact: Line
-    """Correct statement."""
+    """The correct statement."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
     """Keys in sources.yaml. Empty if the fact follows from counting (docs/cost.md)."""
 
@@ -155,30 +154,29 @@ _Read = TypeVar("_Read")
 
 @cache
 def sources() -> dict[str, Publication]:
-    """Return all publications by key."""
+    """Return all publications by their keys in sources.yaml."""
     return _checked(dict[str, Publication], _raw("sources"))
 
 
 @cache
 def claims() -> dict[int, Claim]:
-    """Return all claims by number, in order."""
+    """Return all claims by number, in ascending order."""
     in_order = sorted(_checked(list[Claim], _raw("claims")["claims"]), key=lambda claim: claim.number)
     return {claim.number: claim for claim in in_order}
 
 
 @cache
 def mistakes() -> list[Mistake]:
-    """Return errors in circulation: first those about architecture, then those about counting."""
+    """Return the errors in circulation: first those about architecture, then those about counting."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
 
 
 def cited(keys: Iterable[str]) -> list[Publication]:
-    """Return the publications with these keys."""
     return [sources()[key] for key in keys]
 
 
 def keys_in_use() -> Iterator[str]:
-    """Yield every key of a publication that a claim, a mistake or a topic names."""
+    """Yield the key of every publication that a claim, a mistake or a topic names."""
     for claim in claims().values():
         yield from claim.sources
         yield from (effect.source for effect in claim.published)
@@ -190,12 +188,12 @@ def keys_in_use() -> Iterator[str]:
 
 
 def claim_of(study: str) -> list[Claim]:
-    """Return the claims that a study tests."""
+    """Return the claims that the named study tests."""
     return [claim for claim in claims().values() if study in claim.studies]
 
 
 def find_claim(text: str) -> Claim:
-    """Return the claim with this number or name. Raise UserError if there is none."""
+    """Return the claim with this number or name. Raise UserError if no claim matches."""
     by_name = {claim.name: claim for claim in claims().values()}
     by_name_or_number = by_name | {str(number): claim for number, claim in claims().items()}
     if text not in by_name_or_number:

@@ -1,4 +1,4 @@
-"""Result of one comparison of a study: an arm with its reference, or a contrast of factors."""
+"""Results of single comparisons of a study: an arm with its reference, or a contrast of factors."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,39 +16,41 @@ from archlab.study.record import Comparison, Heading, OutcomeStatistics
 
 
 class Compared(Base):
-    """One comparison by one outcome."""
+    """One comparison of a study, for one outcome."""
 
     study: str
     arm: str
     """Name of the arm or of the contrast."""
     label: str
-    """Label of the arm."""
+    """Label of the arm or of the contrast."""
     against: str
-    """Label of what it is compared with. Empty if nothing was run."""
+    """Label of the reference. Empty if nothing was run."""
     outcome: Heading | None
-    """Outcome. null if nothing was run."""
+    """Outcome that is compared. null if nothing was run."""
     comparison: Comparison | None
-    """Result of the comparison. null if nothing was run."""
+    """Statistics of the comparison. null if nothing was run."""
     is_contrast: bool
-    """Whether it is a contrast of crossed factors and not an arm."""
+    """Whether this is a contrast of crossed factors rather than an arm."""
     share: float | None
-    """Difference as a share of the reference's mean. null if that has no meaning, or if nothing was run."""
+    """Difference as a fraction of the reference's mean. null if this fraction has no meaning, or if nothing was run."""
     effects: tuple[float, float] | None = None
-    """For an interaction: the two effects whose difference it is. The first is subtracted from the second."""
+    """For an interaction: the two effects that it compares. The interaction is the second effect minus the first."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether the outcome follows from the config, like the bytes of a cache, so that runs cannot change it."""
+        """Whether the outcome follows from the config, such as the bytes of a cache. Runs cannot change such an
+        outcome."""
         return self.outcome is not None and self.outcome.source == "config"
 
     @property
     def has_sides(self) -> bool:
-        """Whether one side can be better. A contrast with diverged runs has no better side."""
+        """Whether one side of the comparison can be better. A contrast with diverged runs has no better side."""
         return not (self.is_contrast and self.comparison and "diverged" in self.comparison.verdict)
 
     @property
     def why(self) -> str:
-        """Result in words: `better`, for instance, or `higher` or `lower` if values are neither good nor bad."""
+        """Result in words, for example `better`. Outcomes whose values are neither good nor bad give `higher` or
+        `lower`."""
         if self.comparison is None:
             return "not run yet"
         if self.comparison.verdict == "differs" and self.comparison.difference:
@@ -57,8 +59,8 @@ class Compared(Base):
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Interval behind the verdict. For "equivalent" it is the one within the margin, and otherwise the one that
-        excludes 0 if there is a difference."""
+        """Interval behind the verdict. For "equivalent", this is the interval that lies within the margin. Otherwise it
+        is the interval that excludes 0 if there is a difference."""
         if self.comparison is None:
             return None, None
         if self.comparison.verdict == "equivalent":
@@ -67,7 +69,7 @@ class Compared(Base):
 
     @property
     def effect(self) -> str:
-        """Difference with its interval: `-0.021 [-0.030, -0.012] bits per byte`. Empty if there is none."""
+        """Difference with its interval: `-0.021 [-0.030, -0.012] bits per byte`. Empty without a difference."""
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
@@ -78,7 +80,8 @@ class Compared(Base):
 
 
 def compared(results: Results, outcome: str | None = None, margin: float | None = None) -> dict[str, Compared]:
-    """Return all comparisons by the name of their arm or contrast, with the arguments of `Results.compared`."""
+    """Return all comparisons, keyed by the name of the arm or contrast. The arguments are those of
+    `Results.compared`."""
     measured = results.compared(outcome, margin)
     contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
     labels = {arm.name: arm.label for arm in results.about.arms}
@@ -103,7 +106,8 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
 
 
 def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
-    """Return the difference as a share of the reference for speeds and bytes, which mean little without it."""
+    """Return the difference as a fraction of the reference. Only speeds and bytes have one, because their differences
+    mean little alone."""
     if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
         return None
     return None if comparison.difference is None else comparison.difference / reference.mean
@@ -123,8 +127,11 @@ def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
 
 
 def level_in_words(path: str, level: Any) -> str:
-    """Return a level in words: `post-norm` if a topic has this value, `weight decay 0.3` or `no warm-up` if a topic is
-    about the field with any value, and otherwise the setting as on the command line."""
+    """Return a level in words.
+
+    If a topic has this value, the words are its title, as in `post-norm`. If a topic is about the field with any value,
+    they are as in `weight decay 0.3` or `no warm-up`. Otherwise the level is a setting as on the command line.
+    """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
         what = _in_a_sentence(about[0].title)
@@ -138,15 +145,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_a_sentence(title: str) -> str:
-    """Return the title with a small first letter, unless its first word is a name such as RoPE."""
+    """Return the title with a lowercase first letter, unless its first word is a name such as RoPE."""
     return title[0].lower() + title[1:] if re.match(r"[A-Z][a-z]+\b", title) else title
 
 
 def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Iterator[Compared]:
-    """Yield the comparisons of a claim's studies that the claim does not predict.
+    """Yield the comparisons in a claim's studies that the claim does not predict.
 
-    Outcomes are the primary one and those that the claim predicts for other arms, but none that follow from the config.
-    If factors are crossed, contrasts replace arms.
+    They cover the primary outcome and all outcomes that the claim predicts for other arms, but no outcome that follows
+    from the config. If factors are crossed, contrasts replace arms.
     """
     for study in claim.studies:
         if ran := results.get(results_name(study, scale)):
@@ -162,6 +169,6 @@ def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Ite
 
 
 def is_difference(found: Compared) -> bool:
-    """Return whether a difference was found of which one side is better."""
+    """Return whether there is a difference of which one side is better."""
     differences = ("better", "worse", "differs", "diverged", "reference diverged")
     return found.has_sides and found.comparison is not None and found.comparison.verdict in differences

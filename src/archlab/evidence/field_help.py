@@ -1,4 +1,4 @@
-"""Help for every field of a schema: its docstring, allowed values and default, with one entry per dotted path."""
+"""Help for every field of a schema, by dotted path: the field's docstring, allowed values and default."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -16,34 +16,34 @@ _SECTION = "a section"
 
 
 class FieldVariant(Base):
-    """A field as defined by some kinds of its section."""
+    """Definition of a field that some kinds of its section share."""
 
     kinds: list[str]
-    """Kinds of its section that define it so. Empty if the section has no kinds."""
+    """Kinds of the section that define the field in this way. Empty if the section has no kinds."""
     text: str
     allowed: str
     default: str | None
-    """Default in YAML. null: the field is required."""
+    """Default value in YAML. null: the field is required."""
 
 
 class FieldHelp(Base):
-    """Help for a dotted field."""
+    """Help for one field, identified by its dotted path."""
 
     path: str
     readings: list[FieldVariant]
-    """A single one, unless kinds of the section define the field differently."""
+    """Variants of the field. There is a single one, unless kinds of the section define the field differently."""
     values: dict[str, str]
-    """Allowed word -> its docstring in the schema, if any."""
+    """Allowed word -> its docstring in the schema, if there is one."""
 
     @property
     def is_section(self) -> bool:
-        """Whether it holds fields instead of a value."""
+        """Whether the field is a section, which holds fields instead of a value."""
         return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
 
 
 @cache_of_kinds
 def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
-    """Return the help of all fields by dotted path, in the order of the schema."""
+    """Return the help of all fields, keyed by dotted path, in the order of the schema."""
     found: dict[str, FieldHelp] = {}
     for path, owner, name in fields_below(schema):
         field, kind = owner.model_fields[name], _kind(owner)
@@ -65,7 +65,7 @@ _PLACES: dict[Section, str] = {
     "optimizer": "train.optimizer", "schedule": "train.schedule", "objective": "train.objective",
     "task": "data.task", "outcome": "measure.NAME", "activation": "model.mlp.activation",
 }  # fmt: skip
-"""Section -> path at which a file names its kind. All other sections belong to the model."""
+"""Section -> path at which a file names the section's kind. All other sections belong to the model."""
 
 
 def place_of(kind: type[Registered]) -> str:
@@ -75,7 +75,7 @@ def place_of(kind: type[Registered]) -> str:
 
 
 def fields_of(kind: type[Registered]) -> list[FieldHelp]:
-    """Return the help of each field that a kind has."""
+    """Return the help for each field of a kind."""
     place = place_of(kind).removesuffix(".kind")
     return [
         FieldHelp(path=f"{place}.{name}", readings=[_variant(kind, name, kind_of(kind))], values={})
@@ -97,7 +97,8 @@ def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVarian
 
 
 def _of_kinds(help_: FieldHelp) -> FieldVariant:
-    """Return the help for the kind of a section. It has no default, because the section itself shows it."""
+    """Return the help for the `kind` field of a section. It has no default, because the help of the section shows the
+    default."""
     return FieldVariant(kinds=[], text="Name of the kind.", allowed=", ".join(help_.values), default=None)
 
 
@@ -110,7 +111,6 @@ def _default(field: FieldInfo) -> str:
 
 
 def _values(owner: type[BaseModel], field: FieldInfo, name: str) -> dict[str, str]:
-    """Return the words that are allowed as a value, and the docstrings of those that are kinds."""
     if name == "kind":
         return {str(field.default): one_line(owner.__doc__)}
     marks = [mark for mark in field.metadata if isinstance(mark, KindName)]
@@ -138,13 +138,12 @@ _MORE = {"null": "null", "array": "a list", "object": "keys and values"}
 
 
 def allowed(owner: type[BaseModel], name: str) -> str:
-    """Return the allowed values in words."""
     section = _section(owner.model_fields[name])
     return " or ".join(dict.fromkeys(_in_words(_property(owner, name), section)))
 
 
 def _section(field: FieldInfo) -> str:
-    """Return the description of a section by its kinds or its fields, or "" for a plain value."""
+    """Return the description of a section by its kinds or fields. Return "" for a plain value."""
     if names := kind_names(field):
         return f"{_SECTION} of kind {', '.join(names)}"
     return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))

@@ -1,4 +1,4 @@
-"""The ledger: every claim with the findings of our committed runs, and the part of these that is about one topic."""
+"""The ledger: every claim with the findings of archlab's committed runs, and the findings about a single topic."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,28 +18,30 @@ from archlab.study.study_file import AS_IT_STANDS, library_study
 
 
 class LedgerEntry(Base):
-    """A claim and the findings on it."""
+    """A claim and all findings about it."""
 
     claim: Claim
     found: list[ClaimAtScale]
-    """Findings at the default scale first, then at other scales that were run."""
+    """Findings at the default scale, followed by those at other scales that were run."""
     runs: list[Ran]
-    """Descriptions of the runs behind the findings: what was run, where, and when."""
+    """Descriptions of the runs behind the findings: what was run, where and when."""
     changed: list[str]
-    """Names of results whose study has changed since it was run."""
+    """Names of results whose study has changed since the runs."""
 
 
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
-    """Return entries in the order of claim numbers: by default all claims, with the results that come with archlab."""
+    """Return the entries in the order of claim numbers. By default, return all claims, with the results that come with
+    archlab."""
     used = committed() if results is None else results
     scales = sorted({ran.about.scale for ran in used.values()} - {AS_IT_STANDS})
     return [_entry(claim, used, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
 def about_study(study: str) -> list[LedgerEntry]:
-    """Return entries of the claims that a study in archlab's library tests, with the findings of its own runs only.
+    """Return the entries for the claims that a study in archlab's library tests, with only the findings of that study's
+    runs.
 
-    The verdicts are those on the whole claims; other studies may test parts of them.
+    The verdicts are on the whole claims. Other studies may test other parts of the claims.
     """
     return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
 
@@ -88,10 +90,11 @@ _LETTERS = 3
 
 
 def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """Yield the comparisons, at the default scale, that are about a topic.
+    """Yield the comparisons about a topic, at the default scale.
 
-    They are those that the topic names, and those of arms that change to the topic. Outcomes that follow from the
-    config, like the size of a cache, are left out. Named comparisons come first, and primary outcomes before others.
+    A comparison is about a topic if the topic names it, or if its arm changes to the topic. Outcomes that follow from
+    the config, like the size of a cache, are left out. Named comparisons come first, and primary outcomes come before
+    others.
     """
     keys = dict(topics())[name].measured
     about_topic = [found for found in _compared(entries) if _key(found) in keys or name in _topics_of(found)]
@@ -99,14 +102,13 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """Yield all predicted comparisons, and others by the primary outcome only."""
+    """Yield all predicted comparisons, and the other comparisons for the primary outcome only."""
     for entry in entries:
         yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
         yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
 
 
 def _key(comparison: Compared) -> str:
-    """Return the form used in `Topic.measured`."""
     return f"{comparison.study}/{comparison.arm}"
 
 
@@ -115,7 +117,7 @@ def _is_answer(comparison: Compared) -> bool:
 
 
 def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
-    """Yield the published effects that name the topic."""
+    """Yield the published effects that mention the topic."""
     spellings = [plain(text) for text in (topic.title, *topic.aliases)]
     for effect in (effect for entry in entries for effect in entry.claim.published):
         text = plain(f"{effect.of} {effect.found}")
@@ -129,7 +131,7 @@ def _topics_of(comparison: Compared) -> set[str]:
 
 @cache
 def _topics_of_study(study: str) -> dict[str, set[str]]:
-    """Map each arm to the topics that explain its changes.
+    """Map each arm of a study to the topics that explain its changes.
 
     A contrast of crossed factors is mapped to the topics of the level whose average effect it is.
     """

@@ -1,4 +1,4 @@
-"""Look up the topics or schema fields that a word means, and the topics that explain the changes of an arm."""
+"""Look up the topics or schema fields that a word refers to, and the topics that explain an arm's changes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +17,20 @@ Named = tuple[str, Topic]
 
 
 class UsersKinds(list[type[Registered]]):
-    """Kinds of one name that a user's file registers, one per section."""
+    """All kinds of the same name that a user's file registers. Each kind belongs to a different section."""
 
 
 _CLOSE = 0.82
-"""Minimum similarity of a suggestion. Words of the field are short and many; NSA and SWA, for instance, differ."""
+"""Minimum similarity of a suggestion. Terms of the field are short and often similar; for example, NSA and SWA are
+different terms."""
 
 
 def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
-    """Return the user's kinds with this name, or else the topic, the chapter, or the fields.
+    """Return the user's kinds with this name; if there are none, return the topic, the chapter or the fields that it
+    refers to.
 
-    Fields are found by a dotted path or its end, by an allowed value, or by a name that other libraries use.
-    Raise UserError for an unknown word, and for a word that means something archlab lacks.
+    Fields are found by a dotted path or the end of one, by an allowed value, or by a name that other libraries use.
+    Raise UserError for an unknown word, and for a known word for something that archlab lacks.
     """
     if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
         return UsersKinds(own)
@@ -45,18 +47,17 @@ def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
 
 
 def _every_field() -> dict[str, FieldHelp]:
-    """Return the help of every field in config files, including those about published models."""
     return field_help(SCHEMAS["config"])
 
 
 def plain(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case."""
+    """Return only the letters and digits of a string, in lowercase."""
     return "".join(character for character in text.lower() if character.isalnum())
 
 
 @cache
 def by_name() -> dict[str, Named]:
-    """Return all topics by each of their spellings, reduced by `plain`."""
+    """Return all topics, keyed by each of their spellings as reduced by `plain`."""
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
     }
@@ -64,7 +65,6 @@ def by_name() -> dict[str, Named]:
 
 @cache
 def _chapters_by_name() -> dict[str, Chapter]:
-    """Return all chapters by each of their spellings, reduced by `plain`."""
     return {
         plain(spelling): chapter
         for name, chapter in chapters().items()
@@ -73,7 +73,6 @@ def _chapters_by_name() -> dict[str, Chapter]:
 
 
 def _fields_named(text: str) -> list[FieldHelp]:
-    """Return the fields whose path is the text, or otherwise those whose path ends with it."""
     wanted = [plain(part) for part in text.split(".")]
     paths = {path: [plain(part) for part in path.split(".")] for path in _every_field()}
     exact = [path for path, parts in paths.items() if parts == wanted]
@@ -82,18 +81,19 @@ def _fields_named(text: str) -> list[FieldHelp]:
 
 
 def _fields_with(value: str) -> list[FieldHelp]:
-    """Return the fields that allow this value."""
     return [field for field in _every_field().values() if plain(value) in map(plain, field.values)]
 
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
-    """Return the topic named after the value, if its settings include this one. Otherwise see `_of_settings`."""
+    """Return the topic that is named after the value, if the topic's settings include this setting. Otherwise see
+    `_of_settings`."""
     found = by_name().get(plain(setting.partition("=")[2]))
     return found if found and setting in found[1].settings else _of_settings([setting])
 
 
 def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
-    """Return the topic made by the most of these `field=value`, or otherwise the fields that they set."""
+    """Return the topic with the most fields among those whose settings are all in `settings`. Otherwise return the
+    fields that `settings` sets."""
     made = [(name, topic) for name, topic in topics() if topic.fields and set(topic.settings) <= set(settings)]
     if made:
         return max(made, key=lambda found: len(found[1].fields))
@@ -110,10 +110,10 @@ def _unknown(text: str) -> list[FieldHelp]:
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the arguments for `archlab explain` that explain changes in a resolved config; both use dotted fields.
+    """Yield the arguments for `archlab explain` that explain changes in a resolved config.
 
-    Topics made by the changes come first, ordered by their number of changed fields. Then come changed fields that
-    belong to topics but have other values.
+    `changed` and `config` map dotted fields to values. Topics that the changes select come first, ordered by the number
+    of changed fields. They are followed by changed fields that belong to topics but have other values.
     """
     unexplained = set(changed)
     for name, topic in [*_made(changed, config), *_called(changed, config)]:
@@ -125,7 +125,6 @@ def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterato
 
 
 def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
-    """Return topics that the config has and that set a changed field: most changed fields first, then fewest fields."""
     found = [
         (name, topic)
         for name, topic in topics()
@@ -136,9 +135,10 @@ def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
 
 
 def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
-    """Return topics named after a changed value, such as `latent`, if the config has all word values of the topic.
+    """Return the topics that are named after a changed value, such as `latent`, if the config has all word values of
+    the topic.
 
-    GELU, for instance, is not returned for a gated MLP, because there it is GEGLU.
+    For example, GELU is not returned for a gated MLP, because GELU in a gated MLP is called GEGLU.
     """
     by_value = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
     return [found for path, found in by_value if found and path in found[1].fields and _has_words(found[1], config)]

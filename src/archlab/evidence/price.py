@@ -1,4 +1,4 @@
-"""Cost of a choice: a small model with it and without it."""
+"""Cost of an architectural choice: a small model with the choice and without it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from archlab.pricing.work import forward_flops
 
 BASE = "tiny-llama"
 CONTEXT = 4096
-"""Tokens of text. The base is built for this length, so tables of positions are as long."""
+"""Sequence length in tokens for which the base is built. Position tables have this length."""
 
 
 class Price(Base):
@@ -24,15 +24,16 @@ class Price(Base):
 
     parameters: int
     active: int
-    """Number of parameters that one token uses."""
+    """Number of parameters that are active for one token."""
     flops: float
-    """FLOPs of the forward pass per token, for a text of CONTEXT tokens."""
+    """FLOPs of the forward pass per token, for a sequence of CONTEXT tokens."""
     state_bytes: int
-    """Bytes kept for decoding such a text in bfloat16: the cache and recurrent states."""
+    """Bytes kept while decoding a sequence of CONTEXT tokens in bfloat16: the KV cache and recurrent states."""
 
 
 def prices(topic: Topic) -> dict[str, Price]:
-    """Return the costs with the choice and without it, and without it at equal parameters if the sizes differ.
+    """Return the costs of the model with the choice and without it. If the sizes differ, also return the cost without
+    it at an equal parameter count.
 
     The result is empty for a topic that is not a choice of the model.
     """
@@ -45,7 +46,7 @@ def prices(topic: Topic) -> dict[str, Price]:
 
 
 def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
-    """Return the rows of a table of costs. It is empty if no row shows a difference."""
+    """Return the rows of a cost table. Empty if no row shows a difference."""
     models = found.values()
     rows = [("parameters", *(units.count(price.parameters) for price in models))]
     if any(price.parameters != price.active for price in models):
@@ -56,14 +57,13 @@ def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
 
 
 def equal_size(topic: Topic) -> str:
-    """Return a description of the model of equal size, or "" if there is none."""
+    """Return a description of the model of equal size, or "" without such a model."""
     changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
     settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
     return f"equal size: without it, and {settings} for as many parameters" if settings else ""
 
 
 def configured(change: dict[str, Any]) -> Config:
-    """Return the base with some fields changed."""
     raw = overlay(read_config(BASE), {"model.max_seq_len": CONTEXT}, Config)
     return build_config(overlay(raw, change, Config) if change else raw, (), f"{BASE} with {change}")
 

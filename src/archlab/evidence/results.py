@@ -1,8 +1,8 @@
 """Committed results of studies, `results/NAME.jsonl`, from which verdicts are computed.
 
-The first line of a file says what was run, and on which machine. Then come one line per run (arm, seed, fold and the
-value of every outcome), one line per arm and round of timing, and one line per arm for outcomes that follow from the
-config. The lines hold nothing that could be computed from them.
+The first line of a file says what was run, and on which machine. Each run has one line with its arm, its seed, its fold
+and the value of every outcome. Each arm has one line per round of timing, and one line for outcomes that follow from
+the config. The lines contain nothing that can be computed from other lines.
 """
 
 import json
@@ -30,52 +30,50 @@ from archlab.study.stats import Folds, Values
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 _WITHOUT_EFFECT = {"question", "claim", "labels", "scales"}
-"""Fields of a study that cannot change a result."""
 
 
 class ArmOfResults(Base):
-    """Description of an arm."""
+    """Description of an arm in a results file."""
 
     name: str
     label: str
     reference: str | None
-    """Name of the arm that it is compared with. null for the first arm."""
+    """Name of the arm that this arm is compared with. null for the first arm."""
     factors: dict[str, Any]
-    """Factor -> level. Empty if the study names its arms."""
+    """Factor -> the arm's level. Empty if the study names its arms."""
     tuned: dict[str, Any]
-    """Values found by tuning."""
     parameters: int
     tokens: int
-    """Training tokens per run."""
+    """Number of training tokens per run."""
 
 
 class ResultsHeader(Base):
-    """First line of a results file."""
+    """First line of a results file: what was run, and on which machine."""
 
     study: str
     """Name of a study that comes with archlab."""
     scale: str
     """Scale of the study. cpu is the default scale."""
     digest: str
-    """Hash of all fields of the study that can change a result."""
+    """Hash of all fields of the study that can affect a result."""
     date: str
-    """Date on which the last run ended, as in 2026-11-23."""
+    """Date on which the last run ended, such as 2026-11-23."""
     command: str
     """Command that repeats the study."""
     environment: dict[str, Any]
-    """Versions, processor and number of threads."""
+    """Software versions, processor and number of threads."""
     corpus: str
-    """Description of the text."""
+    """Description of the corpus."""
     margin: float | None
-    """Margin for the primary outcome, which is the first one."""
+    """Margin for the primary outcome, which is the first outcome."""
     first: list[int] | None
-    """Seeds whose spread decided the number of seeds. null if that number was fixed in advance."""
+    """Seeds whose scatter decided the number of seeds. null if the number was fixed in advance."""
     outcomes: list[Heading]
     arms: list[ArmOfResults]
 
 
 class Ran(Base):
-    """Description of what was run, without the values."""
+    """Description of what was run, without any values."""
 
     about: ResultsHeader
     seeds: int
@@ -83,19 +81,20 @@ class Ran(Base):
 
 
 class Results(Base):
-    """Content of a results file."""
+    """Contents of a results file."""
 
     about: ResultsHeader
     values: dict[str, dict[str, dict[int, float | None]]]
-    """Outcome -> arm -> seed or round -> value. null if the run diverged; missing values have no entry."""
+    """Outcome -> arm -> seed or round -> value. null if the run diverged. Missing values have no entry."""
     folds: dict[int, int]
-    """Seed -> fold, the part of the text that is held out."""
+    """Seed -> the held-out fold of the corpus."""
 
     def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
-        """Return the statistics of arms and contrasts with their comparisons, corrected for their number.
+        """Return the statistics of arms and contrasts with their comparisons, corrected for multiple testing.
 
-        They are the same as in the summary of the study. By default, `outcome` is the primary outcome, and `margin` is
-        the study's own, which is for the primary outcome only. The result is empty if the outcome was not measured.
+        The statistics are the same as in the summary of the study. By default, `outcome` is the primary outcome, and
+        `margin` is the study's margin, which applies to the primary outcome only. The result is empty if the outcome
+        was not measured.
         """
         if outcome is not None and outcome not in self.values:
             return {}
@@ -113,10 +112,10 @@ class Results(Base):
         )
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
-        """Return the two effects behind an interaction of two factors; the comparison is of their difference.
+        """Return the two effects that an interaction of two factors compares: those of the last factor at the first and
+        at the second level of the other factor.
 
-        They are the effects of the last factor at the first and at the second level of the other factor. Return None
-        for anything that is not an interaction.
+        Return None if the comparison is not an interaction.
         """
         contrast = factor_contrasts(self.about.arms).get(name)
         if contrast is None or (outcome is not None and outcome not in self.values):
@@ -127,16 +126,16 @@ class Results(Base):
 
     @property
     def ran(self) -> Ran:
-        """Description of what was run."""
+        """Description of what was run, without any values."""
         return Ran(about=self.about, seeds=len(self.folds))
 
     @property
     def names(self) -> set[str]:
-        """Names of arms and contrasts that are compared. They may differ between scales."""
+        """Names of the arms and contrasts that are compared. They may differ between scales."""
         return {arm.name for arm in self.about.arms if arm.reference} | factor_contrasts(self.about.arms).keys()
 
     def heading(self, outcome: str | None) -> Heading:
-        """Return the heading of the outcome with this name, or of the primary outcome for None."""
+        """Return the heading of the outcome with this name, or of the primary outcome if the name is None."""
         return next(heading for heading in self.about.outcomes if outcome in (None, heading.name))
 
     def _shared_folds(self) -> Folds:
@@ -150,14 +149,15 @@ class _Outcome(NamedTuple):
 
 
 def results_name(study: str, scale: str) -> str:
-    """Return the name of a study's results at a scale, which is also the name of its folder."""
+    """Return the name of a study's results at a scale. The folder of the study's runs at this scale has the same
+    name."""
     return study if scale == AS_IT_STANDS else f"{study}-{scale}"
 
 
 def digest(study: StudyConfig) -> str:
-    """Return a hash of everything in a study that can change a result.
+    """Return a hash of everything in a study that can affect a result.
 
-    Only the file names of plug-ins enter it, because their folder differs between machines.
+    Plug-ins contribute only their file names, because their folder differs between machines.
     """
     values = study.model_dump(mode="json", exclude_defaults=True, exclude=_WITHOUT_EFFECT)
     if study.plugins:
@@ -168,7 +168,7 @@ def digest(study: StudyConfig) -> str:
 def in_library(summary: StudySummary) -> tuple[str, str] | None:
     """Return the name and the scale of the study in archlab's library that was run.
 
-    Return None if it is none of them, or if this version of archlab cannot read the study.
+    Return None if it is none of these studies, or if this version of archlab cannot read the study.
     """
     try:
         wanted = digest(StudyConfig.model_validate(summary.study))
@@ -179,7 +179,7 @@ def in_library(summary: StudySummary) -> tuple[str, str] | None:
 
 
 def identified(summary: StudySummary) -> tuple[str, str]:
-    """Return the same as `in_library`. Raise UserError instead of returning None."""
+    """Return the name and the scale of the library study that was run. Raise UserError if `in_library` finds none."""
     if found := in_library(summary):
         return found
     raise UserError(
@@ -188,7 +188,7 @@ def identified(summary: StudySummary) -> tuple[str, str]:
 
 
 def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator[str]:
-    """Yield the lines of a results file. Raise UserError for missing runs and for a study over several sizes."""
+    """Yield the lines of a results file. Raise UserError if runs are missing, or if the study has several sizes."""
     config = StudyConfig.model_validate(summary.study)
     if unfinished := [arm.name for arm in summary.arms if len(arm.seeds) < len(summary.seeds)]:
         raise UserError(f"{summary.name}: runs of {', '.join(unfinished)} are missing; run the study again")
@@ -210,7 +210,7 @@ def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator
 
 
 def read_results(lines: str) -> Results:
-    """Parse the text of a results file."""
+    """Parse the contents of a results file."""
     first, *rows = map(json.loads, lines.splitlines())
     about = ResultsHeader.model_validate(first)
     values = {heading.name: {arm.name: dict[int, float | None]() for arm in about.arms} for heading in about.outcomes}
@@ -223,12 +223,12 @@ def read_results(lines: str) -> Results:
 
 @cache
 def committed() -> dict[str, Results]:
-    """Return all results that come with archlab, by name."""
+    """Return all results that come with archlab, keyed by name."""
     return {name: read_results(file.read_text(encoding="utf-8")) for name, file in results_files().items()}
 
 
 def results_files() -> dict[str, Traversable]:
-    """Return the file of each result by name."""
+    """Return the results files by name."""
     home = resources.files("archlab.evidence") / "results"
     files = home.iterdir() if home.is_dir() else iter(())
     return {file.name.removesuffix(".jsonl"): file for file in files if file.name.endswith(".jsonl")}
@@ -268,7 +268,8 @@ def _at_index(outcomes: Sequence[_Outcome], sources: tuple[str, ...], arm: str, 
 
 
 def _n_folds(config: StudyConfig) -> int:
-    """Return the number of folds that seeds alternate over. By default a text or a task has as many as possible."""
+    """Return the number of folds over which the seeds alternate. By default, it is the largest number that a text or a
+    task allows."""
     return config.folds or n_test_folds(MOST_FOLDS)
 
 
@@ -277,7 +278,7 @@ def _line(value: Any) -> str:
 
 
 _STUDY, _ARM = "norm-kind", "rms"
-"""A study with timed runs, and its arm that is mini-llama unchanged, the base of most studies."""
+"""A study with timed runs, and the name of its unchanged mini-llama arm, which is the base of most studies."""
 
 
 class Pace(Base):
@@ -291,7 +292,7 @@ class Pace(Base):
 
 
 def committed_pace() -> Pace | None:
-    """Return the speed in the committed results, or None if they lack the timed study."""
+    """Return the speed in the committed results, or None if the timed study is not among them."""
     results = committed().get(results_name(_STUDY, AS_IT_STANDS))
     if results is None:
         return None

@@ -1,4 +1,8 @@
-"""Topics: the names of a choice, what it computes, why people make it and what it costs; chapters in lecture order."""
+"""Topics and their chapters.
+
+A topic has the names of a choice, what it computes, why people make it, and what it costs. Chapters are in lecture
+order.
+"""
 
 import shlex
 from collections.abc import Iterator
@@ -15,44 +19,44 @@ _Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Topic(Base):
-    """A choice of architecture or training, or a term of the field."""
+    """An architectural or training choice, or a term of the field."""
 
     title: str
-    """Title, spelled as usual in the field."""
+    """Title, in the usual spelling of the field."""
     aliases: _Texts = ()
-    """Other spellings that people type. Case, spaces, dots, dashes and underscores are ignored."""
+    """Other spellings that people type. Case, spaces, periods, dashes and underscores are ignored."""
     fields: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Dotted field -> value that makes this choice in a config. Empty: the topic is not a single choice."""
+    """Dotted field -> value with which a config makes this choice. Empty: the topic is not a single choice."""
     against: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Values of tiny-llama that the choice is compared with. Empty: tiny-llama unchanged."""
+    """Changed fields of the tiny-llama config that the choice is compared with. Empty: tiny-llama unchanged."""
     resized: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """`against` with as many parameters as with the choice. Empty: `against` has as many already."""
+    """`against` with a parameter count equal to that of the choice. Empty: the parameter counts are already equal."""
     used: _Texts | None = None
-    """Conditions that a single layer of a published model must all meet for the model to count as a user of the choice.
-    null: the values in `fields`."""
+    """Conditions on the layers of a published model. The model counts as a user of the choice if a single layer meets
+    all of them. null: the values in `fields`."""
     formula: str
-    """Formula, laid out for a terminal."""
+    """Formula, laid out for the terminal."""
     does: str
-    """Description in words."""
+    """Description of the choice in words."""
     why: str
-    """Reason why people think it helps."""
+    """Reason why people think that the choice helps."""
     costs: str
-    """Costs and drawbacks."""
+    """Costs and drawbacks of the choice."""
     claims: Annotated[tuple[int, ...], Field(strict=False)] = ()
-    """Numbers of the claims about it."""
+    """Numbers of the claims about the topic."""
     sources: _Texts
-    """Keys in sources.yaml."""
+    """Keys of the topic's sources in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
-    """Command to try."""
+    """Command for the reader to try."""
     shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Sentence about the output of the command -> the same as an expression over the names in its `--json`. A test
-    evaluates it. `answers` is the whole list if the output is a list. `without` is the output without changed fields.
-    Empty: the command prints no numbers, or nothing that can be checked."""
+    """Sentence about the output of the command -> the same statement as an expression over the names in the command's
+    `--json` output. A test evaluates the expression. `answers` is the whole list if the output is a list. `without` is
+    the output without the changed fields. Empty: the command prints no numbers, or nothing that can be checked."""
     measured: _Texts = ()
-    """Comparisons of our studies that are about the topic but do not follow from `fields`, each as `study/arm`. A
+    """Comparisons of archlab's studies that are about the topic but do not follow from `fields`, each as `study/arm`. A
     contrast of crossed factors is given by its name."""
     pictures: _Texts = ()
-    """Names of drawings of it."""
+    """Names of the drawings of the topic."""
     tested_by: _Texts = ()
     """Tests that compare the formula with the code."""
 
@@ -63,12 +67,13 @@ class Topic(Base):
 
     @property
     def settings(self) -> list[str]:
-        """`fields` as a list of `field=value`."""
+        """`fields` as a list of `field=value` settings."""
         return [f"{path}={to_yaml_line(value)}" for path, value in self.fields.items()]
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions for a published model to count as a user. Empty if they cannot be known of published models."""
+        """Conditions under which a published model counts as a user of the choice. Empty if published models do not
+        reveal whether they use it."""
         if self.used is not None:
             return self.used
         return tuple(self.settings) if all(path.startswith("model.") for path in self.fields) else ()
@@ -79,16 +84,16 @@ class Chapter(Base):
 
     title: str
     about: str
-    """Common ground of the topics."""
+    """Introduction to the topics of the chapter."""
     aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Other names of the chapter."""
     topics: dict[str, Topic]
-    """Name that `archlab explain` lists -> topic."""
+    """Topics by their names in the list of `archlab explain`."""
 
 
 @cache
 def chapters() -> dict[str, Chapter]:
-    """Return all chapters by name, in lecture order: the order of the numbers in the file names."""
+    """Return all chapters by name, in lecture order, which is the order of the numbers in the file names."""
     home = resources.files("archlab.evidence") / "topics"
     files = sorted((file for file in home.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return {
@@ -97,7 +102,6 @@ def chapters() -> dict[str, Chapter]:
 
 
 def topics() -> Iterator[tuple[str, Topic]]:
-    """Yield the name and the topic of each, in lecture order."""
     for chapter in chapters().values():
         yield from chapter.topics.items()
 

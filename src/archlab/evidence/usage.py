@@ -1,4 +1,4 @@
-"""Find the published models in the atlas that meet conditions, from their resolved layers."""
+"""Search the atlas for published models whose resolved layers meet given conditions."""
 
 import re
 from collections import Counter
@@ -18,32 +18,32 @@ _FIELD = re.compile(r"(model|train|about)\.[\w.]+")
 
 
 class LayerCondition(NamedTuple):
-    """Condition for one layer."""
+    """Condition on one field of a layer."""
 
     path: str
     sign: str
     wanted: tuple[Any, ...]
-    """Allowed values. A dotted field stands for its value in the same layer."""
+    """Allowed values. A dotted field stands for the value of that field in the same layer."""
 
 
 class Usage(Base):
-    """Published models that have a choice."""
+    """Published models that have a certain choice."""
 
     models: list[str]
-    """Names of their presets, by year."""
+    """Preset names of the models that have the choice, ordered by year."""
     uncertain: list[str]
-    """Names of presets that have the choice in an unverified field. They are not in `models`."""
+    """Preset names of models that have the choice only in an unverified field. They are not in `models`."""
     known: int
-    """Number of models for which it is known whether they have it."""
+    """Number of models for which it is known whether they have the choice."""
     by_year: dict[int, tuple[int, int]]
-    """Year -> number of models that have it, and number of models for which that is known."""
+    """Year -> number of models that have the choice, and number of models for which this is known."""
 
 
 def usage(conditions: Sequence[str]) -> Usage:
-    """Return the models with a layer that meets all conditions, such as `model.attention.n_kv_heads=1`.
+    """Return the published models with a layer that meets all conditions, such as `model.attention.n_kv_heads=1`.
 
-    The right side may also be a field, or several values as in `gelu|gelu_tanh`. `!=` holds if the layer lacks the
-    field. Raise UserError for text that is not a condition.
+    The right side of a condition may also be a field, or several values as in `gelu|gelu_tanh`. `!=` is true if the
+    layer lacks the field. Raise UserError for a string that is not a condition.
     """
     parsed = [_parse(text) for text in conditions]
     fields = [condition.path.removeprefix("model.") for condition in parsed]
@@ -67,7 +67,8 @@ def usage(conditions: Sequence[str]) -> Usage:
 
 
 def values(path: str) -> dict[str, list[str]]:
-    """Return the presets of published models by their value of a field, most frequent value first."""
+    """Map each value of a field to the presets of published models that have it. The most frequent value comes
+    first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():
         layers = layer_configs(entry.config.model)
@@ -108,7 +109,8 @@ def _compares(sign: str, found: Any, wanted: Any) -> bool:
 
 
 def _is_known(path: str, entry: PublishedModel) -> bool:
-    """Return whether a field is known. In `about`, null means unknown; fields of the config are always known."""
+    """Return whether the value of a field is known. In `about`, null means unknown; fields of the config are always
+    known."""
     return not path.startswith("about.") or getattr(entry.about, path.removeprefix("about.")) is not None
 
 
@@ -116,7 +118,6 @@ _MISSING = object()
 
 
 def _value(path: str, entry: PublishedModel, layer: LayerConfig) -> Any:
-    """Return the value of a dotted field from the layer, the config or `about`."""
     root, *names = path.split(".")
     value: Any = entry.about if root == "about" else getattr(entry.config, root)
     if root == "model" and names[0] in LayerConfig.model_fields:
@@ -136,13 +137,13 @@ _MOST_NAMES = 4
 
 
 def in_words(found: Usage) -> str:
-    """Return `14 of 107 published models: mistral-7b-v0.1, ...`, with a few names from first to last."""
+    """Return a sentence part such as `14 of 107 published models: mistral-7b-v0.1, ...`. It names a few models, from
+    the first to the last."""
     n, names = len(found.models), list(dict.fromkeys(_spread(found.models)))
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
     return f"{n} of {found.known} published models{named}"
 
 
 def _spread(models: Sequence[str]) -> Iterator[str]:
-    """Yield a few models at even distances."""
     few = min(_MOST_NAMES, len(models))
     yield from (models[round(i * (len(models) - 1) / max(1, few - 1))] for i in range(few))

@@ -1,9 +1,10 @@
-"""Verdicts on claims by our runs: one on every prediction, and from these one on the claim.
+"""Verdicts of archlab's runs on claims: one verdict on each prediction and, derived from these, one on the claim.
 
-A claim is "supported" if every prediction came true, and "contradicted" if the opposite of one was found. Otherwise it
-is "undecided", because "not distinguishable" speaks for neither side. A prediction that its run could not test is
-undecided, too; this can only make a verdict more careful. Outcomes that follow from the config decide nothing, and
-neither does the agreement of our order of arms with a published one. A verdict holds only for the scale that was run.
+A claim is "supported" if every prediction came true, and "contradicted" if the opposite of a prediction was found.
+Otherwise the claim is "undecided", because the result "not distinguishable" supports neither side. A prediction that
+the runs could not test is also undecided; this rule can only make a verdict more cautious. Two things do not affect the
+verdict: outcomes that follow from the config, and the agreement between archlab's order of arms and a published one. A
+verdict holds only for the scale that was run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from math import atanh, sqrt, tanh
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, Ranking
@@ -22,20 +23,20 @@ from archlab.study.stats import ALPHA
 from archlab.study.study_file import AS_IT_STANDS, library_study
 
 ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not run yet"]
-"""Verdict on one prediction."""
+"""Verdict on one prediction of a claim."""
 
 ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
-"""Verdict on a claim at a scale. "no study yet" means that it predicts nothing that runs could decide."""
+"""Verdict on a claim at a scale. "no study yet" means that the claim predicts nothing that runs could decide."""
 
 
 class JudgedExpectation(Compared):
-    """A prediction and the result."""
+    """A prediction, its result and the verdict on it."""
 
     expected: Expectation
     found: ExpectationVerdict
     untested: str | None = None
-    """Reason why the run could not test it; it is then undecided whatever the numbers say. null if the run could test
-    it, or if nothing was run."""
+    """Reason why the run could not test the prediction, which is then undecided whatever the numbers say. null if the
+    run could test it, or if nothing was run."""
 
     @property
     def why(self) -> str:
@@ -51,33 +52,34 @@ class JudgedExpectation(Compared):
 
 
 class Agreement(Base):
-    """Agreement of our means with published numbers."""
+    """Agreement between the order of archlab's means and the order of published numbers."""
 
     ranking: Ranking
     arms: int
-    """Number of arms that both have."""
+    """Number of arms with both a mean and a published number."""
     rho: float | None
-    """Spearman's rank correlation: 1 for the same order, -1 for the reverse. null for fewer than four arms."""
+    """Spearman's rank correlation: 1 for the same order, -1 for the reverse order. null for fewer than four arms."""
     low: float | None
-    """Lower end of its 95% interval over the choice of arms, with the variance of Bonett and Wright (2000). null if
-    `rho` is null, 1 or -1."""
+    """Lower end of the 95% interval of `rho` over the choice of arms, with the variance of Bonett and Wright (2000).
+    null if `rho` is null, 1 or -1."""
     high: float | None
-    """Upper end of the interval."""
+    """Upper end of the 95% interval of `rho`."""
 
 
 class ClaimAtScale(Base):
-    """Findings of our runs on a claim."""
+    """Findings of archlab's runs about a claim at one scale."""
 
     scale: str
     verdict: ClaimVerdict
     judged: list[JudgedExpectation]
     unpredicted: list[Compared]
-    """Differences that were found but not predicted. They decide nothing."""
+    """Differences that were found but not predicted. They do not affect the verdict."""
     rankings: list[Agreement]
 
 
 def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtScale:
-    """Judge a claim by results, which are keyed by name. Predictions without results at this scale are not run yet."""
+    """Judge a claim by `results`, which maps names to results. A prediction without results at this scale counts as not
+    run yet."""
     runs = {expected: results.get(results_name(expected.study, scale)) for expected in claim.expected}
     judged = [
         _judged(expected, ran, scale) for expected, ran in runs.items() if ran is None or expected.arm in ran.names
@@ -131,7 +133,7 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
 def finding(expected: Expectation, found: Comparison) -> ExpectationVerdict:
     """Return whether the prediction was found, its opposite, or neither.
 
-    A difference that is shown to be smaller than the margin does not matter. A difference speaks against "equivalent",
+    A difference that is shown to be smaller than the margin does not matter. A difference contradicts "equivalent",
     "not worse" and "not better" only if its whole interval lies beyond the margin.
     """
     match expected.verdict:
@@ -168,12 +170,13 @@ def _is_equivalent(found: Comparison) -> bool:
 
 
 def is_within_margin(found: Comparison) -> bool:
-    """Return whether the true difference, if there is one, is shown to be smaller than the margin."""
+    """Return whether the true difference is shown to be smaller than the margin."""
     return found.p_equivalent is not None and found.p_equivalent < ALPHA and "diverged" not in found.verdict
 
 
 def _matters(found: Comparison) -> bool:
-    """Return whether a difference lies wholly beyond the margin. Without a margin, or if runs diverged, it does."""
+    """Return whether a difference matters: its whole interval lies beyond the margin. Without a margin, or if runs
+    diverged, every difference matters."""
     if found.margin is None or found.low is None or found.high is None or "diverged" in found.verdict:
         return True
     return found.low >= found.margin or found.high <= -found.margin
@@ -185,7 +188,8 @@ def _differs(found: Comparison, sign: int) -> bool:
 
 
 def agreement(ranking: Ranking, results: Results) -> Agreement:
-    """Compare a published order with ours by the primary outcome. Arms without a successful run are left out."""
+    """Compare a published order of arms with archlab's order by the primary outcome. Arms without a successful run are
+    left out."""
     means = {arm: found.mean for arm, found in results.compared().items() if found.mean is not None}
     arms = [arm for arm in ranking.values if arm in means]
     if len(arms) < 4:
@@ -194,11 +198,11 @@ def agreement(ranking: Ranking, results: Results) -> Agreement:
     rho = _spearman([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])
     if abs(rho) > 1 - 1e-9:
         return Agreement(ranking=ranking, arms=len(arms), rho=rho, low=None, high=None)
-    reach = float(stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
+    reach = float(scipy.stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
     return Agreement(
         ranking=ranking, arms=len(arms), rho=rho, low=tanh(atanh(rho) - reach), high=tanh(atanh(rho) + reach)
     )
 
 
 def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    return float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1])
+    return float(np.corrcoef(scipy.stats.rankdata(left), scipy.stats.rankdata(right))[0, 1])

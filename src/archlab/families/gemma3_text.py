@@ -33,7 +33,9 @@ class RopePerType:
         """Set one position for the whole model, or one for each layer kind."""
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
-            raise hf.refuse("rope_parameters", sorted(flat), f"one set of numbers each for {SLIDING} and {FULL}")
+            raise hf.refuse(
+                "rope_parameters", sorted(flat), f"one set of RoPE parameters for {SLIDING} and one for {FULL}"
+            )
         older = hf.get("rope_scaling", {})
         if "type" in older and "rope_type" not in older and older["type"] != "default":
             raise hf.refuse("rope_scaling.type", older["type"], "the key rope_type; transformers 5 ignores type here")

@@ -1,6 +1,6 @@
-"""Answers of a model to the requests of evaluation tasks: log-likelihoods of continuations, and generated text.
+"""A model's answers to the requests of evaluation tasks: log-likelihoods of continuations, and generated text.
 
-Shapes: B texts, T tokens, N scored tokens, D d_model, V vocabulary.
+Shapes: B sequences, T tokens, N scored tokens, D d_model, V vocabulary.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,18 +42,21 @@ Likelihood = tuple[float, bool]
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers of a model. It must not be trained while this object is in use."""
+    """Answers of a model. Do not train the model while this object is in use."""
 
     model: Decoder
     tokenizer: Tokenizer
     ends: tuple[int, ...]
-    """Tokens that end a text."""
+    """Tokens that end a sequence (EOS tokens)."""
     batch_tokens: int = 8192
-    """Maximum number of tokens per forward pass, including padding. A longer text is read alone."""
+    """Maximum number of tokens per forward pass, including padding. A longer sequence forms its own batch."""
 
     @torch.no_grad()
     def likelihoods(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Likelihood]]:
-        """Yield (index of the pair, likelihood) in any order. A context that several pairs share is read once."""
+        """Yield (index of the pair, likelihood) in any order.
+
+        The model reads a context once, even if several pairs share it.
+        """
         by_context: dict[object, list[int]] = {}
         for i, pair in enumerate(pairs):
             by_context.setdefault(pair.context if self._can_share else i, []).append(i)
@@ -66,14 +69,14 @@ class Answers:
 
     @cached_property
     def _can_share(self) -> bool:
-        """Whether a text may be read in pieces. It may not if RoPE's angles depend on the length."""
+        """Whether a sequence may be read in pieces. It may not if RoPE's angles depend on the length."""
         ropes = (layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope))
         return not any(isinstance(rope.scaling, DynamicNTK | Longrope) for rope in ropes)
 
     def _batches(self, indices: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Group texts of similar length, or of equal length if RoPE's angles depend on it.
+        """Group sequences of similar length, or of equal length if RoPE's angles depend on the length.
 
-        The longest come first, so that running out of memory shows at once.
+        The longest sequences come first, so that an out-of-memory error shows at once.
         """
         batch = list[int]()
         for i in sorted(indices, key=lambda i: -lengths[i]):
@@ -86,14 +89,12 @@ class Answers:
             yield batch
 
     def _in_one_pass(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Score pairs in one forward pass. Padding is on the right, where no token attends to it."""
         hidden_BTD = self.model.hidden(self._padded([pair.read for pair in pairs]))
         return self._scored(hidden_BTD, [len(pair.context) - 1 for pair in pairs], pairs)
 
     def _after(
         self, context: tuple[int, ...], indices: Sequence[int], pairs: Sequence[Pair]
     ) -> Iterator[tuple[int, Likelihood]]:
-        """Score the continuations of one context, which is read once. Each continues from a copy of its cache."""
         lengths = [len(pairs[i].continuation) for i in range(len(pairs))]
         longest = max(lengths[i] for i in indices)
         read_1T = torch.tensor([context], device=self._device)
@@ -111,7 +112,7 @@ class Answers:
     def _scored(self, hidden_BTD: Tensor, starts: Sequence[int], pairs: Sequence[Pair]) -> list[Likelihood]:
         """Score continuations from hidden states.
 
-        `starts`: for each text, the position that predicts the first token of the continuation.
+        `starts` holds, for each sequence, the position that predicts the first token of the continuation.
         """
         lengths = [len(pair.continuation) for pair in pairs]
         hidden_ND = torch.cat([row[at : at + n] for row, at, n in zip(hidden_BTD, starts, lengths, strict=True)])
@@ -153,12 +154,10 @@ class Answers:
         return [_stopped(self._text(tokens), stop)[0] for tokens in new]
 
     def _text(self, tokens: Sequence[int]) -> str:
-        """Decode tokens without special tokens and without the token that ends the text, which may not be special."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.ends else tokens
         return self.tokenizer.decode(list(kept), skip_special_tokens=True)
 
     def _padded(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Return [B, T] with token 0 as padding on the right."""
         longest = max(map(len, texts))
         return torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=self._device)
 
@@ -172,7 +171,6 @@ class Answers:
 
 
 def _copied(source: Cache, target: Cache) -> Cache:
-    """Copy the cache of one text to every text of `target`."""
     target.begin(source.length)
     for source_layer, target_layer in zip(source.layers, target.layers, strict=True):
         for name, state in source_layer.items():
@@ -183,7 +181,6 @@ def _copied(source: Cache, target: Cache) -> Cache:
 
 
 def _stopped(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """Return the text before the first stop string, and whether there is one."""
     until = StopStrings(stop)
     before = until.certain(text)
     return (before, True) if until.found else (before + until.rest(), False)
@@ -196,7 +193,10 @@ _NEVER = (
     "use_cache", "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_logits",
     "output_scores", "length_penalty", "early_stopping",
 )  # fmt: skip
-"""Arguments of transformers' `generate` that do not change the text: what it caches and returns, how it ranks beams."""
+"""Arguments of transformers' `generate` that do not change the text.
+
+They affect what `generate` caches and returns, and how it ranks beams.
+"""
 _NEUTRAL: dict[str, Any] = {
     "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "diversity_penalty": 0, "penalty_alpha": 0,
     "top_k": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "top_h": None, "encoder_repetition_penalty": 1,
@@ -207,13 +207,13 @@ _NEUTRAL: dict[str, Any] = {
     "exponential_decay_length_penalty": None, "max_time": None, "stop_strings": None, "watermarking_config": None,
     "token_healing": False, "dola_layers": None, "prompt_lookup_num_tokens": None,
 }  # fmt: skip
-"""Arguments of transformers' `generate` -> the value that has no effect. None has no effect for all of them."""
+"""Arguments of transformers' `generate` -> the value that has no effect. None has no effect for any of them."""
 
 
 def pair(request: object, context: Sequence[int], continuation: Sequence[int], length: int) -> Pair:
-    """Return a pair that fits into `length` tokens. A longer context is cut at its beginning.
+    """Return a pair that fits into `length` tokens. A context that is too long is cut at its beginning.
 
-    `request`: for messages. Raise UserError for a continuation without tokens or with more than `length`.
+    `request` is shown in error messages. Raise UserError for a continuation without tokens or with more than `length`.
     """
     if not 0 < len(continuation) <= length:
         problem = f"the continuation has {len(continuation)} tokens"
@@ -222,13 +222,12 @@ def pair(request: object, context: Sequence[int], continuation: Sequence[int], l
 
 
 def shortened(request: object, most: int = 100) -> str:
-    """Return the beginning and the end of a request, for a message."""
     shown = ascii(request)
     return f"request {shown if len(shown) <= most else f'{shown[: most // 2]} ... {shown[-most // 2 :]}'}"
 
 
 def sampling(arguments: Mapping[str, Any]) -> Sampling:
-    """Return the sampling for arguments of transformers' `generate`.
+    """Return the sampling settings for arguments of transformers' `generate`.
 
     Raise UserError for an argument that could change the text and is not supported.
     """

@@ -1,4 +1,4 @@
-"""Times every operation that torch computes, by kind."""
+"""Clock that times every torch operation and sums the times by kind of operation."""
 
 import os
 import time
@@ -20,14 +20,14 @@ class Clocked(NamedTuple):
     """Operations of one kind in one step."""
 
     seconds: float
-    """Includes the overhead of the clock for every call."""
+    """Total time of the operations, including the clock's overhead for every call."""
     calls: int
 
 
 def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[OperationKind, Clocked]:
-    """Return the times of an uncompiled step, forward and backward: those of the fastest of `steps`.
+    """Time the operations of an uncompiled step, forward and backward. Return the times of the fastest of `steps`.
 
-    Python's own time does not belong to any kind.
+    Python's own time does not belong to any kind of operation.
     """
     wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
     results = list[dict[OperationKind, Clocked]]()
@@ -42,7 +42,7 @@ def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type:
 
 
 _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
-"""Kinds of operation that only the module they are in tells."""
+"""Kinds of operation that can be recognized only by the module that runs them."""
 
 
 class _Clock(DispatchMode):
@@ -54,7 +54,6 @@ class _Clock(DispatchMode):
         self._hooks = [hook for module in model.modules() for hook in self._watch(module)]
 
     def _watch(self, module: nn.Module) -> Iterator[Any]:
-        """Watch a module whose attribute `timed_as` gives the kind of all its operations."""
         if kind := getattr(module, "timed_as", None):
             if kind not in _PLACES:
                 raise UserError(f"{type(module).__name__}.timed_as is {kind!r}; allowed: {', '.join(_PLACES)}")
@@ -62,7 +61,6 @@ class _Clock(DispatchMode):
             yield module.register_forward_hook(lambda _, inputs, result: self._leave(inputs, result))
 
     def _leave(self, inputs: tuple[Any, ...], result: Any) -> None:
-        """Mark the backward pass of a module with the module's kind."""
         kind = self._inside.pop()
         seen = {x.grad_fn for x in inputs if isinstance(x, Tensor)}
         waiting: list[Any] = [result.grad_fn]
@@ -91,20 +89,21 @@ class _Clock(DispatchMode):
         return place or "element-wise"
 
     def _place(self) -> OperationKind | None:
-        """Return the kind of the module whose forward or backward pass is running."""
         if self._inside:
             return self._inside[-1]
         node: Any = backward_node()
         return None if node is None else node.metadata.get("kind")
 
     def remove(self) -> None:
-        """Stop watching the modules."""
         for hook in self._hooks:
             hook.remove()
 
 
 NamedKind = OperationKind | Literal["compiled"]
-"""`compiled` is a kernel that a compiler made from several operations, mostly element-wise ones."""
+"""Kind of operation, as its name shows. `compiled` is a kernel that a compiler made from several operations.
+
+Most of these operations are element-wise.
+"""
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
     ("attention", ("scaled_dot_product", "flash", "fmha", "flex_attention", "triton_tem", "causal_products", "bmm")),
@@ -116,19 +115,19 @@ _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
     ("compiled", ("cpp_fused", "triton_", "compiledfxgraph")),
     ("embedding", ("embedding",)),
 )
-"""Kind -> parts of names of its operations, in lower case. The first match counts."""
+"""Kind -> substrings of the names of its operations, in lowercase. The first match counts."""
 
 
 def kind_of(name: str) -> NamedKind | None:
-    """Return the kind of an operation, or None if its name does not tell: a sum, a copy, an element-wise product."""
+    """Return the kind of an operation. Return None if the name does not show the kind, as for a sum or a copy."""
     lower = name.lower()
     return next((kind for kind, parts in _BY_NAME if any(part in lower for part in parts)), None)
 
 
 def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, float]:
-    """Return the share of a call's time for each kind of operation, in descending order.
+    """Return the fraction of a call's time that each kind of operation takes, in descending order.
 
-    Norms and activations, which only their module could tell, count as element-wise.
+    Norms and activations count as element-wise, because only their module could identify them.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the library writes lines to stderr
     on_cuda = device_type == "cuda"

@@ -26,12 +26,12 @@ from archlab.training.probes import PROBED_TOKENS, rms
 from archlab.training.step import update
 
 SEEDS = 3
-"""Number of seeds for weights and text, starting at train.seed. Sizes are means over the seeds."""
+"""Number of seeds for weights and text, starting at train.seed. Results are means over the seeds."""
 
 LOGITS = "logits"
 
 Sizes = dict[str, tuple[float, float]]
-"""Place -> RMS after the updates, RMS of the change."""
+"""Place in the model -> (RMS after the updates, RMS of the change)."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Place:
 
     name: str
     size: Sequence[float]
-    """RMS after the updates, for each width."""
+    """RMS after the updates, one value per width."""
     change: Sequence[float]
-    """RMS of the change through the updates for the same text, for each width.
+    """RMS of the change that the updates cause on the same text, one value per width.
 
-    For logits, it is the mean increase of the next token's logit relative to the mean logit. This is the systematic
-    effect of the updates, without random changes.
+    For logits, the change is the mean increase of the next token's logit relative to the mean logit. This is the
+    systematic effect of the updates, without random changes.
     """
     slope: float | None
-    """Exponent of the width with which the change grows. None: a change is 0 or not finite."""
+    """Exponent of the width with which the change grows. None means that a change is 0 or not finite."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,20 @@ class Coordinates:
     widths: Sequence[int]
     steps: int
     context: int
-    """Tokens per window."""
+    """Number of tokens per window."""
     seeds: Sequence[int]
     places: Sequence[Place]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
         return asdict(self)
 
 
 def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, context: int) -> Coordinates:
     """Run the coordinate check: `steps` updates at the peak learning rate for each width.
 
-    All updates use the same batch of 512 random tokens, in float32 and without dropout. Raise UserError, which starts
-    with the config's name, for a width that the config cannot have or that does not fit into memory. All widths are
-    checked before a model is built.
+    All updates use the same batch of 512 random tokens, in float32 and without dropout. All widths are checked before a
+    model is built. Raise UserError, starting with the config's name, if the config cannot have a width or the model
+    does not fit into memory.
     """
     if len(set(widths)) < 2:
         raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, as in 64,128,256")
@@ -132,7 +131,6 @@ def _sizes(config: Config, device: Device, windows: Pass, steps: int, seed: int)
 
 @torch.no_grad()
 def _activations(model: Decoder, tokens_BT: Tensor) -> dict[str, Tensor]:
-    """Return the outputs of the embedding, of every layer and of the head."""
     outputs = dict[str, Tensor]()
     modules: dict[str, nn.Module] = {"embedding": model.embedding}
     modules |= {f"layer {i}": layer for i, layer in enumerate(model.layers, 1)}
@@ -148,7 +146,6 @@ def _activations(model: Decoder, tokens_BT: Tensor) -> dict[str, Tensor]:
 
 
 def _mean(by_seed: Sequence[Sizes]) -> Sizes:
-    """Return the mean over the seeds."""
     n = len(by_seed)
     return {
         name: (sum(sizes[name][0] for sizes in by_seed) / n, sum(sizes[name][1] for sizes in by_seed) / n)
@@ -157,7 +154,6 @@ def _mean(by_seed: Sequence[Sizes]) -> Sizes:
 
 
 def _slope(widths: Sequence[int], values: Sequence[float]) -> float | None:
-    """Return the slope of the least-squares line through the logarithms."""
     if not all(math.isfinite(x) and x > 0 for x in values):
         return None
     return linear_regression([math.log(w) for w in widths], [math.log(x) for x in values]).slope

@@ -1,12 +1,12 @@
 """Text generation token by token, with a cache of the tokens read so far.
 
-Shapes: B texts of a batch, T tokens so far, N new tokens, D d_model, V vocabulary. Texts of unequal length are padded
-on the left.
+Shapes: B sequences of a batch, T tokens so far, N new tokens, D d_model, V vocabulary. Sequences of unequal length are
+padded on the left.
 
-Decoding with the cache gives the same logits as a full forward pass. The only exception is intended: with dynamic NTK,
-theta grows with every token. The cache keeps each key with the rotation that it got when it was read, whereas a full
-pass over a longer sequence rotates all keys again. LongRoPE changes its factors once, when a text becomes longer than
-the original length. At that point the whole text is read again.
+Decoding with the cache gives the same logits as a full forward pass, with one intended exception. With dynamic NTK,
+theta grows with every token. The cache keeps each key with the rotation from when it was read, whereas a full pass over
+a longer sequence rotates all keys again. LongRoPE changes its factors once, when a sequence exceeds the original
+length. At that point the whole sequence is read again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,10 @@ from archlab.model.state import Cache
 from archlab.model.torch_private import skip_size_checks
 
 COMPILED_SLOTS = 256
-"""With `compile`, the capacity of the cache is rounded up to a multiple of this, because a graph has a fixed one."""
+"""With `compile`, the cache's capacity is rounded up to a multiple of this number.
+
+Sequences of similar length then share a compiled graph, whose capacity is fixed.
+"""
 
 
 def generate(
@@ -47,15 +50,16 @@ def generate(
     prefill_chunk: int | None = None,
     compile: bool = False,
 ) -> Tensor:
-    """Continue texts. Takes [B, T] int64 and returns [B, T + max_new_tokens] on the model's device.
+    """Continue sequences: [B, T] int64 -> [B, T + max_new_tokens], on the model's device.
 
     - `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `seed`: see `Sampling`. Temperature 0 is greedy.
-    - `padding`: [B], number of padding tokens before each text (see `left_pad`).
-    - `prefix`: [B], number of first tokens of each text that attend to each other in both directions, in a model with
-      such layers (see `Decoder.forward`).
-    - `end_of_text`: a token, or several, that end a text. The rest of its row is filled with the (first) such token.
-    - `prefill_chunk`: number of prompt tokens to read at a time, which limits memory and changes nothing else. None:
-      all at once. It is ignored with a prefix, and if RoPE's angles depend on the length.
+    - `padding`: [B], number of padding tokens before each sequence (see `left_pad`).
+    - `prefix`: [B], number of first tokens of each sequence that attend to each other in both directions, in a model
+      with prefix layers (see `Decoder.forward`).
+    - `end_of_text`: one or several EOS tokens. After an EOS token, the rest of the row is filled with the first of
+      them.
+    - `prefill_chunk`: number of prompt tokens to read at a time, which limits memory and does not change the result.
+      None means all at once. The argument is ignored with a prefix, and if RoPE's angles depend on the length.
     - `compile`: see `Session`.
 
     Raise UserError for an invalid argument, and if the model's output is NaN or infinite.
@@ -86,7 +90,7 @@ def _several(ends: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pad texts, [T] int64 each, on the left. Return the batch [B, T] and the number of padding tokens [B]."""
+    """Pad sequences, [T] int64 each, on the left. Return the batch, [B, T], and the padding lengths, [B]."""
     longest = max((len(text) for text in texts), default=0)
     padding = [longest - len(text) for text in texts]
     rows = [F.pad(text, (p, 0)) for text, p in zip(texts, padding, strict=True)]
@@ -96,7 +100,7 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
-    """Return the logits [B, V] after one more token, without checks and without advancing the cache."""
+    """Return the logits after one more token, [B, V]. Arguments are not checked and the cache does not advance."""
     hidden_B1D = model.through_layers(token_B1, None, None, cache, None)
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
@@ -109,7 +113,7 @@ def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
 
 
 class Session:
-    """A batch of texts that a model continues. Reading and writing may alternate, and the cache is kept.
+    """A batch of sequences that a model continues. Calls to `read` and `write` may alternate, and the cache is kept.
 
     >>> session = Session(model, prompts_BT, capacity=512)
     >>> new_BN = torch.stack(list(session.write(32)), dim=1)
@@ -130,9 +134,10 @@ class Session:
     ) -> None:
         """Start with prompts, `tokens_BT`: [B, T] int64.
 
-        - `capacity`: maximum number of tokens in the cache, including padding. The last written token is not in it.
-        - `compile`: compile a decoding step to one graph. The first step then takes up to a minute, later ones about
-          half the usual time. A later session reuses the graph if its capacity, rounded up to a multiple of
+        - `capacity`: maximum number of tokens in the cache, including padding. The last written token is not in the
+          cache.
+        - `compile`: compile a decoding step to one graph. The first step then takes up to a minute, and later steps
+          take about half the usual time. A later session reuses the graph if its capacity, rounded up to a multiple of
           `COMPILED_SLOTS`, is the same.
         - `padding`, `prefix`, `prefill_chunk`: see `generate`.
 
@@ -178,7 +183,7 @@ class Session:
         return max(0, self.model.config.max_seq_len - longest + 1)
 
     def read(self, tokens_BN: Tensor) -> None:
-        """Append tokens to the texts: [B, N] int64."""
+        """Append tokens, [B, N] int64, to the sequences."""
         if tokens_BN.ndim != 2 or len(tokens_BN) != len(self.padding_B) or tokens_BN.dtype not in WHOLE:
             problem = f"{list(tokens_BN.shape)} of {tokens_BN.dtype}"
             raise UserError(f"tokens: {problem}; allowed: [{len(self.padding_B)}, n] of integers")
@@ -201,9 +206,9 @@ class Session:
 
     @torch.no_grad()
     def logits(self) -> Tensor:
-        """Return the logits [B, V] after the last token of each text. Tokens not yet in the cache are read first.
+        """Return the logits after the last token of each sequence, [B, V], without dropout.
 
-        Dropout is off.
+        Tokens that are not yet in the cache are read first.
         """
         model, was_training = self.model, self.model.training
         if was_training:
@@ -231,7 +236,7 @@ class Session:
         return self._logits_BV
 
     def _read(self, piece_BN: Tensor, prefix_B: Tensor | None) -> Tensor:
-        """Read tokens into the cache. Return the logits [B, V] after the last one."""
+        """Read tokens into the cache. Return the logits after the last token, [B, V]."""
         model = self.model
         if self._step is None or piece_BN.shape[1] > 1 or prefix_B is not None:
             return model.head(model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1], model.embedding.weight)
@@ -242,7 +247,7 @@ class Session:
         return logits_BV
 
     def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> set[tuple[int, int]]:
-        """Return (padding, original length) for all texts of n tokens with padding that exceed the original length."""
+        """Return (padding, original length) for all sequences that exceed the original length without their padding."""
         return {
             (padding, kind.original_max_seq_len)
             for kind in self._scalings
@@ -254,10 +259,11 @@ class Session:
     def write(
         self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None
     ) -> Iterator[Tensor]:
-        """Yield the next token of all texts, [B], up to `max_new_tokens` times. Without `sampling`, it is greedy.
+        """Yield the next token of all sequences, [B], up to `max_new_tokens` times.
 
-        After `end_of_text`, which may be several tokens, a text continues with the (first) such token only. The
-        iterator stops when all texts have ended. Two calls with the same seed write the same as one call.
+        Without `sampling`, decoding is greedy. `end_of_text` is one or several EOS tokens. After an EOS token, the
+        first of them is repeated for the rest of the sequence. The iterator stops when all sequences have ended. Two
+        calls with the same seed write the same tokens as one call.
         """
         if max_new_tokens < 0:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")

@@ -1,4 +1,7 @@
-"""lm_eval's interface to archlab's models (EleutherAI, Gao 2021). Importing it registers the model `archlab`."""
+"""lm_eval's interface to archlab's models (EleutherAI, Gao 2021).
+
+Importing the module registers the model `archlab`.
+"""
 
 import hashlib
 import json
@@ -33,7 +36,7 @@ _VERSION = 2
 
 @register_model("archlab")
 class ArchlabLM(TemplateLM):
-    """A model for lm_eval: a run folder, a Hugging Face folder or a hub id, or a config with random weights."""
+    """A model for lm_eval: a run folder, a Hugging Face folder or hub id, or a config with random weights."""
 
     def __init__(
         self,
@@ -47,15 +50,15 @@ class ArchlabLM(TemplateLM):
         max_gen_toks: int = 256,
         add_bos_token: bool | None = None,
     ) -> None:
-        """Load a model. Arguments mean the same as in lm_eval's `hf` model.
+        """Load a model. Arguments have the same meaning as in lm_eval's `hf` model.
 
-        - `tokenizer`: folder with a tokenizer.json. It is needed for a preset or a YAML file, whose weights are random.
-        - `batch_size`: number of texts of `max_length` tokens per forward pass. "auto": 8192 tokens.
+        - `tokenizer`: folder with a tokenizer.json. Required for a preset or a YAML file, whose weights are random.
+        - `batch_size`: number of sequences of `max_length` tokens per forward pass. "auto" means 8192 tokens.
         - `max_batch_size`: not used.
-        - `max_length`: maximum number of tokens per text (default: model.max_seq_len).
-        - `add_bos_token`: whether to put the beginning-of-text token before each text (default: as the tokenizer does).
+        - `max_length`: maximum number of tokens per sequence (default: model.max_seq_len).
+        - `add_bos_token`: whether to put the BOS token before each text (default: as the tokenizer does).
 
-        Raise UserError if no file names the tokens that begin and end a text.
+        Raise UserError if no file names the BOS and EOS tokens.
         """
         super().__init__()
         device = None if device in (None, "auto") else device
@@ -74,22 +77,22 @@ class ArchlabLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Token that ends a text."""
+        """EOS token, which ends a text."""
         return self.answers.ends[0]
 
     @property
     def prefix_token_id(self) -> int:
-        """Token before a text without a context."""
+        """Token that precedes a text without a context."""
         return self._first
 
     @property
     def tokenizer_name(self) -> str:
-        """Name for lm_eval's cache of requests."""
+        """Name of the tokenizer in lm_eval's cache of requests."""
         return self._path.replace("/", "__")
 
     @property
     def fingerprint(self) -> str:
-        """Hash, 16 hex digits, of everything that affects answers: weights, config, tokenizer, special tokens."""
+        """Hash of everything that affects answers, 16 hex digits: weights, config, tokenizer and special tokens."""
         digest, model = hashlib.sha256(), self.answers.model
         own = (_VERSION, self.max_length, self.max_gen_toks, self.add_bos_token, self._first, self.answers.ends)
         digest.update(json.dumps([to_yaml(model.config.model_dump(mode="json")), *own]).encode())
@@ -100,7 +103,7 @@ class ArchlabLM(TemplateLM):
         return digest.hexdigest()[:16]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text, with a beginning-of-text token as in `add_bos_token`, but never two of them."""
+        """Return the tokens of a text, with at most one BOS token, as `add_bos_token` says."""
         is_special = self.add_bos_token if add_special_tokens is None else add_special_tokens
         if add_special_tokens is None and string.startswith(self.answers.tokenizer.id_to_token(self._first) or "\0"):
             is_special = False
@@ -120,10 +123,10 @@ class ArchlabLM(TemplateLM):
         return super().loglikelihood(requests, disable_tqdm)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Encode both together and split at the end of the context, as lm_eval does.
+        """Encode context and continuation together and split them at the end of the context, as lm_eval does.
 
         If a token spans the boundary and nothing is left of the continuation, the continuation is encoded alone, as in
-        lm_eval's pull request 4055. If the context is blank, the beginning-of-text token is the context.
+        lm_eval's pull request 4055. If the context is blank, the BOS token is the context.
         """
         first, second = super()._encode_pair(context, continuation)
         if not second:
@@ -133,7 +136,6 @@ class ArchlabLM(TemplateLM):
 
     @cached_property
     def _without_space(self) -> Tokenizer:
-        """The tokenizer for the continuation of a text, which does not add a space before it."""
         return without_prefix(self.answers.tokenizer)
 
     def _loglikelihood_tokens(
@@ -182,7 +184,6 @@ class ArchlabLM(TemplateLM):
 
 
 def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:
-    """Return the model and its codec."""
     if kind_of(path) in ("run folder", "Hugging Face folder", "hub id"):
         folder = find_folder(path)
         return from_pretrained(folder, dtype, device), load_codec(Path(tokenizer) if tokenizer else folder)

@@ -24,10 +24,10 @@ from archlab.training.saving import save_checkpoint
 
 
 def import_model(source: str, out: Path) -> str:
-    """Make a run folder at step 0 from a Hugging Face folder or hub id. Return the family's name.
+    """Create a run folder at step 0 from a Hugging Face folder or hub id. Return the name of the model family.
 
-    Training, evaluation and generation use it like any other run folder. Its checkpoint is in float32, which training
-    needs.
+    Training, evaluation and generation use this folder like any other run folder. Its checkpoint is in float32, which
+    training needs.
     """
     folder = find_folder(source)
     if is_run_folder(folder):
@@ -57,9 +57,9 @@ def import_model(source: str, out: Path) -> str:
 
 
 def export_model(run: Path, out: Path, family: str | None = None, dtype: Format | None = None) -> str:
-    """Write a run's last checkpoint and its tokenizer as a Hugging Face folder. Return the family's name.
+    """Write a run's last checkpoint and its tokenizer as a Hugging Face folder. Return the name of the model family.
 
-    `dtype`: dtype of the weights. None: as in the run.
+    `dtype` is the dtype of the stored weights; None means the run's dtype.
     """
     if not is_run_folder(run):
         raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
@@ -70,12 +70,11 @@ def export_model(run: Path, out: Path, family: str | None = None, dtype: Format 
 def export_gguf(
     folder: Path, out: Path, family: str | None = None, dtype: Format | None = None
 ) -> tuple[str, list[str]]:
-    """Write a run's last checkpoint, or a published model, as a file for llama.cpp. See `save_gguf`."""
+    """Write a run's last checkpoint, or a published model, as a GGUF file for llama.cpp. See `save_gguf`."""
     return save_gguf(_complete(find_folder(folder)), out, family, dtype)
 
 
 def _complete(folder: Path) -> Decoder:
-    """Load a model. Raise UserError if its tokenizer is damaged, or missing in a run that was trained from scratch."""
     model = load_model(folder)
     if TOKENIZER in model.origin.files:
         bpe.read(folder / TOKENIZER)

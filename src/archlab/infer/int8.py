@@ -1,12 +1,11 @@
-"""8-bit integer weights with a scale per row, which halve the bytes that bfloat16 reads per decoded token.
+"""Int8 weights with one scale per row, which take half the bytes of bfloat16 weights in each decoding step.
 
-A model in bfloat16 on a CPU multiplies with the integers directly. Any other model converts the matrices back in every
+A bfloat16 model on a CPU multiplies with the int8 weights directly. Any other model dequantizes the matrices in every
 forward pass and is slower.
 
-A row w becomes round(w / s) with s = max |w| / 127. This is the simplest form that keeps the largest number of every
-row (LLM.int8(), Dettmers 2022, without its outlier columns). It applies to the projections of layers and the head.
-Norms, stacked matrices of experts and the embedding are not changed. A head that is tied to the embedding gets a
-rounded copy.
+A row w becomes round(w / s) with s = max |w| / 127. This simplest form of LLM.int8() (Dettmers 2022), without its
+outlier columns, keeps the largest number of every row. It applies to the projections of layers and the head. Norms,
+stacked matrices of experts and the embedding are not changed. A head that is tied to the embedding gets a rounded copy.
 """
 
 import torch
@@ -21,15 +20,15 @@ from archlab.model.torch_private import int8_product
 LARGEST = 127
 
 MOST_ROWS = 16
-"""Maximum number of rows for which torch's int8 kernel is at least as fast as its bfloat16 product.
+"""Maximum number of input rows for which torch's int8 kernel is at least as fast as a bfloat16 product.
 
-The kernel multiplies rows one by one, so it is slower for more rows. Converting a matrix back takes as long as 16 to 20
+The kernel multiplies rows one by one, so it is slower for more rows. Dequantizing a matrix takes as long as 16 to 20
 rows.
 """
 
 
 class Int8Projection(nn.Module):
-    """Linear map with 8-bit weights: x (scale * q)^T + b."""
+    """Linear map with int8 weights: x (scale * q)^T + b."""
 
     quantized: Tensor
     scale: Tensor
@@ -50,7 +49,7 @@ class Int8Projection(nn.Module):
         return self.quantized.to(self.scale.dtype) * self.scale[:, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., N]."""
+        """Apply the linear map: [..., K] -> [..., N]."""
         y = self._product(x)
         return y if self.bias is None else y + self.bias
 
@@ -67,7 +66,7 @@ class Int8Projection(nn.Module):
 
 
 class Int8Head(Head):
-    """A model's head with 8-bit weights."""
+    """A model's head with int8 weights."""
 
     def __init__(self, model: Decoder) -> None:
         super().__init__(model.config)
@@ -76,12 +75,12 @@ class Int8Head(Head):
         self.matrix = Int8Projection(model.embedding.weight if head.weight is None else head.weight, head.bias)
 
     def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
-        """[B, T, E] -> [B, T, V], including the bias."""
+        """Return the matrix product plus the bias: [B, T, E] -> [B, T, V]."""
         return self.matrix(x_BTE)
 
 
 def to_int8(model: Decoder) -> Decoder:
-    """Convert the weights of a model's projections and head to 8 bits in place, for inference. Return the model.
+    """Convert the weights of a model's projections and head to int8 in place, for inference. Return the model.
 
     Raise UserError if its layers have no projections.
     """

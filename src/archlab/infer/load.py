@@ -38,8 +38,8 @@ def from_pretrained(
 
     - `folder_or_hub_id`: a run folder (its last checkpoint is loaded), a Hugging Face folder, or a hub id
       (`organization/name` or `organization/name@revision`). A hub id needs a network connection and the extra `hub`.
-    - `dtype`: `torch.bfloat16` or its name. None or "auto": the dtype in which the model is stored.
-    - `device`: such as "cuda:1". None: the CPU.
+    - `dtype`: a dtype such as `torch.bfloat16`, or its name. None or "auto" means the dtype of the stored weights.
+    - `device`: a device such as "cuda:1". None means the CPU.
 
     Raise UserError if the model cannot be loaded.
     """
@@ -54,9 +54,9 @@ def from_pretrained(
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """Return the path of a run folder or Hugging Face folder. Download it if the argument is a hub id.
+    """Return the path of a run folder or Hugging Face folder. Download the folder if the argument is a hub id.
 
-    Raise UserError if it is none of these.
+    Raise UserError if the argument is none of these.
     """
     match kind_of(folder_or_hub_id):
         case "run folder" | "Hugging Face folder":
@@ -72,12 +72,11 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder is a run folder. See `kind_of`."""
     return kind_of(folder) == "run folder"
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
-    """Load the model of a folder. `config`: a different model config that has the same weights."""
+    """Load the model of a folder. `config` may replace its model config with one that has the same weights."""
     if not is_run_folder(folder):
         return load_hf(folder, config=config)
     return load_run(folder, config)[1]
@@ -115,10 +114,6 @@ def _newest(run: Path) -> tuple[int, Path]:
 
 
 def _origin(run: Path, record: Imported | None) -> Origin:
-    """Return what is exported with a run, so that the exported model begins and ends texts as the run does.
-
-    `record`: the content of imported.json, if the run started from published weights.
-    """
     folder = RunFolder(run)
     files = companions(run)
     if record:
@@ -141,7 +136,6 @@ def _origin(run: Path, record: Imported | None) -> Origin:
 
 
 def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
-    """Let texts also end at this token. In training, the token that precedes a document follows the previous one."""
     generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
     named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
     ends = list(dict.fromkeys([*several(named), token]))
@@ -150,7 +144,7 @@ def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Return the tokenizer of a run or Hugging Face folder. It puts the token before a text that precedes documents.
+    """Return the tokenizer of a run or Hugging Face folder. It puts the token that precedes documents before each text.
 
     Raise UserError if the run was trained on a task, whose tokens do not stand for text.
     """
@@ -164,7 +158,6 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def load_codec(folder: Path) -> Codec:
-    """Return the codec with which a folder's model reads and writes text."""
     RunFolder(folder).verify()
     record = imported(folder)
     if is_run_folder(folder) and not record:
@@ -175,7 +168,7 @@ def load_codec(folder: Path) -> Codec:
 
 
 def inspect_run(folder: Path) -> Inspection:
-    """Inspect a run folder. Everything that text generation would read is read, including weights."""
+    """Inspect a run folder. Read everything that text generation would read, including weights."""
     result = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
     try:
         config = load_config(folder)

@@ -6,8 +6,8 @@ from datetime import date
 from typing import Any
 
 import numpy as np
+import scipy  # loads its parts on first use
 import torch
-from scipy.optimize import nnls
 
 from archlab.config.components.work import KINDS, OperationKind
 from archlab.exchange.configs import load_config
@@ -25,13 +25,11 @@ from archlab.training.device import Device, resolve_device_type
 _FORMATS: tuple[Format, ...] = ("float32", "bfloat16")
 _SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
 _SECONDS = 0.5
-"""Duration of each measurement in seconds."""
 
 _LONGEST = 2.0
-"""Maximum duration in seconds of the products of one size. Larger sizes are left out if they would take longer."""
 
 ROUNDS = 3
-"""Number of rounds. All models take turns, so that other work on the machine does not always slow the same one."""
+"""Number of rounds. The models take turns, so that other work on the machine does not always slow the same model."""
 
 STEPS = {"training": 2, "decoding": 10}
 """Number of steps per round, once with the clock and once without. The fastest round counts."""
@@ -57,7 +55,10 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
      "train.batch_tokens=1024"),
 )  # fmt: skip
-"""Models to train, as changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and mixed."""
+"""Models to train, as changes to tiny-llama.
+
+They are narrow and wide, deep and shallow, with short and long windows, dense and with mixtures of experts.
+"""
 
 DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
     (("model.d_model=64", "model.n_layers=2"), 1, 128),
@@ -72,7 +73,7 @@ DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
     (("model.d_model=256", "model.n_layers=4", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 512}"), 1, 128),
     (("model.d_model=128", "model.n_layers=4", "model.attention={n_heads: 4, softcap: 30}"), 1, 256),
 )
-"""Models to decode with: changes to tiny-llama, batch size, context length in tokens."""
+"""Models to decode with: (changes to tiny-llama, batch size, context length in tokens)."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class _Run:
 
 
 def measure() -> Hardware:
-    """Measure the speed of this machine's GPU if it has one, otherwise of its CPU with the threads in use.
+    """Measure the speed of this machine's GPU, or of its CPU with the current number of threads if it has no GPU.
 
-    This takes about four minutes.
+    The measurement takes about four minutes.
     """
     device = Device(resolve_device_type("auto", "device"), torch.float32)
     products: dict[NumberFormat, dict[str, float]] = {
@@ -133,7 +134,6 @@ def measure() -> Hardware:
 
 
 def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
-    """Return side of a square matrix -> FLOPs per second of a product, from small to large."""
     flops = dict[str, float]()
     for side in _SIDES[device_type]:
         if flops and rates.REPEATS * 2 * side**3 / flops[str(side // 2)] > _LONGEST:
@@ -188,7 +188,7 @@ def fit(steps: Sequence[Timed]) -> Rates:
 def _clock_overhead(steps: Sequence[Timed]) -> float:
     """Return the seconds that the clock adds per call, minus Python's time between two calls.
 
-    It is estimated from the differences between steps with and without the clock.
+    The estimate uses the differences between steps with and without the clock.
     """
     calls = np.array([sum(kind.calls for kind in step.clocked.values()) / step.seconds for step in steps])
     excess = np.array([sum(kind.seconds for kind in step.clocked.values()) / step.seconds - 1 for step in steps])
@@ -200,10 +200,9 @@ def _net(kind: Clocked | None, per_call: float) -> float:
 
 
 def _prices(amounts: Any, seconds: Any, steps: Sequence[Timed]) -> Any:
-    """Solve by non-negative least squares (Lawson and Hanson 1974), with all columns scaled to the same maximum."""
     totals = np.array([step.seconds for step in steps])
     rows = amounts / totals[:, None]
     unit = rows.max(0)
     unit[unit == 0] = 1
-    prices, _ = nnls(rows / unit, seconds / totals)
+    prices, _ = scipy.optimize.nnls(rows / unit, seconds / totals)
     return prices / unit

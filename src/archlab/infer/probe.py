@@ -37,9 +37,9 @@ class RopeProducts(NamedTuple):
     distances: list[int]
     """Distances in tokens, starting at 0."""
     products: list[float]
-    """For each distance, the mean product of a query and an equal key relative to their product without rotation.
+    """Mean product of a query and an equal key at each distance, relative to their product without rotation.
 
-    This is the mean cosine of the angles. Dimensions that do not rotate count as 1.
+    This is the mean cosine of the rotation angles. Dimensions that do not rotate count as 1.
     """
 
 
@@ -51,14 +51,13 @@ class Start:
     vocab_size: int
     windows: int
     context: int
-    """Tokens per window."""
+    """Number of tokens per window."""
     seed: int
     """Seed of the weights and of the tokens."""
     probed: Probed
     ropes: Sequence[RopeProducts]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
         own = {name: getattr(self, name) for name in ("parameters", "vocab_size", "windows", "context", "seed")}
         own["uniform_loss"] = math.log(self.vocab_size)
         return {**own, **self.probed.as_json(), "rope": [rope._asdict() for rope in self.ropes]}
@@ -72,8 +71,9 @@ def shared_context(configs: Mapping[str, Config]) -> int:
 def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
     """Probe each config in float32 with windows of `context` random tokens, 512 tokens in total.
 
-    Weights and tokens are random with the seed `train.seed`. Raise UserError, which names the config, before a model
-    is built, if tokens attend to later tokens, if the device does not exist, or if the model does not fit into memory.
+    Weights and tokens are random with the seed `train.seed`. Raise UserError, naming the config, if tokens attend to
+    later tokens, the device does not exist, or the model does not fit into memory. These checks come before any model
+    is built.
     """
     rows = max(1, PROBED_TOKENS // context)
     devices = dict[str, Device]()
@@ -102,7 +102,6 @@ def _start(config: Config, device: Device, rows: int, context: int) -> Start:
 
 
 def _ropes(config: Config, seed: int) -> list[RopeProducts]:
-    """Return the products of each distinct rotation, for the first layer kind that has it."""
     kinds: dict[tuple[Rope, int], str] = {}
     for layer in distinct_layers(config.model):
         if isinstance(layer.position, Rope) and (width := getattr(layer.attention, "rotary_width", 0)):
@@ -112,7 +111,6 @@ def _ropes(config: Config, seed: int) -> list[RopeProducts]:
 
 
 def _device_for(config: Config, rows: int, context: int) -> Device:
-    """Return the device to use. Raise UserError if the config cannot be probed."""
     check_next_token(config.model)
     device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
     n_parameters = parameters(config.model).total
@@ -131,7 +129,7 @@ def _device_for(config: Config, rows: int, context: int) -> Device:
 
 
 def rope_products(kind: str, position: Rope, width: int, length: int, seed: int) -> RopeProducts:
-    """Return the products for random vectors of `width` numbers in a text of `length` tokens.
+    """Return the products of random vectors of `width` numbers in a sequence of `length` tokens.
 
     Random vectors do not prefer any dimension. For independent queries and keys, the mean would be 0 at every distance
     (Barbero 2024).

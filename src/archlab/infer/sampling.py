@@ -1,8 +1,8 @@
-"""Sampling of the next token from logits, [B, V] for B texts and a vocabulary of V.
+"""Sampling of the next token from logits, [B, V] for B sequences and a vocabulary of V.
 
-The steps are repetition penalty, temperature, top-k, top-p and min-p, each applied to the result of the previous one,
-and then a random draw. A logit of `-inf` marks a token that cannot be drawn. Every text has its own random numbers, so
-texts of a batch do not influence each other.
+The steps are repetition penalty, temperature, top-k, top-p and min-p, each applied to the result of the previous one. A
+random draw follows. A logit of `-inf` marks a token that cannot be drawn. Every sequence has its own random numbers, so
+the sequences of a batch do not influence each other.
 """
 
 import math
@@ -20,20 +20,32 @@ from archlab.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for the choice of the next token. A value out of range raises UserError."""
+    """Settings for sampling the next token. A value out of range raises UserError."""
 
     temperature: float = 0.0
     """Divisor of the logits. 0 chooses the most likely token; then only the repetition penalty has an effect."""
     top_k: int | None = None
-    """Draw only from the k most likely tokens, and those as likely as the last of them (Fan 2018). None: from all."""
+    """Draw only from the k most likely tokens and any tokens tied with the last of them (Fan 2018).
+
+    None means all tokens.
+    """
     top_p: float | None = None
-    """Draw only from the fewest most likely tokens with total probability p (Holtzman 2019). None: from all."""
+    """Draw only from the smallest set of most likely tokens with total probability p (Holtzman 2019).
+
+    None means all tokens.
+    """
     min_p: float | None = None
-    """Draw only from tokens at least p times as likely as the most likely one (Nguyen 2024). None: from all."""
+    """Draw only from tokens at least p times as likely as the most likely one (Nguyen 2024). None means all tokens."""
     repetition_penalty: float = 1.0
-    """Divides positive logits and multiplies negative ones of tokens in the prompt and text so far (Keskar 2019)."""
+    """Penalty on tokens that occur in the prompt or the text so far (Keskar 2019).
+
+    Their positive logits are divided by the penalty, and their negative logits are multiplied by it.
+    """
     seed: int | None = None
-    """Seed of the random numbers. The same seed gives the same text. None: a new seed from torch's global generator."""
+    """Seed of the random numbers. The same seed gives the same text.
+
+    None takes a new seed from torch's global generator.
+    """
 
     def __post_init__(self) -> None:
         for field, (number_type, is_allowed, allowed) in _ALLOWED.items():
@@ -51,11 +63,10 @@ _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0 (1: without a penalty)"),
     "seed": (Integral, lambda s: s >= 0, "a whole number from 0, or none"),
 }
-"""Field -> its type, a test for the range, and the range as text for messages."""
 
 
 def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: Tensor, seed: int) -> Tensor:
-    """Return the next token of each text, [B]. `tokens_BT`: the texts so far, padded on the left."""
+    """Return the next token of each sequence, [B]. `tokens_BT` holds the sequences so far, padded on the left."""
     if sampling.temperature == 0 and sampling.repetition_penalty == 1:
         return logits_BV.max(-1).indices  # the same as argmax (the first of equal logits) in a third of the time
     wide_BV = logits_BV.double()
@@ -76,7 +87,7 @@ def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: 
 
 
 def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
-    """Return which tokens occur in each text, boolean [B, V]. Padding does not count."""
+    """Return which tokens occur in each sequence, boolean [B, V]. Padding does not count."""
     index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     is_text_BT = index_T >= padding_B[:, None]
     counts_BV = torch.zeros(len(tokens_BT), vocab_size, dtype=torch.int64, device=tokens_BT.device)
@@ -84,7 +95,7 @@ def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
 
 
 def apply_repetition_penalty(logits_BV: Tensor, occurring_BV: Tensor, penalty: float) -> Tensor:
-    """Divide positive logits of occurring tokens by the penalty, and multiply negative ones with it."""
+    """Divide positive logits of occurring tokens by the penalty, and multiply negative ones by it."""
     penalized_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(occurring_BV, penalized_BV, logits_BV)
 
@@ -116,17 +127,20 @@ def keep_min_p(logits_BV: Tensor, p: float) -> Tensor:
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """Return the first token at which the cumulative probability, in the vocabulary's order, exceeds a number."""
+    """Return, for each sequence, the first token at which the cumulative probability exceeds a given number.
+
+    Probabilities are accumulated in the vocabulary's order.
+    """
     cumulative_BV = logits_BV.softmax(-1).cumsum(-1)
     index_B1 = torch.searchsorted(cumulative_BV, uniform_B[:, None] * cumulative_BV[:, -1:], right=True)
     return index_B1[:, 0].clamp(max=logits_BV.shape[-1] - 1)
 
 
 def uniform(seed: int, lengths: Sequence[int]) -> Tensor:
-    """Return a random number in [0, 1) for each text, float64 [B].
+    """Return a random number in [0, 1) for each sequence, float64 [B].
 
-    It depends only on the seed, the row in the batch and the length. Therefore a text is the same in one call or two,
-    on any device, and with any other texts in the batch.
+    The number depends only on the seed, the row in the batch and the length. A generated text is therefore the same in
+    one call or two, on any device, and with any other sequences in the batch.
     """
     drawn = [np.random.default_rng([seed, row, length]).random() for row, length in enumerate(lengths)]
     return torch.tensor(drawn, dtype=torch.float64)

@@ -28,22 +28,21 @@ class HeldOutScore(Base):
     bits_per_byte: float | None
     """Bits per byte of text; null for a task."""
     accuracy: float | None
-    """Share of correct answers of a task; null for text."""
+    """Fraction of a task's answers that are correct; null for text."""
     loss: float
     """Cross-entropy in nats per token."""
     tokens: int
     """Number of scored held-out tokens."""
     context: int
-    """Tokens per window. The first token of each window is only context."""
+    """Number of tokens per window. The first token of each window is only context."""
     trained_steps: int
-    """Steps that the run was trained for. 0: initial values of a config, or published weights."""
+    """Number of training steps of the run. 0 for an untrained config or published weights."""
     trained: bool
-    """Whether the weights are those of a run or published weights, and not initial values."""
+    """Whether the weights come from a run or were published. False for initial weights."""
     corpus: str
 
     @property
     def result(self) -> str:
-        """The result as text."""
         if self.bits_per_byte is None:
             return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte"
@@ -52,8 +51,9 @@ class HeldOutScore(Base):
 def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
-    `tokens`: number of held-out tokens; None: all. `int8`: use 8-bit weights in layers and head. Raise UserError if the
-    data was made with another tokenizer, if the run was trained on the fold, or if the output is NaN or infinite.
+    `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of layers and head to int8.
+    Raise UserError if the data was made with another tokenizer, if the run was trained on the fold, or if the model's
+    output is NaN or infinite.
     """
     config = load_config(source, *overrides)
     check_next_token(config.model)
@@ -90,10 +90,6 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
 
 
 def _check_held_out(corpus: str | None, run_config: Config, config: Config, data: TrainingData) -> None:
-    """Raise UserError for a fold of the run's data that it was trained on. For other data, print a note.
-
-    `corpus`: fingerprint of the run's data.
-    """
     own = run_config.data.fold
     if corpus == data.fingerprint and config.data.fold != own:
         raise UserError(

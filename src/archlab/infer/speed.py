@@ -1,4 +1,4 @@
-"""Measurement of how fast a config trains and decodes on this machine, with random text and initial values."""
+"""Measurement of how fast a config trains and decodes on this machine, with random text and random weights."""
 
 import statistics
 import time
@@ -40,16 +40,16 @@ class Speed(Base):
     """Measured speed on this machine."""
 
     tokens_per_second: float
-    """Median over the steps."""
+    """Median number of tokens per second over the steps."""
     used: float
-    """Used share of the limit."""
+    """Fraction of the limit that the step uses."""
     limit: float
     """Limit measured on this machine.
 
     In training: FLOPs per second of a large matrix product. In decoding: bytes per second of a large copy.
     """
     time_by_kind: dict[str, float]
-    """Share of a step's time by kind of operation."""
+    """Fraction of a step's time by kind of operation."""
     compiled: bool
     device: str
     dtype: str
@@ -57,7 +57,7 @@ class Speed(Base):
 
 
 def training_speed(config: Config, steps: int) -> Speed:
-    """Measure whole training steps: forward, backward, clipping and optimizer."""
+    """Measure whole training steps: forward pass, backward pass, clipping and optimizer update."""
     run = rehearse(config)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     limit = run.device.peak_flops(seconds=0.3)
@@ -92,7 +92,7 @@ def _speed(speed: float, used: float, limit: float, step: Callable[[], None], de
 
 
 def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
-    """Return the duration of each call, after WARM_UP calls that do not count."""
+    """Return the duration of each call in seconds, after WARM_UP calls that do not count."""
     seconds = list[float]()
     for _ in range(WARM_UP + steps):
         start = time.perf_counter()
@@ -103,20 +103,21 @@ def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A training step as in a run (forward, loss, backward, clipping, optimizer) that can be repeated."""
+    """A repeatable training step, as in a run: forward and backward pass, clipping and optimizer update."""
 
     model: Decoder
     train: TrainConfig
     device: Device
     compiled: bool
     step: Callable[[], None]
-    """Does one update and waits for the device."""
+    """Function that makes one update and synchronizes the device."""
 
 
 def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
-    """Prepare training steps, compiled if a run would be. Raise UserError if the model does not fit into memory.
+    """Prepare training steps, which are compiled if a run would compile them.
 
-    `windows` [rows, seq_len + 1]: text to use instead of random tokens or a task. Token 0 begins a document.
+    Raise UserError if the model does not fit into memory. `windows`, [rows, seq_len + 1], is text to use instead of
+    random tokens or a task. Token 0 begins a document.
     """
     keep_freed_memory()
     check_next_token(config.model)
@@ -139,7 +140,6 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
 
 
 def _random(config: Config, train: TrainConfig) -> Windows:
-    """Return random tokens, or the questions of a task. Only the answers of a task have a loss, which is less work."""
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, Task):
         return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
@@ -147,14 +147,13 @@ def _random(config: Config, train: TrainConfig) -> Windows:
 
 
 def uncompiled(config: Config) -> Config:
-    """Return the config with `train.compile` off."""
     return config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
 
 
 def rehearse_decoding(
     config: Config, device: Device, batch: int, context: int, steps: int, *, compiled: bool = False
 ) -> tuple[Decoder, Callable[[], None]]:
-    """Return a model with initial values, and a function for a greedy decoding step after `context` tokens.
+    """Return a model with random weights, and a function that makes a greedy decoding step after `context` tokens.
 
     The function can be called `steps` + WARM_UP + 1 times.
     """
@@ -174,15 +173,15 @@ def rehearse_decoding(
 
 
 class Share(Base):
-    """Share of one kind of operation in a training step."""
+    """Fractions of a training step that one kind of operation takes."""
 
     kind: OperationKind
     flops: float
-    """Counted share of the step's FLOPs."""
+    """Fraction of the step's FLOPs, by count."""
     n_bytes: float
-    """Counted share of the step's bytes."""
+    """Fraction of the step's bytes, by count."""
     time: float
-    """Measured share of the step's time. A softmax inside an attention kernel counts as attention."""
+    """Measured fraction of the step's time. A softmax inside an attention kernel counts as attention."""
 
 
 class Profile(Base):

@@ -14,9 +14,9 @@ class TaskScores(NamedTuple):
     """Scores of a model on tasks."""
 
     rows: list[tuple[str, ...]]
-    """Task, few-shot examples, questions, metric, value, standard error."""
+    """Rows of (task, few-shot examples, questions, metric, value, standard error)."""
     raw: dict[str, Any]
-    """The result of lm_eval without the questions."""
+    """Result of lm_eval without the questions."""
     cache: Path
     """Folder with the cached answers."""
 
@@ -27,12 +27,12 @@ def run_tasks(
 ) -> TaskScores:  # fmt: skip
     """Evaluate a model on tasks of lm_eval.
 
-    `path`, `tokenizer`: see `ArchlabLM`. `shots`: number of few-shot examples. `limit`: questions per task. `include`:
-    folder with further tasks. `fresh`: ignore cached answers.
+    `path` and `tokenizer` are arguments of `ArchlabLM`. `shots` is the number of few-shot examples, and `limit` the
+    number of questions per task. `include` is a folder with further tasks. `fresh` ignores cached answers. Answers are
+    cached in the user's cache folder under the model's fingerprint. Another checkpoint has another fingerprint; copies
+    of the same weights share one.
 
-    Answers are cached in the user's cache folder under the model's fingerprint. Another checkpoint has another
-    fingerprint; copies of the same weights share it. Raise UserError if lm_eval is not installed, for an unknown task,
-    and for a model that cannot be evaluated.
+    Raise UserError if lm_eval is not installed, for an unknown task, and for a model that cannot be evaluated.
     """
     try:
         from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
@@ -63,7 +63,6 @@ def run_tasks(
 
 
 def _rows(raw: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a result. lm_eval's keys `acc,none` and `acc_stderr,none` consist of metric and filter."""
     for task, values in raw["results"].items():
         n_questions = raw.get("n-samples", {}).get(task, {}).get("effective", "")
         shots = raw.get("n-shot", {}).get(task, "")

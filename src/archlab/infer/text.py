@@ -1,4 +1,4 @@
-"""Text generation in pieces, which never contain a part of a character or of a stop string."""
+"""Text generation in pieces, none of which ends inside a character or a stop string."""
 
 import codecs
 import json
@@ -22,7 +22,7 @@ class Codec(Protocol):
     """The interface to a tokenizer that `stream_text` uses."""
 
     special: SpecialTokens
-    """Special tokens. Their `ends` end a text."""
+    """Special tokens. Those in their `ends` end a text (EOS tokens)."""
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, including those that precede every text."""
@@ -43,14 +43,13 @@ def stream_text(
     *,
     compile: bool = False,
 ) -> Iterator[str]:
-    """Yield the continuation of a prompt in pieces, each as soon as it is certain. Without `sampling`, it is greedy.
+    """Yield the continuation of a prompt in pieces, each as soon as it is certain.
 
-    With a tokenizer made by archlab, an end-of-text token precedes the text, so the prompt may be empty. A `Codec`
-    decides itself which tokens precede a text. The text ends after `max_new_tokens`, at the next end-of-text token, at
-    the end of learned positions, or before the first stop string in the new text. `compile`: see `Session`.
-
-    A last character with missing bytes is dropped. Bytes that cannot be a character become U+FFFD. Raise UserError for
-    invalid arguments, before anything is computed.
+    Without `sampling`, decoding is greedy. With a tokenizer made by archlab, an EOS token precedes the text, so the
+    prompt may be empty. A custom `Codec` decides which tokens precede a text. The text ends after `max_new_tokens`, at
+    the next EOS token, at the end of learned positions, or before the first stop string in the new text. For `compile`,
+    see `Session`. An incomplete last character is dropped. Bytes that cannot be a character become U+FFFD. Raise
+    UserError for invalid arguments, before anything is computed.
     """
     try:
         prompt.encode()
@@ -77,7 +76,6 @@ def stream_text(
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
-    """Yield the text of tokens up to the first stop string. Special tokens, such as end-of-text, add no text."""
     for token_1 in tokens:
         yield until.certain(decode(int(token_1)))
         if until.found:
@@ -86,10 +84,11 @@ def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "Stop
 
 
 class StopStrings:
-    """Passes text on up to the first stop string, and holds back characters that may be the beginning of one.
+    """Filter that passes text on up to the first stop string.
 
-    The first stop string is the one that is complete first. If several are complete at the same character, it is the
-    longest. The result does not depend on how the text is split into pieces.
+    It holds back characters that may be the beginning of a stop string. The first stop string is the one that is
+    complete first. If several are complete at the same character, the longest counts. The result does not depend on how
+    the text is split into pieces.
     """
 
     def __init__(self, stop: str | Sequence[str]) -> None:
@@ -97,7 +96,6 @@ class StopStrings:
         if "" in self.stop:
             raise UserError("stop: ''; allowed: strings of at least one character")
         self.found = False
-        """Whether a stop string was found."""
         self._pending = ""
 
     def certain(self, piece: str) -> str:
@@ -114,37 +112,33 @@ class StopStrings:
         return certain
 
     def rest(self) -> str:
-        """Return the text that was held back, at the end of the text."""
         return self._pending
 
     def _n_possible(self) -> int:
-        """Return the number of last characters that may be the beginning of a stop string."""
         ends = (self._pending[start:] for start in range(len(self._pending)))
         return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)
 
 
 class _Utf8Decoder:
-    """Converts bytes to characters, each as soon as it is complete. Bytes that cannot be a character become U+FFFD."""
+    """Decoder from bytes to characters, each as soon as it is complete. Invalid bytes become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, raw: bytes) -> str:
-        """Return the characters that are complete with these bytes."""
         text = self._decoder.decode(raw)
         pending = self._decoder.getstate()[0]
         # Python would wait for the rest of a surrogate, which is not a character.
         return text + self.end() if pending[:1] == b"\xed" and pending[1:] >= b"\xa0" else text
 
     def end(self) -> str:
-        """Return the text of incomplete bytes, when no more bytes of their character can follow."""
         return self._decoder.decode(b"", final=True)
 
 
 class RunCodec:
-    """Codec of a run trained by archlab. The token that preceded each document in training begins and ends a text.
+    """Codec of a run trained by archlab.
 
-    Each token has a known number of bytes.
+    The token that preceded each document in training begins and ends a text. Each token has a known number of bytes.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -154,7 +148,6 @@ class RunCodec:
         self._spelling = spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokens that precede a document, followed by those of the text."""
         return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
@@ -178,7 +171,7 @@ class PublishedCodec:
         self.tokenizer, self.special = tokenizer, special
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokenizer's tokens. For an empty text, return those that precede a document."""
+        """Return the tokenizer's tokens. For an empty text, return the tokens that precede a document."""
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = self.tokenizer.encode(prompt).ids
         if ids := ids or [*self.special.document]:
@@ -196,10 +189,10 @@ class PublishedCodec:
 
 
 class _StreamDecoder:
-    """Decodes token by token with any decoder of a tokenizer. A new token never changes the text before it.
+    """Token-by-token decoder for any tokenizer. A new token never changes the text before it.
 
     Tokens that stand for bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes form
-    complete characters. Any other token is decoded together with the one before it, because some decoders drop the
+    complete characters. Any other token is decoded together with the previous token, because some decoders drop the
     space before the first word.
     """
 
@@ -213,7 +206,6 @@ class _StreamDecoder:
         self.before: list[int] = []
 
     def add(self, token: int) -> str:
-        """Return the text that is complete with this token, which may be empty."""
         name = self.tokenizer.id_to_token(token)
         if name is None or (token in self.added and self.added[token].special):
             return ""

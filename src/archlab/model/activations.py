@@ -33,7 +33,6 @@ class XIELU(nn.Module):
         self.constants = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.3))}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the activation element by element."""
         wide = at_least_float32(x)
         a = F.softplus(self.alpha_p.to(wide.dtype))
         b = self.BETA + F.softplus(self.alpha_n.to(wide.dtype))
@@ -42,7 +41,7 @@ class XIELU(nn.Module):
 
 
 class Function(nn.Module):
-    """An activation without parameters."""
+    """Module for an activation without parameters."""
 
     timed_as = "activations"
 
@@ -51,12 +50,10 @@ class Function(nn.Module):
         self.name = name  # instead of the function, which may not be picklable
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the activation element by element."""
         return function_named(self.name)(x)
 
 
 def make_activation(name: str) -> nn.Module:
-    """Return the activation with this name as a module."""
     kind = activation_named(name)
     implementation = implementation_of(kind)
     activation = implementation() if isinstance(implementation, type) else Function(name)
@@ -75,65 +72,65 @@ def function_named(name: str) -> Callable[[Tensor], Tensor]:
 
 @implements(schema.ReLU)
 def relu(x: Tensor) -> Tensor:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     return F.relu(x)
 
 
 @implements(schema.GELU)
 def gelu(x: Tensor) -> Tensor:
-    """x Phi(x)."""
+    """Return x Phi(x), where Phi is the cumulative distribution function of the standard normal distribution."""
     return F.gelu(x)
 
 
 @implements(schema.GELUTanh)
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU with the tanh approximation."""
+    """Return GELU in the tanh approximation."""
     return F.gelu(x, approximate="tanh")
 
 
 @implements(schema.QuickGELU)
 def quick_gelu(x: Tensor) -> Tensor:
-    """x sigmoid(1.702 x)."""
+    """Return x sigmoid(1.702 x)."""
     return x * torch.sigmoid(1.702 * x)
 
 
 @implements(schema.SiLU)
 def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x)."""
+    """Return x sigmoid(x)."""
     return F.silu(x)
 
 
 @implements(schema.ELU)
 def elu(x: Tensor) -> Tensor:
-    """x if x > 0, otherwise exp(x) - 1."""
+    """Return x if x > 0, otherwise exp(x) - 1."""
     return F.elu(x)
 
 
 @implements(schema.SELU)
 def selu(x: Tensor) -> Tensor:
-    """Scaled ELU."""
+    """Return ELU, scaled as in self-normalizing networks."""
     return F.selu(x)
 
 
 @implements(schema.ReLUSquared)
 def relu_squared(x: Tensor) -> Tensor:
-    """max(x, 0)^2."""
+    """Return max(x, 0)^2."""
     return F.relu(x).square()
 
 
 @implements(schema.Sigmoid)
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return torch.sigmoid(x)
 
 
 @implements(schema.Softplus)
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x))."""
+    """Return log(1 + exp(x))."""
     return F.softplus(x, threshold=40)  # above 40 it equals x even in float64; torch's 20 is for float32
 
 
 @implements(schema.Identity)
 def identity(x: Tensor) -> Tensor:
-    """x."""
+    """Return x."""
     return x

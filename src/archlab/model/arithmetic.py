@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
 WHOLE = (torch.int64, torch.int32)
-"""Dtypes of tokens and of numbers of tokens."""
+"""Integer dtypes of tokens and of token counts."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return float32, or the dtype itself if it is wider."""
+    """Return float32, or the given dtype if it is wider."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -21,7 +21,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast on the device of `like`: products keep the dtype of their inputs."""
+    """Return a context without autocast on the device of `like`. Products then keep the dtype of their inputs."""
     device = like.device.type
     return torch.autocast(device, enabled=False) if _is_autocast(device) else nullcontext()
 
@@ -31,10 +31,10 @@ def _is_autocast(device: str) -> bool:
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Convert tensors to the dtype of autocast if it is on; otherwise return them unchanged.
+    """Convert tensors to autocast's dtype if autocast is on; otherwise return them unchanged.
 
-    torch converts the inputs of each product by itself. For an input of several products this function converts once;
-    torch would convert it, and its gradient, once per product.
+    torch converts the inputs of each product separately. If several products share an input, torch converts the input
+    and its gradient once per product. This function converts the input only once.
     """
     device = tensors[0].device.type
     if not _is_autocast(device):
@@ -43,12 +43,12 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_training_eagerly() -> bool:
-    """Return whether autograd records each operation. A compiler would fuse operations; autograd does not."""
+    """Return whether autograd records each operation, without a compiler that would fuse operations."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def has_format_of(parameter: Tensor | None, x: Tensor) -> bool:
-    """Return whether the parameter is None or has the dtype of `x`. Under autocast the two may differ."""
+    """Return whether the parameter is None or has the dtype of `x`. Under autocast the two dtypes may differ."""
     return parameter is None or parameter.dtype is x.dtype
 
 
@@ -58,8 +58,10 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 
 
 class Same(nn.Identity):
-    """Identity module without the overhead of `nn.Module.__call__`: a layer has a dozen of them. Hooks do not run."""
+    """Identity module without the overhead of `nn.Module.__call__`. Hooks do not run.
+
+    A layer has a dozen identity modules.
+    """
 
     def __call__(self, input: Tensor) -> Tensor:
-        """Return the input."""
         return input

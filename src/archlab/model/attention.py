@@ -47,7 +47,10 @@ class MultiHeadAttention(nn.Module):
         self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]. A cache keeps the new keys and values; a shard gathers those of all processes."""
+        """Apply attention: [B, T, D] -> [B, T, D].
+
+        A cache keeps the new keys and values. A sequence shard gathers those of all processes.
+        """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
         k_BKTC = self._split(self.k(x_BTD), self.config.head_dim)
@@ -74,13 +77,12 @@ class MultiHeadAttention(nn.Module):
         return self.out(self._gated(mixed_BTE, x_BTD))
 
     def _split(self, x: Tensor, width: int) -> Tensor:
-        """[B, T, heads * width] -> [B, heads, T, width], clipped if the config says so."""
+        """Split heads: [B, T, heads * width] -> [B, heads, T, width]. The values are clipped if the config says so."""
         clip = self.config.clip_qkv
         x = x if clip is None else x.clamp(-clip, clip)
         return x.unflatten(-1, (-1, width)).transpose(1, 2)
 
     def _gated(self, mixed_BTE: Tensor, x_BTD: Tensor) -> Tensor:
-        """[B, T, H * V] times the gate of the layer's input, per element or per head."""
         if self.gate is None:
             return mixed_BTE
         gate_BTHG = self.gate_activation(self.gate(x_BTD)).unflatten(-1, (self.config.n_heads, -1))
@@ -93,7 +95,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def check_attend(kind: type[Registered], module: MultiHeadAttention) -> None:
-    """Check the function by which a user's kind replaces `attend`: its arguments now, its result at every call."""
+    """Check the function with which a plug-in replaces `attend`: its arguments now, its result at every call."""
     if not isinstance(attend := module.attend, nn.Module):
         others = {"sinks_H": None, "training": None, "is_cached": None}
         check_arguments(kind, attend, "q, k, v, mask, bias", **others)

@@ -1,9 +1,11 @@
-"""Attention in blocks of queries. Each block is compared only with the keys that it can see, so that time and memory
-grow linearly with the length of the text.
+"""Attention in blocks of queries.
 
-Equal blocks are stacked on the batch axis and share one mask; their keys are overlapping views. Packed documents are
-computed one by one. Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys,
-V width of values, N blocks, Q queries of a block, S keys of a block.
+Each block is compared only with the keys that it can see, so that time and memory grow linearly with the sequence
+length. Equal blocks are stacked on the batch axis and share one mask; their keys are overlapping views. Packed
+documents are computed one by one.
+
+Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V width of values, N
+blocks, Q queries of a block, S keys of a block.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +20,13 @@ from archlab.model.masks import Given, Stretch
 from archlab.model.softmax import Softmax
 
 Inner = Callable[[Tensor, Tensor, Tensor, Given | None, None, Softmax], Tensor]
-"""Kernel that computes the blocks."""
+"""Kernel that computes attention within the blocks."""
 
 
 def in_stretches(
     q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], softmax: Softmax, inner: Inner
 ) -> Tensor:
-    """Return [B, H, T, V]; every row is one text."""
+    """Return the attention output, [B, H, T, V], if every row is one sequence."""
     B = len(q_BHTC)
     if softmax.sinks_H is not None:
         softmax = replace(softmax, sinks_H=softmax.sinks_H.repeat(B))
@@ -45,7 +47,7 @@ def in_documents(
     softmax: Softmax,
     inner: Inner,
 ) -> Tensor:
-    """Return [B, H, T, V]; rows consist of pieces that do not see each other."""
+    """Return the attention output, [B, H, T, V], if rows consist of pieces that do not see each other."""
     lengths = [length for length, _ in documents]
     pieces = (x.transpose(0, 1).flatten(1, 2)[None].split(lengths, 2) for x in (q_BHTC, k_BKTC, v_BKTV))
     mixed = [
@@ -56,17 +58,20 @@ def in_documents(
 
 
 def _side_by_side(q_BHTC: Tensor, n: int) -> Tensor:
-    """[B, H, N * Q, C] -> [N, B * H, Q, C]."""
+    """Move blocks to a new first axis: [B, H, N * Q, C] -> [N, B * H, Q, C]."""
     return q_BHTC.unflatten(2, (n, -1)).movedim(2, 0).flatten(1, 2)
 
 
 def _apart(mixed: Tensor, n_rows: int) -> Tensor:
-    """[N, B * H, Q, V] -> [B, N * Q, H, V]."""
+    """Inverse of `_side_by_side`, with heads after tokens: [N, B * H, Q, V] -> [B, N * Q, H, V]."""
     return mixed.unflatten(1, (n_rows, -1)).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
 def _keys(x_BKTC: Tensor, stretches: Sequence[Stretch]) -> list[Tensor]:
-    """Return the keys of each stretch, [N, B * K, S, C]: first those that its blocks share, then their own."""
+    """Return the keys of each stretch, [N, B * K, S, C].
+
+    The keys that the blocks of a stretch share come first, then each block's own keys.
+    """
     if len(x_BKTC) > 1:
         x_BKTC = x_BKTC.contiguous()  # so that rows and heads are a single axis in views, too
     own = zip(_Own.apply(x_BKTC, [s.blocks for s in stretches]), stretches, strict=True)
@@ -79,8 +84,6 @@ def _with_shared(x_BKTC: Tensor, shared: Tensor, own_NXSC: Tensor) -> Tensor:
 
 
 class _Own(torch.autograd.Function):
-    """The blocks' own keys as views. Plain autograd would allocate a gradient of all tokens for each view."""
-
     @staticmethod
     def forward(x_BKTC: Tensor, stretches: list[QueryBlocks]) -> tuple[Tensor, ...]:
         return tuple(_view(x_BKTC, blocks, 0, blocks.n_keys).flatten(1, 2) for blocks in stretches)
@@ -103,7 +106,10 @@ class _Own(torch.autograd.Function):
 
 
 def _view(x_BKTC: Tensor, blocks: QueryBlocks, first: int, n_keys: int) -> Tensor:
-    """Return [N, B, K, S, C]: `n_keys` keys of each block, beginning `first` keys after its first one."""
+    """Return `n_keys` keys of each block, [N, B, K, S, C].
+
+    They begin `first` keys after the block's first key.
+    """
     reach = (blocks.count - 1) * blocks.size + n_keys
     reached = x_BKTC.narrow(2, blocks.first_key + first, reach)
     return reached.unfold(2, n_keys, blocks.size).permute(2, 0, 1, 4, 3)

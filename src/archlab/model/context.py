@@ -18,10 +18,9 @@ from archlab.model.state import NO_STATES, Cache, State
 
 
 class Collected(UserDict[str, list[Tensor]]):
-    """Tensors that components report besides their output: name -> one tensor per layer.
+    """Auxiliary losses, expert loads and other tensors that components report: name -> one tensor per layer.
 
-    Examples are auxiliary losses and expert loads. It is not a dict, because `fully_shard` passes modules a copy of
-    every dict that contains tensors.
+    This class is not a dict, because `fully_shard` passes modules a copy of every dict that contains tensors.
     """
 
     def __missing__(self, name: str) -> list[Tensor]:
@@ -31,19 +30,19 @@ class Collected(UserDict[str, list[Tensor]]):
 
 @dataclass(frozen=True)
 class SequenceShard:
-    """This process's share of each sequence in context parallelism: T of S tokens; other processes have the rest."""
+    """This process's part of each sequence in context parallelism: T of S tokens. Other processes have the rest."""
 
     runs: tuple[range, ...]
     """Indices of this process's tokens in the sequence, in order."""
     gathered: Callable[[Tensor], Tensor]
-    """Gather keys or values: [B, heads, T, width] -> [B, heads, S, width], in the order of the sequence."""
+    """Function that gathers keys or values in sequence order: [B, heads, T, width] -> [B, heads, S, width]."""
 
     def own(self, x_BS: Tensor) -> Tensor:
-        """[B, S] -> [B, T]: the tokens of this process."""
+        """Select the tokens of this process: [B, S] -> [B, T]."""
         return torch.cat([x_BS[:, run.start : run.stop] for run in self.runs], 1)
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of all processes. `State.extend` returns the cached and the new rows in the same way."""
+        """Return the rows of all processes, just as `State.extend` returns the cached and the new rows."""
         return tuple(self.gathered(rows) for rows in new.values())
 
 
@@ -52,10 +51,10 @@ _CAUSAL = Visibility()
 
 @dataclass(frozen=True)
 class Context:
-    """Information about the pass for components; layers with equal configs share it.
+    """Information about the forward pass for components. Layers with equal configs share it.
 
-    B is 1 if it is the same for all sequences of the batch. Fields about queries and keys are None in a layer without
-    attention.
+    B is 1 if the information is the same for all sequences of the batch. Fields about queries and keys are None in a
+    layer without attention.
     """
 
     positions_BT: Tensor
@@ -65,20 +64,23 @@ class Context:
     starts_BT: Tensor | None
     """Index, in this pass, of the first token of each token's document; None if documents are not packed."""
     mask_BTS: Mask | None
-    """Which keys each query sees; None for a plain causal mask."""
+    """Keys that each query sees; None for a plain causal mask."""
     distance_BTS: Tensor | None
-    """Query position minus key position (Falcon's ALiBi: 0 minus key position); None if no bias needs it."""
+    """Query position minus key position; None if no bias needs the distance.
+
+    Falcon's ALiBi uses minus the key position instead.
+    """
     rotation: Rotation | None
     """Rotation of queries and new keys; None without RoPE."""
     bias_BHTS: Tensor | None
-    """Bias on the scores from the table that all layers share; None if they share none."""
+    """Bias on the scores from the table that all layers share; None if there is no such table."""
     collected: Collected | None
-    """Components add auxiliary losses and expert loads here; None if nobody reads them."""
+    """Auxiliary losses and expert loads that components add; None if nothing reads them."""
 
     def causal(self, state: State | None) -> Tensor:
         """Return a causal mask, [B or 1, T, S], for the attention of a plug-in.
 
-        A token sees itself and the earlier tokens of its text or document. The S keys are those that `state.extend`
+        A token sees itself and the earlier tokens of its sequence or document. The S keys are those that `state.extend`
         returns, or without a state the new tokens.
         """
         query_BT, key_BS = self.positions_BT, self.positions_BT
@@ -94,24 +96,24 @@ class ForwardPass:
     """New tokens of one forward pass."""
 
     positions_BT: Tensor
-    """[B or 1, T]; negative for padding."""
+    """Positions of the new tokens, [B or 1, T]; negative for padding."""
     lengths_BT: Tensor
-    """Number of tokens so far in the text or document of each token, [B or 1, T or 1]."""
+    """Number of tokens so far in each token's sequence or document, [B or 1, T or 1]."""
     starts_BT: Tensor | None
     """Index of the first token of each token's document; None if documents are not packed."""
     is_plain: bool
-    """Whether every row is one text from its first token on: nothing is cached, padded or packed."""
+    """Whether every row is one whole sequence: nothing is cached, padded or packed."""
     prefix_B11: Tensor | None
-    """Length of each text's prefix, whose tokens see each other in prefix layers; None: no prefix."""
+    """Length of each sequence's prefix, whose tokens see each other in prefix layers. None means no prefix."""
     cache: Cache | None
     dtype: torch.dtype
     whole: "ForwardPass | None" = None
     """Pass of all tokens, if this process has only some tokens of each row; otherwise None."""
     runs: tuple[range, ...] | None = None
-    """Indices of this process's tokens; None if it has all of them."""
+    """Indices of this process's tokens; None if the process has all tokens."""
 
     def of(self, part: SequenceShard) -> "ForwardPass":
-        """Return the pass of one process's tokens; their queries see the keys of all tokens."""
+        """Return the pass of one process's tokens, whose queries see the keys of all tokens."""
         return replace(
             self,
             positions_BT=part.own(self.positions_BT),
@@ -131,7 +133,7 @@ class ForwardPass:
     ) -> list[Context]:
         """Return the context of every layer.
 
-        `first_alike`: for each layer, the index of the first layer with an equal config; they share a context.
+        `first_alike` holds, for each layer, the index of the first layer with an equal config. The two share a context.
         """
         states = self.cache.layers if self.cache else [NO_STATES] * len(layers)
         made = {i: self.context(layers[i], states[i], shared_bias, collected) for i in set(first_alike)}
@@ -144,7 +146,6 @@ class ForwardPass:
         shared_bias: nn.Module | None = None,
         collected: Collected | None = None,
     ) -> Context:
-        """Return the context of one layer."""
         query_BT, T = self.positions_BT, self.positions_BT.shape[1]
         is_real_BT = query_BT >= 0 if self.cache and self.cache.is_padded else None
         attention = layer.attention
@@ -190,7 +191,10 @@ def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | 
 def start_pass(
     tokens_BT: Tensor, documents_BT: Tensor | None, prefix_B: Tensor | None, cache: Cache | None, dtype: torch.dtype
 ) -> ForwardPass:
-    """Return the pass. Positions count from the start of the cache, of the text after padding, or of each document."""
+    """Return the forward pass of new tokens.
+
+    Positions count from the start of the cache, of the sequence after its padding, or of each document.
+    """
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]
     if documents_BT is not None:
@@ -205,7 +209,6 @@ def start_pass(
 
 
 def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> ForwardPass:
-    """Return the pass of packed documents; a document is a run of equal numbers."""
     T = documents_BT.shape[1]
     differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Checks of a user's modules and functions: their arguments when they are made, their output at every call."""
+"""Checks of plug-in modules and functions: their arguments on creation, their output at every call."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,14 +23,14 @@ class Result(NamedTuple):
 
 
 def like_input(x: Tensor, *_: Any) -> Result:
-    """Return the result of a module that changes neither shape nor dtype."""
+    """Return the expected result of a module that changes neither shape nor dtype."""
     return Result(x.shape, x.dtype)
 
 
 def check_forward(
     kind: type[Registered], module: nn.Module, arguments: str, expected: Callable[..., Result | None]
 ) -> None:
-    """Raise UserError if `forward` does not accept the arguments, and at every later call if its output is wrong."""
+    """Raise UserError if `forward` does not accept the arguments. Check its output at every later call."""
     check_arguments(kind, module.forward, arguments)
     module.register_forward_hook(partial(_check_output, kind, expected))
 
@@ -52,12 +52,12 @@ def check_arguments(kind: type[Registered], function: Callable[..., Any], argume
 def checked_function(
     kind: type[Registered], name: str, function: Callable[..., Any], expected: Callable[..., Result | None]
 ) -> Callable[..., Any]:
-    """Return the function with a check of the tensor that it returns."""
+    """Return the function wrapped in a check of the tensor that it returns."""
     return partial(_call, kind, name, function, expected)
 
 
 def check_tensor(kind: type[Registered], function: str, value: Any, required: Result) -> None:
-    """Raise UserError if the value that a user's code returned is not the required tensor."""
+    """Raise UserError if the value that a plug-in returned is not the required tensor."""
     if not isinstance(value, Tensor):
         raise breach(kind, f"{function} returned {short(value)}; allowed: {_in_words(required)}")
     if not (_has_shape(value.shape, required) and _has_dtype(value, required.dtype)):
@@ -97,7 +97,6 @@ def _has_shape(shape: Sequence[int], required: Result) -> bool:
 
 
 def _has_dtype(value: Tensor, required: torch.dtype | None) -> bool:
-    """Whether a tensor has the dtype. Under autocast torch chooses the dtype of some operations."""
     if value.dtype == required:
         return True
     is_any = required is None or torch.is_autocast_enabled(value.device.type)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
-    """Shard a tensor like `like` and return this process's part; return the tensor itself if `like` is not sharded."""
+    """Shard a tensor like `like` and return this process's part. Return the tensor itself if `like` is not sharded."""
     if not is_cut(like):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -19,7 +19,7 @@ def is_cut(x: Tensor) -> bool:
 
 
 def held(x: Tensor) -> int:
-    """Return how many elements of a tensor this process holds."""
+    """Return the number of elements of a tensor that this process holds."""
     if not is_cut(x):
         return x.numel()
     from torch.distributed.tensor import DTensor
@@ -29,7 +29,7 @@ def held(x: Tensor) -> int:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return the whole tensor, gathered from all processes that hold a part; every one of them must call it."""
+    """Return the whole tensor, gathered from all processes that hold a part. All of them must call this function."""
     if not is_cut(x):
         return x
     from torch.distributed.tensor import DTensor

@@ -42,7 +42,7 @@ class TokenEmbedding(nn.Module):
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """[B, T] int64 -> [B, T, D]."""
+        """Look up token ids: [B, T] int64 -> [B, T, D]."""
         rows_BTE = F.embedding(tokens_BT, self.weight)
         if self.round_scale:  # a tensor of the weights' dtype rounds the scale; a Python number does not
             return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
@@ -50,7 +50,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Map from hidden states to logits, with its own matrix or that of the embedding."""
+    """Map from hidden states to logits, with its own matrix or the embedding's matrix."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "head"}
 
@@ -65,20 +65,23 @@ class Head(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, V]: the product plus the bias, times the scale, then the soft cap."""
+        """Return logits: [B, T, D] -> [B, T, V].
+
+        They are the product plus the bias, times the scale, then soft-capped.
+        """
         logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
     def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
-        """[B, T, E] -> [B, T, V]: the product plus the bias."""
+        """Return the matrix product plus the bias: [B, T, E] -> [B, T, V]."""
         return linear(x_BTE, embedding_VE if self.weight is None else self.weight, self.bias)
 
 
 class Decoder(nn.Module):
     """Decoder-only Transformer: tokens -> logits.
 
-    `seed` sets the initial values; None leaves the parameters' memory uninitialized. `kernel` is the way to compute
+    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` is the way to compute
     attention (see kernels.py). Raise ConfigError if the config breaks a rule.
     """
 
@@ -112,14 +115,17 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         collected: Collected | None = None,
     ) -> Tensor:
-        """[B, T] int64 -> [B, T, V] logits.
+        """Return logits: [B, T] int64 -> [B, T, V].
 
-        `documents` [B, T]: document numbers. Each run of equal numbers is one document: its tokens see only each
+        `documents`, [B, T], holds document numbers. Each run of equal numbers is one document: its tokens see only each
         other, and its positions start at 0.
-        `prefix` [B]: length of each sequence's prefix, without padding. Its tokens see each other in both directions,
-        in layers whose `attention.visibility` is prefix.
-        `cache`: the tokens follow those in the cache and are added to it. A prefix must be read in one pass.
-        `collected`: components add auxiliary losses and expert loads here, by name.
+
+        `prefix`, [B], is the length of each sequence's prefix, without padding. Prefix tokens see each other in both
+        directions, in layers whose `attention.visibility` is prefix.
+
+        `cache` holds the previous tokens; the new tokens are added to it. A prefix must be read in one pass.
+
+        `collected` receives auxiliary losses and expert loads from components, by name.
         """
         hidden_BTD = self.hidden(tokens_BT, documents=documents, prefix=prefix, cache=cache, collected=collected)
         return self.head(hidden_BTD, self.embedding.weight)
@@ -134,7 +140,10 @@ class Decoder(nn.Module):
         collected: Collected | None = None,
         part: SequenceShard | None = None,
     ) -> Tensor:
-        """[B, T] int64 -> [B, T, D], after the final norm. With `part`, only for the tokens of this process."""
+        """Return hidden states after the final norm: [B, T] int64 -> [B, T, D].
+
+        With `part`, return only those of this process's tokens.
+        """
         check_inputs(self.config, tokens_BT, documents, prefix, cache)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
@@ -152,7 +161,7 @@ class Decoder(nn.Module):
         collected: Collected | None,
         part: SequenceShard | None = None,
     ) -> Tensor:
-        """Run the pass without checking inputs or counting cached tokens: the part that is worth compiling."""
+        """Run the layers without checking inputs or counting cached tokens. Only this part is worth compiling."""
         x_BTD = self.embedding(tokens_BT if part is None else part.own(tokens_BT))
         this_pass = start_pass(tokens_BT, documents, prefix, cache, x_BTD.dtype)
         if part is not None:

@@ -1,4 +1,4 @@
-"""Attention by torch's flex_attention. It is compiled for the given scores and mask, and skips hidden tiles.
+"""Attention by torch's flex_attention, compiled for the given scores and mask. Masked tiles are skipped.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
 """
@@ -19,7 +19,7 @@ from archlab.model.softmax import Softmax
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """flex_attention, compiled for each shape. After 64 shapes torch continues with its unfused form."""
+    """Return flex_attention's output, compiled for each shape. After 64 shapes, torch uses its unfused form."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Gated delta rule (Yang 2024): a memory that maps keys to values and corrects its entries.
 
-Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lower-case axes as in
+Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lowercase axes as in
 recurrent.py; in addition g key head, r value head of a key head, k key_dim, v value_dim.
 """
 
@@ -47,7 +47,7 @@ class GatedDelta(nn.Module):
         self.out = Projection(config.value_width, site.d_model, bias=False, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+        """Apply the mixer: [B, T, D] -> [B, T, D]."""
         config = self.config
         qkv = self.conv(torch.cat((self.q(u_BTD), self.k(u_BTD), self.v(u_BTD)), -1), context, state)
         q, k, v = at_least_float32(qkv).split((config.key_width, config.key_width, config.value_width), -1)
@@ -69,7 +69,6 @@ class GatedDelta(nn.Module):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Divide vectors by their length; zero stays zero."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
@@ -96,11 +95,11 @@ def scan(
     S_BHKV: Tensor | None = None,
     starts_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Process all tokens chunk by chunk, from a state (None: zeros). Return their outputs and the new state.
+    """Process all tokens chunk by chunk, from a state (None means zeros). Return their outputs and the new state.
 
-    Each token changes the state by c = beta (v - a S^T k - what k reads of the earlier changes in its chunk). This is a
-    triangular system, with the same matrix for all columns. With its inverse, c = values - keys S for any state S
-    before the chunk.
+    Each token changes the state by c = beta (v - a S^T k - r), where r is what k reads of the earlier changes in its
+    chunk. The equations of a chunk form a triangular system, with the same matrix for all columns. With its inverse, c
+    = values - keys S for any state S before the chunk.
     """
     T, groups = q_BTXK.shape[1], (q_BTXK.shape[2], -1)
     q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))

@@ -1,4 +1,4 @@
-"""Compiled graphs: functions that stay outside of them, and limits on making them."""
+"""Compiled graphs: functions that stay outside of them, and limits on their number."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ from archlab.model.torch_private import has_compiler, kept_out_of_graphs, set_re
 FORMS = 64
 """Number of versions (shapes, kinds of layers, capacities) of a function that torch compiles.
 
-After that it continues uncompiled, or fails.
+After that, torch runs the function uncompiled, or fails.
 """
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_compiler(setting: str) -> None:
-    """Raise UserError if this machine has no C++ compiler. `setting` names the setting that needs one."""
+    """Raise UserError if this machine has no C++ compiler. `setting` names the setting that needs a compiler."""
     if not has_compiler():
         raise UserError(
             f"{setting}: torch compiles to C++, but no C++ compiler was found; install g++, or name a compiler in $CXX"
@@ -42,5 +42,8 @@ def check_compiler(setting: str) -> None:
 
 
 def allow_forms() -> None:
-    """Raise torch's limit on compiled versions to FORMS in this process; its default of 8 is meant for one model."""
+    """Raise torch's limit on compiled versions of a function to FORMS in this process.
+
+    The default limit of 8 is meant for one model.
+    """
     set_recompile_limit(FORMS)

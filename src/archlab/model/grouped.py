@@ -1,12 +1,12 @@
 """Grouped matrix products: each group of consecutive rows is multiplied by its own matrix.
 
 `torch.nn.functional.grouped_mm` does this for bfloat16 rows whose size is a multiple of 16 bytes. It refuses float64
-and odd widths, and cannot be compiled in float32. The operator of this module therefore uses torch's if possible, and
-otherwise loops over the groups. A compiler sees one opaque node, because the sizes of the groups depend on data and
-would break the graph. FlopCounterMode sees a product of known size.
+and odd widths, and cannot be compiled in float32. This module's operator therefore uses torch's product if possible,
+and otherwise loops over the groups. A compiler sees one opaque node, because the group sizes depend on data and would
+break the graph. FlopCounterMode sees a product of known size.
 
-Shapes: N rows in order of their groups, E groups, D input features, O output features. `ends_E` (int32): ends of the
-groups.
+Shapes: N rows in order of their groups, E groups, D input features, O output features. `ends_E` (int32) holds the index
+at which each group ends.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 @library.custom_op("archlab::grouped_linear", mutates_args=())
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
-    """[N, D] -> [N, O]: multiply every row by the matrix of its group, transposed as in F.linear."""
+    """Multiply every row by the matrix of its group, transposed as in F.linear: [N, D] -> [N, O]."""
     if _fits_kernel(x_ND, weight_EOD):
         return F.grouped_mm(x_ND, weight_EOD.mT, offs=ends_E)
     y_NO = x_ND.new_empty(len(x_ND), weight_EOD.shape[1])
@@ -31,7 +31,7 @@ def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
 
 @library.custom_op("archlab::grouped_outer", mutates_args=())
 def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
-    """[N, O] and [N, D] -> [E, O, D]: sum the outer products of each group's rows. This is the weight's gradient."""
+    """Sum the outer products of each group's rows: [N, O] and [N, D] -> [E, O, D]. This is the weight's gradient."""
     if _fits_kernel(y_NO, x_ND):
         return F.grouped_mm(y_NO.T, x_ND, offs=ends_E)
     weight_EOD = x_ND.new_zeros(len(ends_E), y_NO.shape[1], x_ND.shape[1])
@@ -41,7 +41,6 @@ def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
 
 
 def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
-    """Yield the index and the rows of each group that is not empty."""
     start = 0
     for e, end in enumerate(ends_E.tolist()):
         if end > start:
@@ -50,7 +49,6 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def _fits_kernel(*matrices: Tensor) -> bool:
-    """Return whether torch's grouped product accepts them: bfloat16, contiguous, and sizes of multiples of 16 bytes."""
     is_whole = all(size % 8 == 0 for m in matrices for size in m.shape[-1:] + m.shape[1:-1])
     in_order = all(m.is_contiguous() or m.mT.is_contiguous() for m in matrices)
     return is_whole and in_order and all(m.dtype == torch.bfloat16 for m in matrices)

@@ -1,7 +1,7 @@
 """Initial values of parameters, by role.
 
-Every tensor has its own random stream, derived from the seed and the tensor's name. If one choice of the config
-changes, the initial values of all other tensors stay identical to the bit.
+Every tensor has its own random stream, derived from the seed and the tensor's name. If one setting of the config
+changes, the initial values of all other tensors stay bitwise identical.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from archlab.model.roles import roles_of
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
-    """Set every parameter to its constant, or draw it from the normal distribution of its role."""
+    """Initialize every parameter with its constant, or from the normal distribution of its role."""
     for name, parameter, role, constant in roles_of(model):
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])

@@ -1,4 +1,6 @@
-"""Kernels: the ways to compute attention. `config/components/kernel_choice.py` chooses one and lists their limits.
+"""Kernels: the ways to compute attention.
+
+`config/components/kernel_choice.py` chooses a kernel and lists the limits of all kernels.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V width of values.
 All kernels compute the same numbers up to rounding, which is tested.
@@ -23,7 +25,7 @@ from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
-"""Function (q, k, v, mask, bias, softmax) -> [B, H, Q, V].
+"""Function (q, k, v, mask, bias, softmax) -> output, [B, H, Q, V].
 
 q is [B, H, Q, C], k is [B, K, S, C] and v is [B, K, S, V]. The mask is [B or 1, Q, S], or None for plain causal. The
 bias is [B or 1, H, Q, S], or None for no bias.
@@ -33,7 +35,7 @@ bias is [B or 1, H, Q, S], or None for no bias.
 def reference(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Attention written out: dropout(softmax(mask(cap(scale q k^T + bias)))) v, with scores in at least float32."""
+    """Unfused attention: dropout(softmax(mask(cap(scale q k^T + bias)))) v, with scores in at least float32."""
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSV = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSV))
     with without_autocast(q_BHQC):
@@ -57,7 +59,7 @@ def reference(
 def sdpa(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """torch's fused attention, in at least float32 where that is faster or more accurate."""
+    """torch's fused attention, in at least float32 if that is faster or more accurate."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
         return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
     q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
@@ -65,9 +67,9 @@ def sdpa(
 
 
 def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
-    """Whether to convert the tensors to float32 first.
+    """Return whether to convert the tensors to float32 first.
 
-    On CPUs a fused kernel in bfloat16 takes two to three times as long as in float32. A decoding step is an exception,
+    On CPUs, a fused kernel in bfloat16 takes two to three times as long as in float32. A decoding step is an exception,
     because it would convert the whole cache. A bias must have the dtype of q, and in bfloat16 the biases of distant
     keys would become equal.
     """
@@ -75,15 +77,18 @@ def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
 
 
 def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
-    """On CPU, torch fuses only if values are as wide as queries; otherwise it stores the whole matrix of scores."""
+    """Return whether torch fuses attention only if values are as wide as queries, as it does on CPUs.
+
+    Otherwise torch materializes the whole matrix of scores.
+    """
     return q_BHQC.device.type == "cpu"
 
 
 def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """Whether torch fuses attention with a mask when query heads share keys.
+    """Return whether torch fuses attention with a mask when query heads share keys.
 
-    On CPU it does, but with a single query it would read each key once per head. On a GPU the kernel with masks does
-    not support groups, and torch would use the one that stores the whole matrix of scores.
+    On CPU it does, but with a single query it would read each key once per head. On a GPU, the kernel with masks does
+    not support groups, and torch would use the kernel that materializes the whole matrix of scores.
     """
     return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
 
@@ -95,7 +100,6 @@ def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
 def _fused(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Call torch's fused kernel, in the dtype of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
     if bias_BHQS is not None:
         seen_BQS = dense(mask_BQS)
@@ -135,7 +139,7 @@ def _fused(
 def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """Return queries [B, K, group * Q, C] and mask [B or 1, K or 1, group * Q or 1, S].
 
-    Heads that share a key become additional queries of one head.
+    Query heads that share a key become additional queries of one head.
     """
     grouped = q_BHQC.unflatten(1, (-1, group)).flatten(2, 3)
     if mask.shape[1] == mask.shape[2] == 1:  # the same for all heads and queries
@@ -149,8 +153,8 @@ def _with_sinks(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Prepend a key whose product with each query is the head's sink and whose value is zero.
 
-    Queries and keys get 8 more dimensions, because fused kernels need multiples of 8; the first of them holds the sink.
-    Without a mask, a query is prepended as well, so that the mask stays plain causal.
+    Queries and keys get 8 more dimensions, because fused kernels need multiples of 8. The first of these dimensions
+    holds the sink. Without a mask, a query is prepended as well, so that the mask stays plain causal.
     """
     width = q_BHQC.shape[-1]
     in_front = 0 if mask is not None else 1
@@ -165,9 +169,9 @@ def _with_sinks(
 def blocked(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Attention in blocks of queries; all at once if the mask cannot be cut into blocks.
+    """Attention in blocks of queries, or all at once if the mask cannot be cut into blocks.
 
-    Each block uses torch's fused attention, or the reference if there is a soft cap.
+    Each block uses torch's fused attention, or the reference kernel if there is a soft cap.
     """
     inner = sdpa if softmax.softcap is None else reference
     if not (isinstance(mask_BQS, Visible) and mask_BQS.can_be_cut):
@@ -204,7 +208,7 @@ KERNELS: dict[KernelName, Kernel] = {
 
 
 def choose_kernel(name: str, needs: KernelNeeds) -> Kernel:
-    """Return the named kernel; `auto` chooses one. Raise UserError if the kernel cannot compute what is needed."""
+    """Return the named kernel; `auto` chooses one. Raise UserError if the kernel cannot compute this attention."""
     return KERNELS[kernel_for(name, needs)]
 
 
@@ -219,7 +223,7 @@ def in_call(
     mask: Mask | None,
     is_cached: bool,
 ) -> KernelNeeds:
-    """Return what a call needs from its kernel: the needs of the layer, and those of the tensors of the call."""
+    """Return everything that a call requires of its kernel, because of the layer or of the call's tensors."""
     tensors = (x for x in (q, k, v, bias, sinks) if x is not None)
     return KernelNeeds(
         needs.softcap,
@@ -241,7 +245,7 @@ def in_call(
 def prefer_products(model: nn.Module, up_to: int) -> None:
     """Let `auto` choose the kernel `products` in training, for sequences of at most `up_to` tokens.
 
-    It is faster only on some machines; the caller has to know.
+    `products` is faster only on some machines. The caller must know whether this machine is one of them.
     """
     for module in model.modules():
         attend = getattr(module, "attend", None)
@@ -270,7 +274,7 @@ class Attend:
         training: bool,
         is_cached: bool,
     ) -> Tensor:
-        """Return [B, H, T, V]."""
+        """Return the attention output, [B, H, T, V]."""
         needs = in_call(self.needs, q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
         softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
         return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

@@ -22,12 +22,14 @@ from archlab.model.state import State
 
 @implements(Latent)
 class LatentAttention(nn.Module):
-    """Multi-head latent attention: `kv_up` makes the keys and values of all heads from one latent vector per token.
+    """Multi-head latent attention with one latent vector per token.
 
-    `kv_down` makes the latent vector. The expanded form computes keys and values for every head and every visible
-    token; it is used in training and for many queries at once. The absorbed form does not compute them: since
-    q . (W c) = (W^T q) . c and sum(p W c) = W sum(p c), it applies the matrices to the query and to the mixed latent
-    vectors. Both forms are equal up to rounding.
+    `kv_down` computes the latent vector, from which `kv_up` computes the keys and values of all heads.
+
+    The expanded form materializes keys and values for every head and every visible token. It is used in training and
+    for many queries at once. The absorbed form does not materialize them: since q . (W c) = (W^T q) . c and sum(p W c)
+    = W sum(p c), it applies the matrices to the query and to the mixed latent vectors. The two forms are equal up to
+    rounding.
     """
 
     def __init__(self, config: Latent, site: Site) -> None:
@@ -45,7 +47,10 @@ class LatentAttention(nn.Module):
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]. A cache keeps the new latent vectors; a shard gathers those of all processes."""
+        """Apply attention: [B, T, D] -> [B, T, D].
+
+        A cache keeps the new latent vectors. A sequence shard gathers those of all processes.
+        """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
         q_BHTC = self._rotated(q_BHTC, self.config.nope_dim, context)
@@ -66,7 +71,7 @@ class LatentAttention(nn.Module):
     def expanded(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """Return [B, H, T, V], with explicit keys and values."""
+        """Return the attention output, [B, H, T, V], with materialized keys and values."""
         config = self.config
         latent_B1SR, rope_B1SP = kept_B1SE.split((config.kv_rank, config.rope_dim), -1)
         kv_BHSX = self.kv_up(latent_B1SR[:, 0]).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -77,7 +82,7 @@ class LatentAttention(nn.Module):
     def absorbed(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """Return [B, H, T, V] without explicit keys and values.
+        """Return the attention output, [B, H, T, V], without materializing keys and values.
 
         All heads share one key of width E, whose first R numbers are the value. The whole key is passed as the value
         and the rest is cut off afterwards: equal widths need no copy.
@@ -93,7 +98,7 @@ class LatentAttention(nn.Module):
         return mixed_BHTE[..., : config.kv_rank] @ v_up_HVR.transpose(-1, -2)
 
     def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
-        """[B, heads, T, C] -> the same, with the dimensions from `start` on rotated."""
+        """Rotate the dimensions from `start` on: [B, heads, T, C] -> [B, heads, T, C]."""
         if context.rotation is None:
             return x
         return torch.cat((x[..., :start], context.rotation.rotate(x[..., start:])), -1)

@@ -27,9 +27,9 @@ class Layer(nn.Module):
        └─────────────────────────────────────────┘
 
     A serial layer has attention in one stage and the MLP in the next. In a parallel layer both are branches of one
-    stage, which read the same norm or have their own. A recurrent mixer is a branch besides attention, or replaces it.
-    If the norm is carried, outputs are added not to x but to the output of `before`. The branch `f` is the module `f`,
-    and its norms are the module `f_norms`.
+    stage, which read the same norm or have their own norms. A recurrent mixer is a branch next to attention, or
+    replaces it. If the norm is carried, outputs are added not to x but to the output of `before`. The branch `f` is
+    the module `f`, and its norms are the module `f_norms`.
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
@@ -46,7 +46,7 @@ class Layer(nn.Module):
     def forward(
         self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
     ) -> Tensor:
-        """[B, T, D] -> [B, T, D]. `states` maps names of branches to their states."""
+        """Run all stages: [B, T, D] -> [B, T, D]. `states` maps names of branches to their states."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD
@@ -69,12 +69,12 @@ class Layer(nn.Module):
 
 
 def make_component(config: Component, site: Site) -> nn.Module:
-    """Make the module of a config: `forward(x_BTD, context, state) -> y_BTD`."""
+    """Create the module of a config: `forward(x_BTD, context, state) -> y_BTD`."""
     return make(config, site, check=check_component)
 
 
 def check_component(kind: type[Component], module: nn.Module, config: Component, site: Site) -> nn.Module:
-    """Check a user's module against its config. Raise UserError if it has other parameters or roles."""
+    """Check a plug-in's module against its config. Raise UserError if its parameters or their roles differ."""
     made = check_parameters(kind, module, sum(config.parameters(site).values()))
     if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
         raise breach(

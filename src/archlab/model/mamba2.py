@@ -1,6 +1,6 @@
 """Mixer of Mamba 2: a state-space model with one decay per head (Dao & Gu 2024).
 
-Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Lower-case axes as in recurrent.py; in
+Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Lowercase axes as in recurrent.py; in
 addition g group, r head within its group, p head_dim, n d_state.
 """
 
@@ -52,7 +52,7 @@ class Mamba2(nn.Module):
         self.out = Projection(width, site.d_model, bias=config.out_bias, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+        """Apply the mixer: [B, T, D] -> [B, T, D]."""
         config = self.config
         xBC = self.conv(torch.cat((self.x(u_BTD), self.B(u_BTD), self.C(u_BTD)), -1), context, state)
         of_groups = config.n_groups * config.d_state
@@ -95,7 +95,7 @@ def scan(
     S_BHPN: Tensor | None = None,
     starts_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Process all tokens chunk by chunk, from a state (None: zeros). Return their outputs and the new state."""
+    """Process all tokens chunk by chunk, from a state (None means zeros). Return their outputs and the new state."""
     T, G = x_BTHP.shape[1], B_BTGN.shape[2]
     x_bcsgrp = chunked(x_BTHP).unflatten(3, (G, -1))
     B_bcsgn, C_bcqgn = chunked(B_BTGN), chunked(C_BTGN)

@@ -1,4 +1,6 @@
-"""Attention masks: which keys each query sees. A mask is a rule and positions; a kernel makes only the form it needs.
+"""Attention masks: the keys that each query sees.
+
+A mask consists of a rule and positions. Each kernel computes only the form of the mask that it needs.
 
 Shapes: B batch (1 if all rows are equal), Q queries, S keys.
 """
@@ -21,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Mask(Protocol):
-    """Interface of a mask for kernels."""
+    """Interface through which kernels use a mask."""
 
     @property
     def dense(self) -> Tensor:
-        """[B, Q, S], true if the query sees the key."""
+        """Boolean mask, [B, Q, S], true if the query sees the key."""
         ...
 
     @property
     def tiles(self) -> "BlockMask":
-        """The mask in the form of flex_attention."""
+        """Mask in the form of flex_attention."""
         ...
 
 
@@ -40,10 +42,11 @@ def dense(mask_BQS: Mask | None) -> Tensor | None:
 
 
 def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
-    """Return [B, Q, S], true if the query sees the key.
+    """Return the mask, [B, Q, S], in the form that is fastest for torch's kernel.
 
-    For a single query return the mask to add to scores instead: 0 or -inf in the dtype of the query, made once for all
-    layers. torch's kernel would convert true and false again in every layer.
+    For several queries, this is a boolean mask, true if the query sees the key. For a single query, it is the mask to
+    add to scores: 0 or -inf in the dtype of the query, computed once for all layers. torch's kernel would convert a
+    boolean mask again in every layer.
     """
     if q_BHQC.shape[2] > 1 or not isinstance(mask_BQS, Visible):
         return mask_BQS.dense
@@ -55,7 +58,7 @@ class Given:
     """Mask that is already a tensor."""
 
     dense: Tensor
-    """[B, Q, S], true if the query sees the key."""
+    """Boolean mask, [B, Q, S], true if the query sees the key."""
 
     @property
     def tiles(self) -> "BlockMask":
@@ -67,11 +70,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Blocks of queries with the mask of the keys that they are compared with."""
+    """Blocks of queries with the mask of the keys with which they are compared."""
 
     blocks: QueryBlocks
     mask: Given | None
-    """[count or 1, size, shared keys and then the block's own]; None: every block is plain causal."""
+    """Mask, [count or 1, size, shared keys and then the block's own]. None means that every block is plain causal."""
     shared: Tensor | None
     """Indices of the keys that all blocks share; None without shared keys."""
 
@@ -85,45 +88,47 @@ class Visible:
     """Positions of the queries; negative for padding."""
     key_BS: Tensor
     prefix_B11: Tensor | None = None
-    """Length of each text's prefix, whose tokens see each other if the rule is prefix; None: no prefix."""
+    """Length of each sequence's prefix, whose tokens see each other if the rule is prefix. None means no prefix."""
     starts_BQ: Tensor | None = None
     """Index of the first token of each query's document; None if documents are not packed."""
     is_whole: bool = False
-    """Whether every row is one whole text or several whole documents.
+    """Whether every row is one whole sequence or several whole documents.
 
-    Then nothing is cached or padded, and queries and keys are the same tokens.
+    Then nothing is cached or padded, and queries and keys belong to the same tokens.
     """
     key_starts_BS: Tensor | None = None
-    """`starts_BQ` of the keys; None if queries and keys are the same tokens."""
+    """`starts_BQ` of the keys; None if queries and keys belong to the same tokens."""
     runs: tuple[range, ...] | None = None
-    """Indices of the queries in their text if they are some of its tokens and the keys are all of them; else None."""
+    """Indices of the queries in the sequence, if they are only some of its tokens; otherwise None.
+
+    The keys are all tokens of the sequence.
+    """
     _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Forms of the mask that were made already; all layers share them."""
 
     @property
     def dense(self) -> Tensor:
-        """[B, Q, S], true if the query sees the key."""
+        """Boolean mask, [B, Q, S], true if the query sees the key."""
         return self._once("dense", self._dense)
 
     def added(self, dtype: torch.dtype) -> Tensor:
-        """Return [B, Q, S] to add to scores: 0 if the query sees the key, otherwise -inf."""
+        """Return the mask to add to scores, [B, Q, S]: 0 if the query sees the key, otherwise -inf."""
         return self._once(f"added, {dtype}", lambda: torch.where(self.dense, 0.0, float("-inf")).to(dtype))
 
     @property
     def tiles(self) -> "BlockMask":
-        """The mask in the form of flex_attention."""
+        """Mask in the form of flex_attention."""
         return self._once("tiles", self._tiles)
 
     @property
     def stretches(self) -> list[Stretch]:
-        """The mask in blocks of queries. Each row must be one text, or some tokens of one."""
+        """Mask in blocks of queries. Each row must be one sequence, or some tokens of one."""
         return self._once("stretches", self._stretches)
 
     @property
     def documents(self) -> list[tuple[int, list[Stretch]]]:
-        """The mask of packed documents: the length and the blocks of each piece, with all rows one after another.
+        """Mask of packed documents: (length, blocks) of each piece, with all rows one after another.
 
-        A piece is a document, or several short ones in a row. No piece sees another one.
+        A piece is a document, or several short documents in a row. Pieces do not see each other.
         """
         return self._once("documents", self._documents)
 
@@ -137,16 +142,17 @@ class Visible:
     def is_worth_cutting(self) -> bool:
         """Whether blocks save enough work.
 
-        For whole texts, blocks must compute at most half of the pairs of queries and keys. For some tokens of a text
-        it is enough that blocks skip any pair, because no kernel treats them as plain causal. For packed documents,
-        the answer depends on the length of a row only; reading where documents begin would wait for the device.
+        For whole sequences, blocks must compute at most half of the pairs of queries and keys. For some tokens of a
+        sequence it is enough that blocks skip any pair, because no kernel treats them as plain causal. For packed
+        documents, the answer depends only on the length of a row, because reading where documents begin would
+        synchronize the device.
         """
         return self._once("is_worth_cutting", self._is_worth_cutting)
 
     def prepare(self, *, is_biased: bool) -> None:
-        """Make the form that the kernel of `auto` will need, so that no layer makes it in its compiled graph.
+        """Compute the form that the kernel of `auto` will need, so that no layer computes it in its compiled graph.
 
-        Forms that depend on data, and those for flex_attention, are made outside of graphs anyway.
+        Forms that depend on data, and those for flex_attention, are computed outside of graphs anyway.
         """
         is_cut = self.is_worth_cutting and not is_biased
         if is_cut and self.starts_BQ is None:
@@ -184,7 +190,6 @@ class Visible:
         return _tiles(sees, n_rows, self.query_BQ.shape[1], self.key_BS.shape[1], self.query_BQ.device)
 
     def _seen(self, queries: tuple[Any, ...], keys: tuple[Any, ...], prefix: Tensor | None) -> Tensor:
-        """Return whether the queries see the keys, for the given indices of both."""
         query, key = self.query_BQ[queries], self.key_BS[keys]
         seen = visible(self.rule, query, key, 0 if prefix is None else prefix)
         if self.starts_BQ is not None:
@@ -216,7 +221,6 @@ class Visible:
 
 
 def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield (tokens, documents) of each piece, row after row. Short documents are joined until they fill a block."""
     B, Q = starts_BQ.shape
     is_first_BQ = starts_BQ == torch.arange(Q, device=starts_BQ.device)
     firsts = is_first_BQ.flatten().nonzero()[:, 0].tolist()
@@ -237,7 +241,7 @@ def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
 def stretches(
     rule: Visibility, length: int, device: torch.device, runs: tuple[range, ...] | None = None
 ) -> list[Stretch]:
-    """Return the blocks of one text without a prefix. With `runs`, only those of the queries with these indices."""
+    """Return the blocks of one sequence without a prefix. With `runs`, only those of the queries with these indices."""
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
     selected = blocks if runs is None else query_blocks.of_runs(blocks, runs)
     return [_stretch(rule, of_one_size, device) for of_one_size in selected]
@@ -279,8 +283,8 @@ def _tiles(
 ) -> "BlockMask":
     """Return the tiles that contain a visible key.
 
-    On a GPU the code is compiled, because otherwise the whole [Q, S] mask is made first. On a CPU the compiled code
-    does not run.
+    On a GPU the code is compiled, because otherwise the whole [Q, S] mask is materialized first. On a CPU the compiled
+    code does not run.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -295,5 +299,4 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _row(x: Tensor, row: Tensor) -> Tensor:
-    """Return the index of the row in x, which has one row if all rows are equal."""
     return row if len(x) > 1 else torch.zeros_like(row)

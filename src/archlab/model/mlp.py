@@ -18,7 +18,7 @@ from archlab.model.state import State
 class MLP(nn.Module):
     """Feed-forward branch: down(act(up x)), or gated down(act(gate x) * (up x + offset)) (Shazeer 2020).
 
-    If the config has a clamp, both products are clamped first.
+    If the config has a clamp, the `gate` and `up` products are clamped first.
     """
 
     def __init__(self, config: Dense, site: Site) -> None:
@@ -35,7 +35,7 @@ class MLP(nn.Module):
         self.down = Projection(config.d_ff, site.d_model, bias=config.bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context | None = None, state: State | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+        """Apply the MLP: [B, T, D] -> [B, T, D]."""
         (x_BTD,) = as_autocast(x_BTD)
         up_BTF = self.up(x_BTD)
         gate_BTF = None if self.gate is None else self.gate(x_BTD)

@@ -23,7 +23,7 @@ from archlab.model.state import State
 class MoE(nn.Module):
     """Mixture of experts: the sum of weight_e * MLP_e(x) over the chosen experts e.
 
-    The output of a shared expert, if there is one, is added.
+    The output of a shared expert, if the config has one, is added.
     """
 
     def __init__(self, config: MoEConfig, site: Site) -> None:
@@ -37,7 +37,7 @@ class MoE(nn.Module):
         self.shared_gate = Projection(site.d_model, 1, bias=False, role="narrow") if is_gated else None
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+        """Apply the mixture: [B, T, D] -> [B, T, D]."""
         x_ND = x_BTD.flatten(0, 1)
         routing = self.router(x_ND)
         y_BTD = self.experts(x_ND, routing.chosen_NK, routing.weights_NK).view_as(x_BTD)
@@ -50,10 +50,11 @@ class MoE(nn.Module):
 
 
 class Experts(nn.Module):
-    """E MLPs in stacked matrices. Rows are sorted by expert, so that each expert is one matrix product.
+    """MLPs of all E experts, in stacked matrices.
 
-    The outputs of a token's experts are gathered and summed in the order in which it chose them. The result therefore
-    does not depend on other tokens or on the device's order of additions.
+    Rows are sorted by expert, so that each expert is one matrix product. The outputs of a token's experts are gathered
+    and summed in the order in which the router chose them. The result therefore does not depend on other tokens or on
+    the device's order of additions.
     """
 
     def __init__(self, config: MoEConfig, d_model: int) -> None:
@@ -72,7 +73,10 @@ class Experts(nn.Module):
         self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
-        """[N, D], and chosen experts and weights [N, K] -> [N, D]."""
+        """Return the weighted sum of the chosen experts' outputs: [N, D] -> [N, D].
+
+        The chosen experts and their weights are [N, K].
+        """
         K = chosen_NK.shape[1]
         expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows
         y_RD = self.through(x_ND.index_select(0, order_R // K), expert_R)
@@ -80,7 +84,7 @@ class Experts(nn.Module):
         return (y_NKD * weights_NK[..., None]).sum(1).to(y_RD.dtype)
 
     def through(self, x_RD: Tensor, expert_R: Tensor) -> Tensor:
-        """[R, D] -> [R, D]; rows are in the order of their experts."""
+        """Apply the experts to rows sorted by expert: [R, D] -> [R, D]."""
         ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_RD.device), right=True).int()
 
         def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

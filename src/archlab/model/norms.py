@@ -33,7 +33,7 @@ class LayerNorm(nn.Module):
         self.constants = {"weight": 1 - self.offset, "bias": 0.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; mean and variance are those of the last axis."""
+        """Normalize over the last axis: [..., *shape] -> [..., *shape]."""
         wide = at_least_float32(x)
         # 1 + weight is rounded to the weights' dtype, as in the published code of Nemotron; Gemma's RMSNorm differs.
         weight = None if self.weight is None else (self.weight + self.offset).to(wide.dtype)
@@ -59,7 +59,7 @@ class RMSNorm(nn.Module):
         self.constants = {"weight": 1 - self.offset}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; the mean square is that of the last axis."""
+        """Normalize over the last axis: [..., *shape] -> [..., *shape]."""
         if self.weight is not None and self.cast != "before_weight" and is_training_eagerly():
             wide = at_least_float32(x)
             return _RMSNormed.apply(wide, wide, self.weight.to(wide.dtype) + self.offset, self.eps).to(x.dtype)
@@ -74,10 +74,11 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNormed(torch.autograd.Function):
-    """F.rms_norm times the weight, with the gradients of autograd to the bit in two thirds of the time.
+    """F.rms_norm times the weight, with autograd's gradients bit for bit in two thirds of the time.
 
-    Plain autograd keeps three tensors as large as x, and makes seven more in the backward pass. The argument x is
-    passed twice. Its gradient through the mean square is then separate, and autograd adds both to others one by one.
+    Plain autograd keeps three tensors as large as x, and allocates seven more in the backward pass. The argument x is
+    passed twice, so that its gradient through the mean square is separate. Autograd then adds the two gradients one by
+    one.
     """
 
     @staticmethod
@@ -101,7 +102,7 @@ class _RMSNormed(torch.autograd.Function):
 
 @implements(schema.PartialRMSNorm)
 class PartialRMSNorm(nn.Module):
-    """Partial RMSNorm: x / sqrt(mean(first^2) + eps) * w, where `first` is the first share of the features."""
+    """Partial RMSNorm: x / sqrt(mean(first^2) + eps) * w, where `first` is the first fraction of the features."""
 
     timed_as = "norms"
 
@@ -112,7 +113,7 @@ class PartialRMSNorm(nn.Module):
         self.constants = {"weight": 1.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; the mean square is that of the start of the last axis."""
+        """Normalize over the last axis, whose first features give the mean square: [..., *shape] -> [..., *shape]."""
         wide = at_least_float32(x)
         mean_square = wide[..., : self.n_first].square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
@@ -131,7 +132,7 @@ class ScaleNorm(nn.Module):
         self.constants = {"scale": math.sqrt(shape[-1])}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape]; ||x|| is the length along the last axis."""
+        """Normalize vectors along the last axis: [..., *shape] -> [..., *shape]."""
         wide = at_least_float32(x)
         return (self.scale.to(wide.dtype) * F.normalize(wide, dim=-1, eps=self.eps)).to(x.dtype)
 
@@ -150,7 +151,7 @@ class DynamicTanh(nn.Module):
         self.constants = {"alpha": config.alpha, "weight": 1.0, "bias": 0.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., *shape] -> [..., *shape], element by element."""
+        """Apply dynamic tanh element by element: [..., *shape] -> [..., *shape]."""
         x_wide = at_least_float32(x)
         alpha, weight, bias = (p.to(x_wide.dtype) for p in (self.alpha, self.weight, self.bias))
         return (torch.tanh(alpha * x_wide) * weight + bias).to(x.dtype)
@@ -186,7 +187,7 @@ class HeadNorm(nn.Module):
         self.norm = make_norm(config.qk_norm, *shape[scope])
 
     def forward(self, x_BHTC: Tensor) -> Tensor:
-        """[B, heads, T, C] -> the same shape."""
+        """Normalize queries or keys: [B, heads, T, C] -> [B, heads, T, C]."""
         if isinstance(self.norm, nn.Identity) or self.scope == "head":
             return self.norm(x_BHTC)
         x_BTHC = x_BHTC.transpose(1, 2)

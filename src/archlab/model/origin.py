@@ -1,4 +1,4 @@
-"""Origin of a loaded model, kept for saving it again."""
+"""Origin of a loaded model, which is kept for saving the model again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ class Origin:
     """Contents of a model's published folder besides architecture and weights."""
 
     family: str | None = None
-    """Name of the family of the loaded model; None: trained here."""
+    """Name of the model family. None for a model trained with archlab."""
     special_ids: Mapping[str, Any] = field(default_factory=dict)
-    """Special token ids of its config.json, such as `bos_token_id`."""
+    """Special token ids of the model's config.json, such as `bos_token_id`."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Files of its tokenizer; they are copied without being read."""
+    """Tokenizer files of the model. They are copied without being read."""

@@ -2,10 +2,8 @@
 
 RoPE, which rotates instead, is in rotary.py.
 
-Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim.
-
-A module for scores maps the distances (query position - key position, [B or 1, Q, S]) and the queries to
-[B or 1, H, Q, S].
+Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim. A position bias is a module that maps the
+distances (query position - key position, [B or 1, Q, S]) and the queries to [B or 1, H, Q, S].
 """
 
 import math
@@ -34,7 +32,7 @@ class SinusoidalPositions(nn.Module):
         self.config, self.d_model = config, d_model
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        """[B, T] -> [B, T, D] in `dtype`; angles are computed in at least float32."""
+        """Return position vectors in `dtype`: [B, T] -> [B, T, D]. Angles are computed in at least float32."""
         exponent = torch.arange(0, self.d_model, 2, dtype=wide(dtype), device=positions_BT.device) / self.d_model
         shifted = (positions_BT[..., None] + self.config.offset).to(wide(dtype))
         angles = shifted * self.config.theta**-exponent
@@ -55,7 +53,10 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.offset + max_seq_len, d_model))
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        """[B, T] -> [B, T, D] in `dtype`. The Decoder checks that no position is beyond the last one."""
+        """Return position vectors in `dtype`: [B, T] -> [B, T, D].
+
+        The Decoder checks that no position is beyond the last one.
+        """
         return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)
 
 
@@ -69,7 +70,7 @@ class AlibiBias(nn.Module):
         self.slopes = slopes(heads.n_heads, config.max_bias)
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """Return [B or 1, H, Q, S]."""
+        """Return the position bias, [B or 1, H, Q, S]."""
         slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=wide(q_BHQC.dtype))
         if self.form == "falcon":
             rounded_BHQS = slopes_H.bfloat16()[:, None, None] * -distance_BQS[:, None].bfloat16()
@@ -91,7 +92,7 @@ def slopes(n_heads: int, max_bias: float) -> list[float]:
 
 @implements(schema.T5)
 class T5Bias(nn.Module):
-    """T5 bias: one learned number per head and bucket of distances (Raffel 2020)."""
+    """T5 bias: one learned parameter per head and bucket of distances (Raffel 2020)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -101,7 +102,7 @@ class T5Bias(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.buckets, heads.n_heads))
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Tensor:
-        """Return [B or 1, H, Q, S]; the queries are not used."""
+        """Return the position bias, [B or 1, H, Q, S]. The queries are not used."""
         buckets = bucket(distance_BQS.clamp(min=0), self.config.buckets, self.config.max_distance)
         return at_least_float32(self.weight)[buckets].movedim(-1, 1)
 
@@ -129,7 +130,7 @@ class ShawBias(nn.Module):
         self.scale = heads.scale
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """Return [B, H, Q, S]."""
+        """Return the position bias, [B, H, Q, S]."""
         with without_autocast(q_BHQC):
             per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(wide(q_BHQC.dtype)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
@@ -137,7 +138,7 @@ class ShawBias(nn.Module):
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """Return the module whose output is added to the embedding; None if positions act elsewhere or there are none."""
+    """Return the module whose output is added to the embedding. Return None if no positions are added to it."""
     if model.position.acts_on != "embedding":
         return None
     n_parameters = model.position.of_all_layers(model.d_model, model.max_seq_len, model.attention.score_heads)
@@ -145,7 +146,7 @@ def make_positions(model: ModelConfig) -> nn.Module | None:
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:
-    """Return the table of biases that all layers share; None if they share none."""
+    """Return the table of position biases that all layers share; None if there is no such table."""
     heads = model.attention
     if not model.position.is_shared or not isinstance(heads, AnyAttention):
         return None
@@ -153,7 +154,7 @@ def make_shared_bias(model: ModelConfig) -> nn.Module | None:
 
 
 def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
-    """Return a layer's own bias on its scores; None if it has none or shares that of the model."""
+    """Return a layer's own position bias; None if the layer has no bias or shares the model's bias."""
     if position.acts_on != "scores" or position.is_shared:
         return None
     return _made(position, position.of_a_layer(heads.n_heads, heads.query_width), heads)

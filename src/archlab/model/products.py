@@ -1,12 +1,14 @@
-"""Plain causal attention of short texts, as batched matrix products in the dtype of the queries.
+"""Plain causal attention of short sequences, as batched matrix products in the dtype of the queries.
 
-Each block of queries is multiplied with all keys up to its end. The weights are kept for the backward pass. On a
-processor with fast bfloat16 products this takes a third to two thirds of the time of torch's fused kernel, which
-converts to float32. A compiler sees one opaque operator: compiled, it is slower, and compiling takes half a minute.
+Each block of queries is multiplied with all keys up to its end. The attention weights are kept for the backward pass.
+On a processor with fast bfloat16 products, this takes a third to two thirds of the time of torch's fused kernel, which
+converts to float32.
+
+A compiler sees one opaque operator. Compiled products would be slower, and compilation would take half a minute.
 `library.custom_op` would load the compiler at the first call, so the operator is defined by hand.
 
-Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V width of values.
-X = B K, N = queries of a block times the H / K heads that share a key, S keys up to the end of a block, W all weights.
+Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V width of values. X
+= B K, N = queries of a block times the H / K heads that share a key, S keys up to the end of a block, W all weights.
 """
 
 from collections.abc import Iterator
@@ -19,7 +21,10 @@ from archlab.model.arithmetic import without_autocast
 from archlab.model.torch_private import softmax_backward
 
 BLOCK = 64
-"""Number of queries in a block. More would compute more hidden scores; fewer would make products slower."""
+"""Number of queries in a block.
+
+Larger blocks would compute more masked scores; smaller blocks would make products slower.
+"""
 
 
 library.define("archlab::causal_products", "(Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)")
@@ -30,16 +35,17 @@ library.define(
 
 
 def causal_products(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, scale: float) -> Tensor:
-    """Return [B, H, T, V].
+    """Return the attention output, [B, H, T, V].
 
-    Scores are rounded to the dtype of q. Their softmax is computed in at least float32, and rounded to that dtype, too.
+    Scores are rounded to the dtype of q. Their softmax is computed in at least float32, and then rounded to that dtype,
+    too.
     """
     return torch.ops.archlab.causal_products(q_BHTC, k_BKTC, v_BKTV, scale)[0].transpose(1, 2)
 
 
 @library.impl("archlab::causal_products", "default")
 def _forward(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return the output, [B, T, H, V], and the weights."""
+    """Return the output, [B, T, H, V], and the attention weights."""
     mixed_BTHV, weights_W = _outputs(q_BHTC, k_BKTC, v_BKTV)
     k_XTC, v_XTV = k_BKTC.flatten(0, 1), v_BKTV.flatten(0, 1)
     with without_autocast(q_BHTC):
@@ -58,7 +64,6 @@ def _forward(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, scale: float) -> tu
 def _gradients(
     grad_BTHV: Tensor, q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, weights_W: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v."""
     k_XTC, v_XTV = k_BKTC.flatten(0, 1), v_BKTV.flatten(0, 1)
     grad_BHTV = grad_BTHV.transpose(1, 2)
     grad_q_BHTC = q_BHTC.new_empty(q_BHTC.shape)
@@ -76,20 +81,21 @@ def _gradients(
 
 
 def _outputs(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate the outputs of the forward pass. The first has the order of axes that the output projection reads."""
+    """Allocate the outputs of the forward pass.
+
+    The first output has the order of axes that the output projection reads.
+    """
     B, H, T, _ = q_BHTC.shape
     n_weights = sum(B * H * (end - first) * end for first, end in _bounds(T))
     return q_BHTC.new_empty(B, T, H, v_BKTV.shape[-1]), q_BHTC.new_empty(n_weights)
 
 
 def _bounds(length: int) -> Iterator[tuple[int, int]]:
-    """Yield (first query, end) of each block."""
     for first in range(0, length, BLOCK):
         yield first, min(first + BLOCK, length)
 
 
 def _blocks(weights_W: Tensor, q_BHTC: Tensor, k_BKTC: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield (first query, end, weights [X, N, S]) of each block."""
     B, H, T, _ = q_BHTC.shape
     bounds = list(_bounds(T))
     of_blocks = weights_W.split([B * H * (end - first) * end for first, end in bounds])
@@ -103,7 +109,7 @@ def _of_block(x_BHTC: Tensor, k_BKTC: Tensor, first: int, end: int) -> Tensor:
 
 
 def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return scale a b; the product is scaled before it is rounded."""
+    """Return scale a b. The product is scaled before it is rounded."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
 
 

@@ -18,15 +18,15 @@ class Projection(nn.Linear):
         self.roles: dict[str, RoleName] = {"weight": role, "bias": "output_bias" if role == "output" else "constant"}
 
     def reset_parameters(self) -> None:
-        """Do nothing: `model/init.py` sets the values."""
+        """Do nothing: `model/init.py` initializes the parameters."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., d_in] -> [..., d_out]."""
+        """Apply the linear map: [..., d_in] -> [..., d_out]."""
         return linear(input, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    """[..., K] -> [..., N]: `F.linear`, or a form that is faster in compiled decoding on a CPU."""
+    """Apply `F.linear`, or a form that is faster in compiled decoding on a CPU: [..., K] -> [..., N]."""
     if not (is_compiled_row(x) and x.dtype is weight_NK.dtype and x.dtype.itemsize == 2):
         return F.linear(x, weight_NK, bias_N)
     y = row_product(x, weight_NK)
@@ -36,8 +36,8 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
 def is_compiled_row(x: Tensor) -> bool:
     """Return whether `x` is a single row in a graph that is compiled for decoding on a CPU.
 
-    torch's product of one 16-bit row reads its matrix at half the speed of the memory or less. The compiler instead
-    makes a loop and fuses it with the loops around it.
+    For one 16-bit row, torch's product reads the matrix at half the memory bandwidth or less. The compiler instead
+    generates a loop and fuses it with the loops around it.
     """
     is_decoding = torch.compiler.is_compiling() and not torch.is_grad_enabled()
     return is_decoding and x.device.type == "cpu" and x.shape[:-1].numel() == 1

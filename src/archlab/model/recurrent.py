@@ -1,11 +1,11 @@
 """Parts that recurrent mixers share: a short convolution, a chunked scan, and a norm with a gate.
 
-A scan cuts a text into chunks. Within a chunk, matrix products mix all tokens at once; a state is passed from chunk to
-chunk. Between two tokens the state decays by the product of the decays of all tokens after the first, including the
-second.
+A scan cuts a sequence into chunks. Within a chunk, matrix products mix all tokens at once; a state is passed from chunk
+to chunk. Between two tokens, the state decays by the product of the decays of all tokens after the first token, up to
+and including the second.
 
-Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs kept as state, S = W + T.
-Axes of a scan: b batch, c chunk, q token of a chunk, s earlier token of the same chunk, h head.
+Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs kept as state, S = W + T. Axes of a scan: b
+batch, c chunk, q token of a chunk, s earlier token of the same chunk, h head.
 """
 
 import torch
@@ -20,10 +20,10 @@ from archlab.model.state import State, is_step
 
 
 class CausalConv(nn.Module):
-    """Causal convolution per channel: y_t = sum over j of w_j x_{t-K+1+j} (+ b). Inputs before the text are 0.
+    """Causal convolution per channel: y_t = sum over j of w_j x_{t-K+1+j} (+ b).
 
-    `widths`: numbers of channels of the inputs that are concatenated. The state `conv` holds the last K - 1 inputs.
-    Padded positions contribute nothing to others, and their outputs are 0.
+    Inputs before the sequence are 0. `widths` holds the channel counts of the inputs that are concatenated. The state
+    `conv` holds the last K - 1 inputs. Padded positions contribute nothing to others, and their outputs are 0.
     """
 
     def __init__(self, widths: tuple[int, ...], kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
@@ -36,7 +36,7 @@ class CausalConv(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTC: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, C] -> [B, T, C], including the activation."""
+        """Apply the convolution and the activation: [B, T, C] -> [B, T, C]."""
         x_BTC = without_padding(x_BTC, context)
         if state is None:
             window_BSC = F.pad(x_BTC, (0, 0, self.kernel_size - 1, 0))
@@ -72,22 +72,22 @@ def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
 
 
 def chunked(x_bt: Tensor) -> Tensor:
-    """[b, t, ...] -> [b, c, q, ...]; the last chunk is padded with 0."""
+    """Cut the tokens into chunks: [b, t, ...] -> [b, c, q, ...]. The last chunk is padded with 0."""
     T = x_bt.shape[1]
     n, size = chunking(T)
     return F.pad(x_bt, (0, 0) * (x_bt.ndim - 2) + (0, n * size - T)).unflatten(1, (n, size))
 
 
 def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
-    """[b, c, q, ...] -> [b, t, ...], the inverse of `chunked`."""
+    """Join chunks, the inverse of `chunked`: [b, c, q, ...] -> [b, t, ...]."""
     return x_bcq.flatten(1, 2)[:, :n_tokens]
 
 
 def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return how much of token s is left at token q, [b, c, h, q, s], and of the chunk's first state, [b, c, h, q].
 
-    Both are 0 if a document starts in between; the first is also 0 if s comes after q. `log_decay` of each token is
-    <= 0.
+    Both are 0 if a document starts in between; the first is also 0 if s comes after q. `log_decay` of each token is <=
+    0.
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
     n, size = log_decay_bcqh.shape[1:3]
@@ -109,8 +109,8 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
 def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
     """Return initial values: A_log = ln A, A from `least` to `most`, and dt_bias for steps dt from 0.001 to 0.1.
 
-    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here they are evenly
-    spaced, and the order of dt is unrelated to that of A, so that they do not depend on a seed.
+    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here the values are
+    evenly spaced, and the order of dt is unrelated to that of A, so that they do not depend on a seed.
     """
     heads = torch.arange(n_heads, dtype=torch.float64)
     A = least + (most - least) * (heads + 0.5) / n_heads
@@ -122,15 +122,15 @@ class Gate(nn.Module):
     """Gate without a norm: x silu(z)."""
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """Two tensors [..., width] -> [..., width], in at least float32."""
+        """Return x silu(z) in at least float32. The arguments and the result are [..., width]."""
         return at_least_float32(x) * F.silu(at_least_float32(z))
 
 
 class GatedNorm(nn.Module):
     """RMSNorm and gate of a mixer's output.
 
-    With the gate before the norm it is rms(x silu(z)) w, otherwise rms(x) w silu(z). Each group of `width` features
-    has its own mean square.
+    If the gate comes before the norm, the output is rms(x silu(z)) w; otherwise it is rms(x) w silu(z). Each group of
+    `width` features has its own mean square.
     """
 
     def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
@@ -140,7 +140,7 @@ class GatedNorm(nn.Module):
         self.constants = {"weight": 1.0}
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """Two tensors [..., n * width] -> the same shape, in at least float32.
+        """Return the gated, normalized x in at least float32. The arguments and the result are [..., n * width].
 
         A weight of one group applies to all n groups.
         """

@@ -31,7 +31,7 @@ class BlockGate(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, u_BTW: Tensor) -> Tensor:
-        """[B, T, W] -> [B, T, W], in at least float32."""
+        """Return the gate in at least float32: [B, T, W] -> [B, T, W]."""
         u_BTHP = u_BTW.unflatten(-1, self.weight.shape[:2])
         gate_BTW = torch.einsum("bthp,hop->btho", u_BTHP, self.weight).flatten(-2)
         return torch.sigmoid(at_least_float32(gate_BTW) + self.bias)
@@ -39,9 +39,9 @@ class BlockGate(nn.Module):
 
 @implements(RGLRUConfig)
 class RGLRU(nn.Module):
-    """RG-LRU: S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)).
+    """RG-LRU: S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)). The output is out(gelu(gate) * S).
 
-    The output is out(gelu(gate) * S). A short convolution makes u; i and r are its input and forget gates.
+    A short convolution computes u. i is the input gate and r the recurrence gate.
     """
 
     timed_as = "scans"
@@ -59,7 +59,7 @@ class RGLRU(nn.Module):
         self.out = Projection(width, site.d_model, bias=True, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+        """Apply the mixer: [B, T, D] -> [B, T, D]."""
         u_BTW = self.conv(self.x(x_BTD), context, state)
         log_decay_BTW = -8 * self.forget_gate(u_BTW) * F.softplus(at_least_float32(self.Lambda), threshold=40)
         is_first_BT1 = (context.positions_BT == 0)[..., None]  # of a text or document: no earlier state
@@ -87,7 +87,7 @@ def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial_rates(channels: int) -> Tensor:
-    """Return Lambda so that an open gate, r = 1, keeps a = 0.9 to 0.999 of a state.
+    """Return the initial Lambda, with which a fully open gate, r = 1, keeps a = 0.9 to 0.999 of a state.
 
     The paper draws a uniformly; here the values are evenly spaced.
     """

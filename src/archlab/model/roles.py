@@ -1,8 +1,9 @@
 """Roles of parameters. A role decides a parameter's initial values, weight decay, learning rate and optimizer.
 
-Initial values, the optimizer and tensor parallelism read the same table. For each of its parameters, a module names a
-role (`roles`: name -> role), an initial value (`constants`: name -> number or tensor), or both. It need not say how
-tensor parallelism shards a parameter, because that follows from its shape in a component's share (`Component.share`).
+Initialization, the optimizer and tensor parallelism read the same table. For each of its parameters, a module names a
+role (`roles`: name -> role), an initial value (`constants`: name -> number or tensor), or both. A module need not say
+how tensor parallelism shards a parameter, because that follows from the parameter's shape in a component's share
+(`Component.share`).
 """
 
 import math
@@ -25,11 +26,11 @@ class Role:
     """Properties of all parameters of one role."""
 
     name: RoleName
-    """Its name in train.lr_multipliers."""
+    """Name of the role in train.lr_multipliers."""
     deviation: Callable[[ModelConfig, int], float]
     """Function of the config and the fan-in that returns the standard deviation of initial values."""
     decays: Literal["always", "if_asked", "never"]
-    """Whether weight decay applies; `if_asked` means if train.decay_embeddings is true."""
+    """Whether weight decay applies. `if_asked` means that it applies if train.decay_embeddings is true."""
     group: Literal["matrix", "table", "vector"]
     """Kind of tensor. Muon updates only matrices.
 
@@ -37,9 +38,10 @@ class Role:
     compared. All other parameters are vectors.
     """
     is_added_once: bool = False
-    """Whether it is added to a component's output, as an output bias is.
+    """Whether the parameter is added to a component's output, as an output bias is.
 
-    Under tensor parallelism every process has the parameter, but the sum over processes must contain it once.
+    Under tensor parallelism every process has the parameter, but the sum over processes must contain the parameter
+    once.
     """
 
 
@@ -55,7 +57,10 @@ def _output(model: ModelConfig, fan_in: int) -> float:
 
 
 def _of_matrix(model: ModelConfig, deviation: float | None, fan_in: int) -> float:
-    """Scale the deviation of the config, which under muP is that of the base width."""
+    """Return the standard deviation of a matrix's initial values.
+
+    Under muP, the config gives the standard deviation at the base width.
+    """
     if deviation is None:
         return 1 / math.sqrt(fan_in)
     return deviation / math.sqrt(model.mup.wider(model.d_model)) if model.mup else deviation
@@ -89,9 +94,9 @@ ROLES: dict[RoleName, Role] = {
 }
 """Name -> role.
 
-`input` reads the residual stream (q, k, v, up, gate) or a narrow vector, which `narrow` makes from the stream. `output`
-writes to the stream (attention out, MLP down). `convolution` is the kernel of a convolution over tokens. `constant`
-starts at a given value (norms, biases). `output_bias` is the bias next to an `output`.
+`input` reads the residual stream (q, k, v, up, gate) or a narrow vector, which `narrow` computes from the stream.
+`output` writes to the stream (attention out, MLP down). `convolution` is the kernel of a convolution over tokens.
+`constant` is initialized with a given value (norms, biases). `output_bias` is the bias next to an `output`.
 """
 
 
@@ -99,23 +104,26 @@ class RoleOf(NamedTuple):
     """A parameter and its role."""
 
     name: str
-    """Its name in the state dict."""
     parameter: nn.Parameter
     role: Role
     constant: float | Tensor | None
-    """Initial value; None: drawn at random."""
+    """Initial value; None means that the parameter is drawn at random."""
 
 
 def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -> list[RoleOf]:
-    """Return the parameters of a user's module with their roles.
+    """Return the parameters of a plug-in's module with their roles.
 
-    Raise UserError if it is not a module, a parameter has no role, or the class states another number of parameters.
+    Raise UserError if the object is not a module, a parameter has no role, or the class states another number of
+    parameters.
     """
     if not isinstance(module, nn.Module):
         raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
     for part, name in product(module.modules(), ("constants", "roles")):
         if not isinstance(value := getattr(part, name, {}), dict):
-            raise breach(kind, f"{type(part).__name__}.{name} is {short(value)}; allowed: a dict whose keys are names of parameters")
+            raise breach(
+                kind,
+                f"{type(part).__name__}.{name} is {short(value)}; allowed: a dict whose keys are names of parameters",
+            )
     try:
         made = list(roles_of(module))
     except TypeError as error:
@@ -142,7 +150,7 @@ def _can_start_at(parameter: nn.Parameter, constant: object) -> bool:
 
 
 def roles_of(model: nn.Module) -> Iterator[RoleOf]:
-    """Yield every parameter with its role. Raise TypeError if one has neither a role nor a constant."""
+    """Yield every parameter with its role. Raise TypeError if a parameter has neither a role nor a constant."""
     for module_name, module in model.named_modules():
         constants: dict[str, float | Tensor] = getattr(module, "constants", {})
         roles: dict[str, RoleName] = getattr(module, "roles", {})

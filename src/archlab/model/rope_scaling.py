@@ -1,6 +1,6 @@
 """Frequencies of RoPE, and their scaling for sequences longer than those in training.
 
-`n` is the number of rotated dimensions; pair i rotates by frequency[i] radians per token.
+`n` is the number of rotated dimensions. Pair i rotates by frequency[i] radians per token.
 """
 
 import math
@@ -21,7 +21,7 @@ class Frequencies(NamedTuple):
 
 
 def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
-    """Return the frequencies in texts of the given lengths. `pairs` is 0 .. n/2 - 1 in the dtype of the result."""
+    """Return the frequencies in sequences of the given lengths. `pairs` is 0 .. n/2 - 1 in the dtype of the result."""
     # A quotient, as in published code. A negative power differs in the last bit, which matters in long texts.
     plain = 1 / config.theta ** (2 * pairs / n)
     match config.scaling:

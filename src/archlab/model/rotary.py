@@ -17,18 +17,17 @@ from archlab.model.rope_scaling import frequencies
 class Rotation:
     """Rotation of queries and keys: cos and sin of every position's angles, [B or 1, 1, T, rotating].
 
-    They are in at least float32, and there is one for each of the two dimensions of a pair. sin is negative for the
-    first.
+    The values are in at least float32. Each pair of dimensions has two entries in cos and in sin, one per dimension.
+    sin is negative for the first dimension.
     """
 
     cos: Tensor
     sin: Tensor
     interleaved: bool
     is_partial: bool
-    """Whether some dimensions do not rotate."""
 
     def rotate(self, x: Tensor) -> Tensor:
-        """[B, H, T, head_dim] -> the same shape, with pairs of dimensions rotated."""
+        """Rotate pairs of dimensions: [B, H, T, head_dim] -> [B, H, T, head_dim]."""
         rotating = self.cos.shape[-1]
         own = (x[..., :rotating] if self.is_partial else x).to(self.cos.dtype)
         other = own.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else own.roll(rotating // 2, -1)
@@ -38,7 +37,7 @@ class Rotation:
 
 @implements(Rope)
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
-    """Return the rotation of vectors of `width` dimensions at the given positions, in texts of the given lengths.
+    """Return the rotation of vectors of `width` dimensions at the given positions, in sequences of the given lengths.
 
     Angles are computed in float32, or in `dtype` if it is wider.
     """
@@ -54,20 +53,19 @@ def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor,
 
 
 class CheckedRotation:
-    """Rotation of a user's kind of position, with a check of the tensors that it returns."""
+    """Rotation of a plug-in's position kind, with a check of the tensors that it returns."""
 
     def __init__(self, kind: type[Position], rotation: Any) -> None:
         self._kind, self._rotation = kind, rotation
 
     def rotate(self, x: Tensor) -> Tensor:
-        """[B, H, T, head_dim] -> the same shape."""
         rotated = self._rotation.rotate(x)
         check_tensor(self._kind, f"{type(self._rotation).__name__}.rotate", rotated, like_input(x))
         return rotated
 
 
 def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotation:
-    """Raise UserError if the object that a user's kind made cannot rotate."""
+    """Raise UserError if the object that a plug-in's position kind created cannot rotate."""
     if not callable(getattr(rotation, "rotate", None)):
         raise breach(kind, f"made a {type(rotation).__name__} without rotate; allowed: an object with rotate(x)")
     check_arguments(kind, rotation.rotate, "x")
@@ -75,5 +73,5 @@ def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotat
 
 
 def _of_both(first: Tensor, second: Tensor, interleaved: bool) -> Tensor:
-    """Two tensors [..., pairs] -> [..., 2 * pairs], in the order of the dimensions."""
+    """Combine two tensors [..., pairs] to [..., 2 * pairs], in the order of the dimensions."""
     return torch.stack((first, second), dim=-1).flatten(-2) if interleaved else torch.cat((first, second), dim=-1)

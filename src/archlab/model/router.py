@@ -16,24 +16,27 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
 
 TINY = 1e-20
-"""Added to sums of scores before a division by them. Sigmoids may all be 0; otherwise rounding absorbs it."""
+"""Number that is added to sums of scores before a division by them.
+
+Sigmoids may all be 0. In all other cases, rounding absorbs the number.
+"""
 
 
 class Routing(NamedTuple):
-    """Decision of a router for N tokens."""
+    """Routing of N tokens."""
 
     logits_NE: Tensor
     scores_NE: Tensor
     chosen_NK: Tensor
     """Experts of each token, best first."""
     weights_NK: Tensor
-    """Weights on the outputs of these experts."""
+    """Weights on the outputs of the chosen experts."""
 
 
 class Router(nn.Module):
-    """Router: chooses each token's experts and their weights.
+    """Router, which chooses each token's experts and their weights.
 
-    It computes logits W x + b, scores, and the choice, all in at least float32.
+    The router computes logits W x + b, scores, and the choice, all in at least float32.
     """
 
     correction: Tensor | None
@@ -48,7 +51,7 @@ class Router(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_ND: Tensor) -> Routing:
-        """[N, D] -> the chosen experts and their weights."""
+        """Route tokens, [N, D]: return the chosen experts and their weights, [N, K]."""
         with without_autocast(x_ND):
             bias = None if self.bias is None else at_least_float32(self.bias)
             logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
@@ -60,12 +63,11 @@ class Router(nn.Module):
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
     def choose(self, scores_NE: Tensor) -> Tensor:
-        """[N, E] -> [N, K], best first. Choose by corrected scores among the experts that groups allow."""
+        """Choose experts by score plus per-expert bias, among the allowed groups: [N, E] -> [N, K], best first."""
         corrected_NE = scores_NE if self.correction is None else scores_NE + self.correction
         return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
     def _allowed(self, scores_NE: Tensor) -> Tensor:
-        """Set the scores of experts to -inf if their group is not among the best."""
         groups = self.config.groups
         if groups is None:
             return scores_NE
@@ -76,7 +78,7 @@ class Router(nn.Module):
         return scores_NGE.masked_fill(~kept_NG[..., None], float("-inf")).flatten(-2)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Convert the module, but keep the precision of the correction: in bfloat16 it would change the choice."""
+        """Convert the module, but keep the precision of the per-expert bias: bfloat16 would change the routing."""
         kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, buffer in kept.items():
@@ -87,26 +89,26 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def correct(self, chosen_E: Tensor) -> None:
-        """Raise the correction of experts below the mean load and lower that of the others; called after an update."""
+        """Raise the bias of experts below the mean load and lower that of the others. Called after an update."""
         if self.correction is not None and self.config.correction is not None:
             self.correction += self.config.correction.rate * (chosen_E.mean() - chosen_E).sign()
 
 
 class Load(NamedTuple):
-    """Statistics of one router in one pass, as sums over real tokens, so that micro batches can be added."""
+    """Statistics of one router in one pass, as sums over real tokens, so that micro-batches can be added."""
 
     chosen_E: Tensor
-    """Number of times each expert was chosen."""
+    """Number of times that each expert was chosen."""
     scores_E: Tensor
-    """Sum of the tokens' scores, which add up to 1 per token."""
+    """Sum over the tokens of each expert's score. The scores of one token add up to 1."""
     log_z_squared: Tensor
     """Sum of log^2 Z, where Z is the softmax denominator of the logits."""
     tokens: Tensor
-    """Number of real tokens."""
+    """Number of tokens without padding."""
 
 
 def load_of(routing: Routing, is_real_BT: Tensor | None) -> Load:
-    """Return the statistics of a router over real tokens."""
+    """Return the statistics of a router over all tokens except padding."""
     shares_NE = routing.scores_NE / (routing.scores_NE.sum(-1, keepdim=True) + TINY)
     chosen_NE = torch.zeros_like(shares_NE).scatter(-1, routing.chosen_NK, 1.0)
     squares_N = routing.logits_NE.logsumexp(-1).square()
@@ -118,7 +120,6 @@ def load_of(routing: Routing, is_real_BT: Tensor | None) -> Load:
 
 
 def collect(load: Load, collected: Collected) -> None:
-    """Append the statistics of one layer to those that the pass collects."""
     for name, value in load._asdict().items():
         collected[f"router.{name}"].append(value)
 

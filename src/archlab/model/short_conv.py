@@ -26,6 +26,6 @@ class ShortConv(nn.Module):
         self.out = Projection(width, site.d_model, bias=config.bias, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+        """Apply the mixer: [B, T, D] -> [B, T, D]."""
         mixed_BTD = self.conv(self.input_gate(u_BTD) * self.x(u_BTD), context, state)
         return self.out(self.output_gate(u_BTD) * mixed_BTD)

@@ -12,6 +12,6 @@ class Softmax:
     scale: float
     softcap: float | None = None
     dropout: float = 0.0
-    """Dropout rate of the weights; 0 outside training."""
+    """Dropout rate of the attention weights; 0 outside training."""
     sinks_H: Tensor | None = None
-    """Sink of each head: the score of an additional key that every query sees, with value 0. None: no sinks."""
+    """Sink of each head: the score of an additional key that every query sees, with value 0. None means no sinks."""

@@ -1,8 +1,8 @@
 """Cache of a model: the states that layers keep between passes, as tensors of fixed shape that are written in place.
 
-Keys and values are stored in slots. With a window there are only as many slots as it needs, used as a ring. A recurrent
-mixer keeps the tensors of its config. The index of a token counts padding; token i of a sequence that is padded on the
-left by p has position i - p.
+Keys and values are stored in slots. With a sliding window, the cache has only as many slots as the window needs, used
+as a ring buffer. A recurrent mixer keeps the tensors of its config. The index of a token counts padding; token i of a
+sequence that is padded on the left by p has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,13 @@ from archlab.model.arithmetic import WHOLE, wide
 
 
 class Length:
-    """Number of tokens in a cache, padding included: as an int, and as a tensor for compiled steps."""
+    """Number of tokens in a cache, including padding: as an int, and as a tensor for compiled steps."""
 
     def __init__(self, device: torch.device) -> None:
         self.number = 0
         self.tensor = torch.zeros((), dtype=torch.int64, device=device)
 
     def set(self, number: int) -> None:
-        """Set the number of tokens."""
         self.number = number
         self.tensor.fill_(number)
 
@@ -38,7 +37,7 @@ def is_step(n_new: int) -> bool:
 class State:
     """State of one component: tensors of shape [B, *shape].
 
-    A tensor with a row per token has the shape [B, heads, slots, width]. Token i is in slot i % slots, where it
+    A tensor with a row per token has the shape [B, heads, slots, width]. Token i is stored in slot i % slots, where it
     overwrites an older token.
     """
 
@@ -65,7 +64,6 @@ class State:
         return tuple(extended(self.tensors[name], rows) for name, rows in new.items())
 
     def _step(self, rows: Tensor, new: Tensor) -> Tensor:
-        """Add one token in place. Return the filled slots, or all slots in a compiled step, whose shapes are fixed."""
         if torch.compiler.is_compiling():
             rows.index_copy_(2, self.length.tensor[None] % self.slots, new.to(rows.dtype))
             return rows.to(new.dtype)  # autocast may have made `new` narrower
@@ -74,13 +72,12 @@ class State:
 
     @property
     def _n_filled(self) -> int:
-        """Number of filled slots after one more token."""
         return min(self.length.number + 1, self.slots)
 
     def _several(self, rows: Tensor, new: Tensor) -> Tensor:
         """Store the newest tokens in place. Return the old and the new rows.
 
-        In a ring the first new tokens see old rows that the last new tokens overwrite.
+        In a ring buffer, the first new tokens see old rows that the last new tokens overwrite.
         """
         length, n = self.length.number, new.shape[2]
         seen = torch.cat((rows[:, :, : min(length, self.slots)].to(new.dtype), new), 2)
@@ -89,7 +86,7 @@ class State:
         return seen
 
     def indices(self, n_new: int) -> Tensor:
-        """Return the token index of each row that `extend` returns; it is negative for empty slots."""
+        """Return the token index of each row that `extend` returns. The index is negative for empty slots."""
         length = self.length.tensor
         if is_step(n_new):
             n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
@@ -100,13 +97,14 @@ class State:
 
 
 NO_STATES: Mapping[str, State] = {}
-"""States of a layer without a cache."""
+"""Empty mapping of states, for a layer without a cache."""
 
 
 class Cache:
     """Cache of a model: the states of all layers for a batch of sequences of at most `capacity` tokens.
 
-    `padding`: number of padding tokens at the left of each sequence. Raise UserError if the model cannot have a cache.
+    `padding` is the number of padding tokens on the left of each sequence. Raise UserError if the model cannot have a
+    cache.
     """
 
     def __init__(
@@ -148,7 +146,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """Number of tokens in the cache, padding included."""
+        """Number of tokens in the cache, including padding."""
         return self._length.number
 
     @property
@@ -167,12 +165,10 @@ class Cache:
         self.is_torn = True
 
     def end(self, n_new: int) -> None:
-        """End the pass: count its tokens."""
         self._length.set(self.length + n_new)
         self.is_torn = False
 
     def clear(self) -> None:
-        """Remove all tokens."""
         for tensor in self._tensors():
             tensor.zero_()
         self._length.set(0)
@@ -180,7 +176,6 @@ class Cache:
 
     @property
     def n_bytes(self) -> int:
-        """Size of all tensors in bytes."""
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def _tensors(self) -> list[Tensor]:

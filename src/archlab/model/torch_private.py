@@ -1,6 +1,6 @@
 """All uses of private parts of torch, each with its reason; tested with torch 2.13.
 
-A torch release that moves one of them breaks only this file (`tests/unit/test_layout.py`).
+A torch release that moves one of these parts breaks only this file (`tests/unit/test_layout.py`).
 """
 
 from collections.abc import Callable
@@ -14,22 +14,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DispatchMode = _python_dispatch.TorchDispatchMode
-"""Base class of modes that see every operation of torch. The profiler is the only public alternative, but does not show
-values."""
+"""Base class of modes that see every operation of torch. The profiler, the only public alternative, hides values."""
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """Return the gradient of the scores from that of their softmax over the last axis; both have the same shape.
+    """Return the gradient of the scores from that of their softmax over the last axis, with the same shape.
 
-    Three public operations compute the same, but write the whole tensor two more times.
+    Three public operations compute the same result, but write the whole tensor two more times.
     """
     return torch.ops.aten._softmax_backward_data(grad, weights, -1, grad.dtype)
 
 
 def int8_product(x_MK: Tensor, weight_NK: Tensor, scale_N: Tensor) -> Tensor:
-    """Return the product, [M, N], of bfloat16 rows and an int8 matrix with a scale per row.
+    """Return the product, [M, N], of bfloat16 rows and an int8 matrix with one scale per row.
 
-    It runs on CPU only. torch has no public function for it.
+    This function runs only on CPUs. torch has no public function for this product.
     """
     return torch.ops.aten._weight_int8pack_mm(x_MK, weight_NK, scale_N)
 
@@ -40,7 +39,7 @@ def kept_out_of_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def has_compiler() -> bool:
-    """Return whether torch finds a C++ compiler to build its code. Triton needs one for its launchers, too."""
+    """Return whether torch finds a C++ compiler to build its code. Triton needs a compiler for its launchers, too."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -57,14 +56,14 @@ def set_recompile_limit(forms: int) -> None:
 
 
 def skip_size_checks() -> None:
-    """Turn off size checks in compiled code, in this process; its guards have already checked the shapes."""
+    """Turn off size checks in compiled code, in this process. The guards have already checked the shapes."""
     from torch._inductor import config
 
     config.size_asserts = False
 
 
 def exchange_rows(x: Tensor, received: list[int], sent: list[int], group: "torch.distributed.ProcessGroup") -> Tensor:
-    """Send `sent[i]` rows to process i of the group, and return `received[i]` rows from each; with a gradient.
+    """Send `sent[i]` rows to process i of the group and return `received[i]` rows from each, with a gradient.
 
     The public `torch.distributed.nn.functional.all_to_all_single` writes into a tensor that the caller allocates.
     """

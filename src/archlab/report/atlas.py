@@ -1,4 +1,5 @@
-"""Page of the atlas of published architectures: shares of each choice by year, proportions by year and by size."""
+"""Page of the atlas of published architectures: how often each choice is made per year, and model proportions by year
+and by size."""
 
 import math
 from collections import Counter, defaultdict
@@ -19,12 +20,11 @@ from archlab.report.html import render_page
 
 
 def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
-    """Write the page, and missing parent folders. Return its path."""
+    """Write the page, creating missing parent folders, and return its path."""
     return write_page(path, render(rows))
 
 
 def render(rows: Sequence[AtlasRow]) -> str:
-    """Return the page as text."""
     choices = [(choice, n_families) for choice in CHOICES if (n_families := kinds(rows, choice))]
     shapes = [proportion for proportion in SHAPES if any(row.size and proportion.of(row) for row in rows)]
     charts = {chart.name: shares(rows, chart) for chart, _ in choices}
@@ -48,18 +48,18 @@ def render(rows: Sequence[AtlasRow]) -> str:
 
 _HEIGHT = 150
 _SPREAD = 0.62
-"""Share of a year's width over which its models are spread."""
+"""Fraction of a year's width over which the dots of its models are spread."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Architectural choice, drawn as the shares of a year's families that chose each option."""
+    """Architectural choice, drawn per year as the fractions of model families that chose each option."""
 
     name: str
     title: str
     of: Callable[[AtlasRow], str]
     field: str | None = None
-    """Field of the config. Models whose value is only assumed are left out."""
+    """Field of the config that holds the choice. Models whose value is only assumed are left out."""
 
 
 CHOICES = (
@@ -94,17 +94,18 @@ _BIASES = {"all": "everywhere", "some": "in some places", "none": "none"}
 
 @dataclass(frozen=True)
 class Proportion:
-    """Ratio or size of a model, drawn as a dot per model and the median of each year."""
+    """Ratio or size of a model, drawn as one dot per model and the median of each year."""
 
     name: str
     title: str
     caption: str
     of: Callable[[AtlasRow], float | None]
-    """Function that returns None if the model has no such part; such a model is left out."""
+    """Function that computes the proportion of a model. It returns None if the model has no such part; the model is
+    then left out."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
     guides: tuple[float, ...] = ()
-    """Values, or both ends, of the rule of thumb."""
+    """Value of the rule of thumb, or both ends of its range."""
 
 
 _WIDTHS = (
@@ -125,13 +126,13 @@ SHAPES = (
 
 
 def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
-    """Map each option, in order of appearance, to the number of families that have it in at least one size."""
+    """Map each option, in order of appearance, to the number of families that have it in at least one model size."""
     choices = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
     return dict(Counter(kind for _, kind in choices))
 
 
 def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
-    """Return the models that have such a part and whose choice is known."""
+    """Return the models that have the part in question and whose choice is known."""
     known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
     return [row for row in known if choice.of(row) != NOTHING]
 
@@ -139,7 +140,8 @@ def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
 def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
     """Return a chart with one bar per year, stacked in order of appearance.
 
-    A family counts once, no matter how many sizes it has. If its sizes differ, each counts as a fraction of the family.
+    A family counts once, no matter how many model sizes it has. If its model sizes made different choices, each counts
+    as a fraction of the family.
     """
     options, known = list(kinds(rows, choice)), counted(rows, choice)
     sizes = Counter((row.about.year, row.family) for row in known)
@@ -168,7 +170,7 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
 
 
 def shape(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
-    """Return a chart with a dot per model on a logarithmic axis, and a bar at the median of each year."""
+    """Return a chart with one dot per model on a logarithmic axis, and a bar at the median of each year."""
     by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:
         if (value := proportion.of(row)) is not None:
@@ -191,14 +193,13 @@ def shape(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
 
 
 def upright(proportion: Proportion, values: Sequence[float]) -> alt.Y:
-    """Return the logarithmic vertical axis of a proportion."""
     scale = alt.Scale(type="log", domain=ends(proportion, values), nice=False)
     label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
     return alt.Y("value:Q", scale=scale).axis(title=None, values=list(proportion.ticks), labelExpr=label)
 
 
 def ends(proportion: Proportion, values: Sequence[float]) -> tuple[float, float]:
-    """Return both ends of the axis, so that it covers all values and ticks."""
+    """Return both ends of the axis, which covers all values and ticks."""
     return min(*values, proportion.ticks[0]) / 1.1, max(*values, proportion.ticks[-1]) * 1.1
 
 
@@ -210,7 +211,6 @@ def _dots(year: int, group: Sequence[tuple[str, float]], proportion: Proportion)
 
 
 def _years(n: Mapping[int, int]) -> alt.X:
-    """Return an axis of all years, such as `’17`, with the count of each year below it."""
     years = [str(year) for year in range(min(n), max(n) + 1)]
     numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in years) + "}"
     axis = alt.Axis(
@@ -223,23 +223,25 @@ MLP_KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
 """Kinds of MLP, in the order of their colors."""
 
 _SIZES_WIDTH, _SIZES_HEIGHT = 430, 300
-"""Pixels. The width is that of a chart on a usual page; names are placed for it."""
+"""Width and height of the charts, in pixels. The width is that of a chart on a page of usual width; names are placed
+for this width."""
 _LETTER, _LINE = 6.2, 13
-"""Width of a letter and height of a line of a name, in pixels."""
+"""Width of a letter and height of a line in the name of a model, in pixels."""
 _GAP = 8
-"""Pixels between a dot and its name."""
+"""Gap between a dot and the name of its model, in pixels."""
 _UNUSUAL = 1.4
-"""A model is named if it is beyond the rule of thumb by at least this factor."""
+"""Smallest factor beyond the rule of thumb at which a model is named."""
 _SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
 _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
-"""Vega expression that writes 1e9 as 1B."""
+"""Vega expression that formats 1e9 as 1B."""
 
 Box = tuple[float, float, float, float]
-"""Left, right, upper and lower edge, in pixels."""
+"""Left, right, upper and lower edge of a rectangle, in pixels."""
 
 
 def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
-    """Return a chart with a dot per model of known size on two logarithmic axes, and lines at the rule of thumb."""
+    """Return a chart with one dot per model of known size on two logarithmic axes, and with lines at the rule of
+    thumb."""
     dots = [
         {"model": row.about.name, "size": row.size, "value": value, "kind": _mlp_kind(row),
          "text": f"{count(row.size)}, {proportion.title} {proportion.format(value)}"}
@@ -274,7 +276,8 @@ def _mlp_kind(row: AtlasRow) -> str:
 def _named(
     dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield unusual models, the most unusual first, and the side where the name covers no dot and no other name."""
+    """Yield unusual models, the most unusual first, with the side of the dot on which the name covers no dot and no
+    other name."""
     if not proportion.guides:
         return
     low, high = proportion.guides[0], proportion.guides[-1]
@@ -298,7 +301,6 @@ def _named(
 def _place(
     dot: dict[str, Any], dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
 ) -> tuple[float, float]:
-    """Return the position of a dot in pixels."""
     low, high = ends(proportion, [other["value"] for other in dots])
     x = math.log(dot["size"] / domain[0]) / math.log(domain[1] / domain[0])
     return _SIZES_WIDTH * x, _SIZES_HEIGHT * (1 - math.log(dot["value"] / low) / math.log(high / low))

@@ -1,4 +1,5 @@
-"""Findings of `archlab check` in words, with their sources: the same in the terminal, as JSON and on the page."""
+"""Findings of `archlab check` in words, with their sources. The terminal, the JSON output and the page share this
+wording."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ _MOST_NAMES = 6
 
 
 def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """Yield lines of text for each finding: what it is, why it matters, what others do, and the sources."""
+    """Yield lines of text for each finding: what was found, why it matters, what other models do, and the sources."""
     for finding in findings:
         yield f"{finding.level:<9}{finding.what}"
         for text in (*sentences(finding), *_references(finding)):
@@ -34,7 +35,6 @@ def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
 
 
 def sentences(finding: Finding) -> Iterator[str]:
-    """Yield the sentences that explain a finding."""
     yield finding.why
     if finding.measured:
         yield f"Measured {_measured(finding.measured)}."
@@ -46,7 +46,8 @@ def sentences(finding: Finding) -> Iterator[str]:
 
 
 def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
-    """Yield the rows of a table of pipeline stages, headings first. Neighbors that are alike share a row."""
+    """Yield the rows of a table of pipeline stages, starting with the headings. Adjacent stages that are alike share a
+    row."""
     layers, counted, last = layer_configs(case.config.model), case.counted, len(cut.layers) - 1
     head = counted.embedding if case.config.model.head.tied else counted.head
     mean = sum(cut.work) / len(cut.work)
@@ -65,7 +66,7 @@ def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
 
 
 def claims_about(finding: Finding) -> list[Claim]:
-    """Return the claims of the ledger that the finding is about."""
+    """Return the claims in the ledger that the finding is about."""
     return [claims()[number] for number in finding.claims]
 
 
@@ -75,7 +76,8 @@ def command(claim: Claim) -> str:
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """Return the finding as JSON, with its sources from the ledger and the commands that print its claims in full."""
+    """Return the finding as JSON, with its sources from the ledger and the commands that print the claims behind it in
+    full."""
     keys = [*finding.sources, *([finding.measured.source] if finding.measured else [])]
     return {
         **finding.model_dump(mode="json"),
@@ -98,12 +100,12 @@ def _references(finding: Finding) -> Iterator[str]:
 
 
 def write_check(config: str, findings: Sequence[Finding], path: Path) -> Path:
-    """Write the page, and missing parent folders. Return its path."""
+    """Write the page, creating missing parent folders, and return its path."""
     return write_page(path, render(config, findings))
 
 
 def render(config: str, findings: Sequence[Finding]) -> str:
-    """Return the page as text. `config` is the name that the user typed."""
+    """Return the page as HTML. `config` is the name that the user typed."""
     from archlab.report.html import render_page  # Altair takes a second to load
 
     return render_page(

@@ -1,4 +1,4 @@
-"""Rendering of every page: a template, its values and its charts become one HTML file that loads nothing."""
+"""Rendering of all pages. A template, its values and its charts become one HTML file that loads no other files."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -22,11 +22,11 @@ def render_page(
     colors: Mapping[Mode, Sequence[str]] | None = None,
     **values: Any,
 ) -> str:
-    """Return the page of this template as text, with styles, charts and Vega inlined.
+    """Return the page of this template as HTML, with styles, charts and Vega inlined.
 
-    The mapping `charts` gives each place on the page its chart, or None if there is nothing to draw. Only pages with
-    charts contain Vega. The `colors` are those of the categories, by default the palette's distinct ones. The `values`
-    are the template's variables. Everything that the template prints is escaped; a missing variable is an error.
+    `charts` maps each place on the page to its chart, or to None if there is nothing to draw. Only pages with charts
+    contain Vega. `colors` are those of the categories, by default the palette's distinct colors. `values` are the
+    template's variables. Everything that the template prints is escaped, and a missing variable is an error.
     """
     colors = colors or {mode: PALETTES[mode].distinct for mode in MODES}
     return (
@@ -61,30 +61,29 @@ def _environment() -> jinja2.Environment:
 
 
 def _printed(value: object) -> object:
-    """Return the value as a template prints it: text through `visible`, and our own markup unchanged."""
+    """Return the value as a template prints it. Text is passed through `visible`, and archlab's own markup is
+    unchanged."""
     return value if hasattr(value, "__html__") else visible(str(value))
 
 
 def _full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """Return a Vega-Lite spec that is as wide as its place on the page. Tests check that it is valid."""
     return {**chart.to_dict(validate=False), "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 @cache
 def _vega() -> Markup:
-    """Return Vega, Vega-Lite and vega-embed as one script from the wheel of vl-convert. Bundling takes a second."""
+    """Return Vega, Vega-Lite and vega-embed as one script from the vl-convert wheel. Bundling takes about a second."""
     snippet = "window.vegaEmbed = vegaEmbed;"
     key = ["vega", version("vl-convert-python"), snippet]
     return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))
 
 
 def _inline(name: str) -> Markup:
-    """Return one of our own styles or scripts from the templates."""
     return _safe_inline((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
 
 
 def _safe_inline(code: str) -> Markup:
-    """Return code unchanged as markup. Raise ValueError if it would close the element that contains it."""
+    """Return code unchanged as markup. Raise ValueError if the code would close the element that contains it."""
     if "</script" in code or "</style" in code or "<!--" in code:
         raise ValueError("the code to inline would close its element early")
     return Markup(code)

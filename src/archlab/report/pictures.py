@@ -1,4 +1,4 @@
-"""Pictures of README.md. `python -m archlab.report.pictures docs` writes them into the folder `docs`."""
+"""Pictures for README.md. Run `python -m archlab.report.pictures docs` to write them into the folder `docs`."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ _MODEL = "llama-3-8b"
 
 
 def pictures() -> dict[str, bytes]:
-    """Return file name -> content. Every picture is drawn from files that come with archlab."""
+    """Return the content of each picture by file name. Every picture is drawn from files that come with archlab."""
     return {
         "ladder.png": forest_picture(committed()[_LADDER], _TITLE),
         f"{_MODEL}.svg": block_diagram(load_config(_MODEL), _MODEL).encode(),

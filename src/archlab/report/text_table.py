@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from archlab.config.core.text import visible
 
 FIXED = "\u00a0"
-"""Space at which no line is broken."""
+"""Space character at which lines are not broken."""
 
 _PIECE_ENDS = re.compile(r"(?<= )|(?<=[-./])(?=[A-Za-z])")
-"""Places where a line may be broken: after a space, and inside `pre-norm`, `model.norm.kind` and `runs/a`, but not
-inside a number."""
+"""Positions at which a line may be broken: after a space, and inside `pre-norm`, `model.norm.kind` and `runs/a`, but
+not inside a number."""
 
 
 class Table(NamedTuple):
@@ -24,7 +24,7 @@ class Table(NamedTuple):
 
 
 def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]]:
-    """Yield the rows with wrapped cells, so that all columns together are at most `room` wide, if that is possible."""
+    """Yield the rows with wrapped cells, so that all columns together are at most `room` columns wide, if possible."""
     whole = [[visible(cell) for cell in column] for column in zip(*rows, strict=True)]
     columns, open_ = list(whole), set(range(len(whole)))
     while open_ and sum(map(_extent, columns)) > room:
@@ -38,12 +38,11 @@ def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]
 
 
 def _extent(cells: Sequence[str]) -> int:
-    """Return the width of the longest line, in columns of the terminal."""
     return max(cell_len(line) for cell in cells for line in cell.split("\n"))
 
 
 def _broken(text: str, width: int) -> str:
-    """Wrap the text to lines of this width. A single piece that is longer stays whole."""
+    """Wrap the text to lines of this width. A single piece that is longer than the width stays whole."""
     lines: list[str] = []
     for line in text.split("\n"):
         lines.append("")

@@ -21,18 +21,16 @@ from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
-"""base: every arm is compared with a named reference, usually the first arm. previous: with the arm above it."""
+"""Rule that picks each arm's reference. base: a named reference, usually the first arm. previous: the arm above."""
 
 _Difference = Literal["better", "worse", "differs"]
 _DIFFERENCES: tuple[_Difference, ...] = ("better", "worse", "differs")
-"""Verdicts that there is a difference."""
 
 _MOST_NAMED = {"previous": 6, "base": 3}
-"""Number of arms that a sentence names. The few steps of a ladder are all of interest. The report's table has the
-rest."""
+"""Largest number of arms that one sentence names. A ladder has few steps, so all of them are named. The report's table
+lists the rest."""
 
 _USUAL = ("bits_per_byte", "accuracy")
-"""Outcomes that an answer need not name."""
 
 _BEATS = {
     "better": ("beats", "beat"),
@@ -40,11 +38,11 @@ _BEATS = {
     "differs": ("differs from", "differ from"),
 }
 _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs": ("changed it by", "changed")}
-"""Verbs for one arm or step, and for several."""
+"""Verbs for the change that an arm or a step of a ladder brings: singular and plural."""
 
 
 class _Pair(NamedTuple):
-    """An arm, its comparison, the label of its reference, and the outcome."""
+    """An arm, its comparison with the reference, the reference's label, and the outcome."""
 
     arm: ArmSummary
     comparison: Comparison
@@ -69,7 +67,7 @@ class _Pair(NamedTuple):
 def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text: str | None = None) -> str:
     """Return the verdict on all arms that have a comparison.
 
-    `outcome` describes their values. `text` is a short description of the text; None leaves it out.
+    `outcome` describes the compared values. `text` is a short description of the corpus; None leaves the corpus out.
     """
     labels = {arm.name: arm.label for arm in arms}
     pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], outcome) for arm in arms if arm.comparison]
@@ -91,7 +89,6 @@ def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text:
 
 
 def _groups(pairs: Sequence[_Pair], against: Against) -> list[list[_Pair]]:
-    """Return groups of pairs for one sentence each: all pairs of a ladder, otherwise those with the same reference."""
     if against == "previous":
         return [list(pairs)]
     references = dict.fromkeys(pair.comparison.reference for pair in pairs)
@@ -115,8 +112,8 @@ def _tested_by(pairs: Sequence[_Pair]) -> str:
 
 
 def _differing(pairs: Sequence[_Pair], verdict: _Difference, against: Against) -> str:
-    """For example `RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤
-    0.01)`."""
+    """Return a sentence such as `RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each
+    Holm p ≤ 0.01)`."""
     differing = _with_verdict(pairs, verdict)
     if not differing:
         return ""
@@ -141,7 +138,6 @@ def _verb(verdict: _Difference, against: Against, reference: str, is_one: bool) 
 
 
 def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
-    """Return the arms with their differences. The unit is written once, and `joint` follows the first arm."""
     then = " by " if against == "base" else " "
     value, rest = _amount(pairs[0])
     first = f"{with_unit(value, pairs[0].unit)} {rest}"
@@ -150,7 +146,8 @@ def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
 
 
 def _amount(pair: _Pair) -> tuple[str, str]:
-    """Return for example (`0.730`, `[0.690, 0.770]`). A gain or a loss is a positive amount."""
+    """Return the amount and its interval, for example (`0.730`, `[0.690, 0.770]`). Gains and losses are both written as
+    positive amounts."""
     comparison = pair.comparison
     sign = -1 if comparison.verdict in ("better", "worse") and (comparison.difference or 0) < 0 else 1
     ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
@@ -158,7 +155,6 @@ def _amount(pair: _Pair) -> tuple[str, str]:
 
 
 def _real_but_small(pairs: Sequence[_Pair]) -> str:
-    """Name the arms that differ by less than the study's margin."""
     different = [pair for verdict in _DIFFERENCES for pair in _with_verdict(pairs, verdict)]
     small = [pair for pair in different if (pair.comparison.p_equivalent or 1) < ALPHA]
     if not small:
@@ -190,7 +186,6 @@ def _margin(pair: _Pair) -> str:
 
 
 def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:
-    """Return the labels of the arms, of which some are only counted, and the label of the reference."""
     names = [pair.arm.label for pair in pairs[: _MOST_NAMED[against]]]
     if further := len(pairs) - len(names):
         names.append(plural(further, "other arm" if against == "base" else "other step"))
@@ -214,7 +209,8 @@ def _undistinguished(pairs: Sequence[_Pair], against: Against) -> str:
 
 
 def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
-    """For example `smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`. Other arms get a range."""
+    """Return a phrase such as `smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`. Arms that are
+    not named get a range."""
     parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
@@ -242,7 +238,6 @@ def _identical(pair: _Pair) -> str:
 
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:
-    """Name every arm that diverged, including the reference, and arms of a sweep that diverged at every value."""
     parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.diverged]
     swept = [arm for arm in arms if not arm.diverged and arm.comparison and arm.comparison.verdict == "diverged"]
     parts += [f"{arm.label} diverged at every value that was tried" for arm in swept]

@@ -15,13 +15,13 @@ from archlab.pricing.units import count
 from archlab.study.schema import StudyConfig
 
 NOT_TRAINED = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
-"""Fields without effect on what a study's run trains. The dtype does have one, but it is a separate part of the run's
+"""Fields that do not affect what a study's run trains. The dtype affects it, but is a separate part of the run's
 name."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One alternative of a study, ready to run except for its seed."""
+    """One alternative of a study, complete except for the seed of its runs."""
 
     name: str
     label: str
@@ -29,43 +29,44 @@ class Arm:
     overrides: Raw
     """The fields that the study's file changes for the arm."""
     adjusted: Raw
-    """Field that was adjusted to hold the study's quantity equal -> its value."""
+    """Field that was adjusted to hold the study's equal quantity constant -> its value."""
     follows: Raw
-    """Derived fields that changed as a result, for example the width of a head with the number of heads."""
+    """Derived fields that changed as a result of the overrides, for example the head width after a change of the number
+    of heads."""
     tuned: Raw
     """Values of `train` fields that tuning found, in this study or an earlier one."""
     reference: str | None
-    """Name of the arm that it is compared with; None for the first arm."""
+    """Name of the arm that this arm is compared with; None for the first arm."""
     factors: Raw
-    """Factor -> the arm's level; empty without crossed factors."""
+    """Factor -> the arm's level. Empty if the study does not cross factors."""
     plain_label: str
-    """Label without the size."""
+    """Label of the arm without the model size."""
     size: int | None = None
-    """Number of parameters to which the base was scaled; None if the study has no sizes."""
+    """Parameter count to which the base was scaled; None if the study has no sizes."""
 
     def at(self, size: int | None) -> "Arm":
-        """Return the same arm with the size in its names."""
+        """Return a copy of the arm whose name and label include the model size."""
         name, label = name_at_size(self.name, size), name_at_size(self.plain_label, size)
         return replace(
             self, name=name, label=label, reference=self.reference and name_at_size(self.reference, size), size=size
         )
 
     def with_values(self, values: Raw) -> "Arm":
-        """Return the same arm with these values of `train` fields, as found by tuning."""
+        """Return a copy of the arm with these tuned values of `train` fields."""
         raw = overlay(self.config.model_dump(), values, Config)
         return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
 
     def seeded(self, seed: int, fold: int) -> Config:
-        """Return the config of one run, which is judged on the given fold of the text."""
+        """Return the config of one run with this seed. The run is evaluated on the given fold of the corpus."""
         config = self._training(seed=seed)
         return config.model_copy(update={"data": config.data.model_copy(update={"fold": fold})})
 
     def compiled(self, compile: bool) -> "Arm":
-        """Return the same arm with or without compiled layers."""
+        """Return a copy of the arm with or without compiled layers."""
         return replace(self, config=self._training(compile=compile))
 
     def training(self, tokens: int) -> "Arm":
-        """Return the same arm with this number of training tokens."""
+        """Return a copy of the arm with this number of training tokens."""
         return replace(self, config=self._training(tokens=tokens))
 
     def _training(self, **values: Any) -> Config:
@@ -73,7 +74,7 @@ class Arm:
 
 
 def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
-    """Return arm -> the fields that it changes, the first arm first. With crossed factors, the last factor varies
+    """Return the fields that each arm changes, with the first arm first. With crossed factors, the last factor varies
     fastest."""
     if not study.cross:
         return study.arms
@@ -83,10 +84,10 @@ def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
 
 
 def default_label(study: StudyConfig, arm: str) -> str:
-    """Return the label of an arm that the study does not label.
+    """Return the default label of an arm without a label in the study's file.
 
-    For crossed factors, a level that is a word and unique stands alone, as in `post warmup=0.1`. Other levels are
-    preceded by the last word of their field, or by a longer name if two factors would share it.
+    For crossed factors, a level that is a unique word stands alone, as in `post warmup=0.1`. Other levels are preceded
+    by the last word of their field, or by a longer name if two factors would share that word.
     """
     if not study.cross:
         return arm
@@ -101,27 +102,27 @@ def default_label(study: StudyConfig, arm: str) -> str:
 
 
 def section_of(study: StudyConfig, arm: str) -> str:
-    """Return the section of the study's file with the changes of an arm."""
+    """Return the section of the study's file that holds the changes of an arm."""
     return "cross" if study.cross else f"arms.{arm}"
 
 
 def short_names(factors: Collection[str]) -> dict[str, str]:
-    """Return factor -> its name without the first section, such as `norm.placement`, or its full name if two would
-    clash."""
+    """Return the name of each factor without its first section, such as `norm.placement`. If two short names would
+    clash, return the full names."""
     short = {field: field.partition(".")[2] or field for field in factors}
     return short if len(set(short.values())) == len(short) else {field: field for field in factors}
 
 
 def said(name: str, level: Any) -> str:
-    """Return for example `norm.placement=pre`, as on the command line."""
+    """Return a setting as on the command line, for example `norm.placement=pre`."""
     return f"{name}={to_yaml_line(level)}"
 
 
 def levels_of(study: StudyConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return factor -> the arm's level; empty without crossed factors."""
+    """Return the arm's level of each factor. Empty if the study does not cross factors."""
     return dict(overrides) if study.cross else {}
 
 
 def name_at_size(name: str, size: int | None) -> str:
-    """Return the name of an arm at a size: `layer at 3M`."""
+    """Return the name of an arm at a model size, for example `layer at 3M`."""
     return name if size is None else f"{name} at {count(size)}"

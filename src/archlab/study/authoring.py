@@ -1,4 +1,4 @@
-"""Help for writing files: a template of a study, and JSON schemas for editors."""
+"""Help for writing config and study files: a template of a study, and JSON schemas for editors."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -21,15 +21,15 @@ EXAMPLE: Raw = {
     "budget": {"tokens": "256K"},
     "seeds": 3,
 }
-"""The study in the template. It takes a few minutes on two cores."""
+"""Study in the template. It takes a few minutes on two CPU cores."""
 
 _WIDTH = 100
 
 
 def template(values: Raw = EXAMPLE) -> str:
-    """Return YAML of these values in the order of the schema.
+    """Return YAML with these values in the order of the schema.
 
-    Each field follows its description. A field without a value is a comment with its default.
+    A comment above each field describes it. A field without a value is commented out and shows its default.
     """
     intro = "A study. Lines that begin with # are comments. docs/studies.md explains every field with examples."
     blocks = [_comment(intro)]
@@ -48,7 +48,6 @@ def _block(name: str, field: FieldInfo, values: Raw) -> str:
 
 
 def _inside(field: FieldInfo) -> Iterator[str]:
-    """Yield comments about the fields of a section."""
     for section in section_classes(field):
         for name, inner in section.model_fields.items():
             yield _comment(f"{name}: {inner.description}", indent="  ")
@@ -60,20 +59,20 @@ def _comment(text: Any, indent: str = "") -> str:
 
 
 class ConfigFile(Config):
-    """A run's config, its base, and facts about the published model that it describes."""
+    """A run's config file: the config, its base, and facts about the published model that it describes."""
 
     base: str | None = None
-    """A preset, or a file next to this one. Its values hold for all fields that this file leaves out."""
+    """A preset, or a file next to this one. It provides the values of all fields that this file leaves out."""
     about: About | None = None
-    """Facts about the published model. They do not change the run."""
+    """Facts about the published model. They do not affect the run."""
 
 
 SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfig}
-"""Kind of file -> its schema."""
+"""Kind of file -> schema of that kind."""
 
 
 def json_schema(kind: str = "config") -> Raw:
-    """Return the JSON schema (2020-12) of a kind of file, with a description of every field."""
+    """Return the JSON schema (2020-12) of a kind of file. The schema describes every field."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[kind].model_json_schema()}
     _any_of(schema)
     if kind == "config":
@@ -82,7 +81,7 @@ def json_schema(kind: str = "config") -> Raw:
 
 
 def _any_of(schema: Any) -> None:
-    """Replace pydantic's oneOf by anyOf, because a section without a kind may fit several kinds."""
+    """Replace pydantic's oneOf by anyOf, because a section without a kind may match several kinds."""
     if isinstance(schema, dict) and "oneOf" in schema:
         schema["anyOf"] = schema.pop("oneOf")
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -90,15 +89,14 @@ def _any_of(schema: Any) -> None:
 
 
 def _pop_required(section: Raw, definitions: Raw) -> Raw:
-    """Remove the required fields from a section, and return them with those of its required sections."""
     names = section.pop("required", [])
     nested = {name: _required_in(section["properties"][name], definitions) for name in names}
     return {"required": names, "properties": nested}
 
 
 def _required_in(value: Raw, definitions: Raw) -> Raw:
-    """Return the requirements of a required field's value. For a union they depend on the kind; the first is the
-    default."""
+    """Return the schema requirements of a required field's value. For a union the requirements depend on the kind; the
+    first kind is the default."""
     if reference := value.get("$ref"):
         return _pop_required(definitions[reference.rpartition("/")[2]], definitions)
     kinds = [definitions[kind["$ref"].rpartition("/")[2]] for kind in value.get("anyOf", ()) if "$ref" in kind]

@@ -1,4 +1,4 @@
-"""Checks of a study's fields: names and outcomes are known, and no arm sets a field that the study decides."""
+"""Checks of a study's fields: all names and outcomes are known, and no arm sets a field that the study decides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,19 +30,20 @@ from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
-"""Field that the study sets -> the part of the study that decides it."""
+"""Field that the study sets -> the part of the study file that decides its value."""
 
 SAME_FOR_ALL = (
     "data", "train.eval_tokens", "train.eval_seq_len", "train.eval_every", "train.checkpoint_every",
     "train.probe_every", "train.device", "train.log", "train.spikes.window", "train.spikes.deviations",
 )  # fmt: skip
-"""Fields or sections in which arms cannot differ, because all are evaluated on the same text in the same way."""
+"""Fields or sections that must be equal in all arms, because all arms are evaluated on the same text in the same
+way."""
 
 _NOT_TUNABLE = (*SAME_FOR_ALL, *DECIDED_BY, "train.seq_len")
 
 
 def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
-    """Yield a problem for every field and every name in a wrong place."""
+    """Yield a problem for every field and every name that is in the wrong place."""
     arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
@@ -79,7 +80,6 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
 
 
 def _references(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
-    """Yield the problems of a mapping from arms to their references."""
     against = study.against if isinstance(study.against, dict) else {}
     for arm, reference in against.items():
         if arm not in arms:
@@ -93,7 +93,6 @@ def _references(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
 
 
 def _circle(arm: str, against: Mapping[str, str]) -> list[str]:
-    """Return the circle of references that leads back to this arm, beginning with it; empty if there is none."""
     chain = [arm]
     while (reference := against.get(chain[-1])) is not None:
         if reference == arm:
@@ -136,7 +135,7 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
 
 
 def overridden_fields(overrides: Raw) -> list[str]:
-    """Return the dotted fields that overrides set; empty if the overrides contradict each other."""
+    """Return the dotted fields that `overrides` sets; empty if the overrides contradict each other."""
     try:
         return [from_old_path(path) for path in flatten(expand(overrides))]
     except UserError:
@@ -161,11 +160,10 @@ def _decided_message(field: str) -> str:
 
 
 _OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
-"""Outcomes that need text."""
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
-    """Yield problems for outcomes that do not fit the study's text or task, and for probes without
+    """Yield a problem for each outcome that does not fit the study's text or task, and for each probe without
     train.probe_every."""
     if not arms:
         return
@@ -186,7 +184,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
 
 
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
-    """Return name -> outcome, with the primary outcome first."""
+    """Return the outcomes by name. The primary outcome comes first."""
     default = Accuracy() if isinstance(arms[0].config.data.task, Task) else BitsPerByte()
     context = min(arm.config.model.max_seq_len for arm in arms)
     named = {

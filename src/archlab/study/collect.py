@@ -1,4 +1,4 @@
-"""Collect the runs of a study into its summary."""
+"""Collect the results of a study's runs into its summary."""
 
 import shlex
 import statistics
@@ -52,8 +52,8 @@ def summarize_study(
 ) -> StudySummary:
     """Return the summary of a study.
 
-    `runs` are the compared runs, by arm and seed. `all_ended` are all ended runs: of the comparison, of tuning and of
-    the sweep.
+    `runs` holds the compared runs, by arm and seed. `all_ended` holds all ended runs: those of the comparison, of
+    tuning and of the sweep.
     """
     study, arms = plan.config, study_runs.arms
     references = {arm.name: arm.reference for arm in arms if arm.reference}
@@ -139,8 +139,6 @@ def summarize_study(
 
 
 def _missing_value_warnings(name: str, outcome: Outcome, study_runs: StudyRuns) -> Iterator[str]:
-    """Yield warnings about arms without a value on some seeds whose runs finished. The comparison uses the other
-    seeds."""
     if outcome.source not in ("log", "weights"):
         return
     labels = {arm.name: arm.label for arm in study_runs.arms}
@@ -156,7 +154,6 @@ def _missing_value_warnings(name: str, outcome: Outcome, study_runs: StudyRuns) 
 
 
 def _comes_with_archlab(name: str, study: StudyConfig) -> bool:
-    """Return whether it is the study of that name that comes with archlab."""
     return name in studies() and read_study(name)[1] == study
 
 
@@ -194,7 +191,6 @@ def _arm(
 
 
 def _seconds(run: Ended) -> float:
-    """Return the time of the training steps."""
     per_step = [m["tokens_per_second"] for m in run.metrics if "tokens_per_second" in m]
     tokens = next((m["tokens"] for m in run.metrics if "tokens_per_second" in m), 0)
     return sum(tokens / speed for speed in per_step)

@@ -1,12 +1,13 @@
-"""The comparisons of a study: every arm with its reference, effects of crossed factors, and trends over sizes.
+"""Comparisons of a study: every arm with its reference, effects of crossed factors, and trends over model sizes.
 
 Averages and interactions of factors are weighted sums of arms (Fisher 1935). They are tested like the difference of two
-arms, with the same seeds.
+arms, on the same seeds.
 
-A trend says whether the difference of an arm carries over to larger models. A straight line is fitted to the
-differences over the logarithm of the size, for each seed and with equal weights; the trend is its slope. Weights by the
-variance at each size would be more precise if the variances were known. Three to five seeds do not tell them, and a
-test that takes their estimates as exact finds slopes that do not exist. A trend says nothing beyond the trained sizes.
+A trend tells whether the difference of an arm carries over to larger models. For each seed, a straight line is fitted
+to the differences over the logarithm of the size, with equal weights; the trend is its slope. Weighting each size by
+its variance would be more precise if the variances were known. Three to five seeds do not determine the variances, and
+a test that takes estimated variances as exact finds slopes that do not exist. A trend says nothing about sizes beyond
+the trained ones.
 """
 
 import statistics
@@ -25,7 +26,7 @@ from archlab.study.stats import Contrast, Folds, Values, Weights, compare, exact
 
 
 class Crossed(Protocol):
-    """The part of an arm that contrasts use."""
+    """The attributes of an arm that contrasts use."""
 
     @property
     def name(self) -> str: ...
@@ -37,14 +38,14 @@ class Crossed(Protocol):
 
 
 class PlannedContrast(NamedTuple):
-    """A contrast of factors, before its values are known."""
+    """A contrast between factor levels, planned before its values are known."""
 
     factors: Mapping[str, tuple[Any, Any]]
-    """The same as in `FactorContrast`."""
+    """Factors as in `FactorContrast.factors`."""
     sum: Contrast
     effects: tuple[Weights, Weights] | None
-    """The two effects of an interaction: those of the last factor at the first level of the other factor and at its
-    other level. None for an average."""
+    """Weights of the two effects of an interaction: the effect of the last factor at the first level of the other
+    factor, and its effect at the other level. None for an average."""
 
 
 def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
@@ -56,9 +57,10 @@ def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
 
 
 def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
-    """Return name -> contrast: the interactions of every two factors, then the average effects.
+    """Return a mapping from the name of each contrast to the contrast: the interactions of every two factors, then the
+    average effects.
 
-    With one factor there are none, because the comparisons of the arms already show its effect.
+    With one factor the mapping is empty, because the comparisons of the arms already show the factor's effect.
     """
     levels: dict[str, list[Any]] = {}
     for factor, level in (pair for arm in arms for pair in arm.factors.items()):
@@ -84,7 +86,8 @@ def contrast_summaries(
     tested: Mapping[str, OutcomeStatistics],
     folds: Folds,
 ) -> list[FactorContrast]:
-    """Return the summary of each contrast. `values` are those of the arms, `tested` has the statistics by contrast."""
+    """Return the summary of each contrast. `values` holds the values of the arms; `tested` holds the statistics by
+    contrast."""
     return [
         FactorContrast(
             **dict(tested[name]),
@@ -114,9 +117,9 @@ def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) ->
 
 
 def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], condition: Mapping[str, Any]) -> Weights:
-    """Return the weights for the effect of a step from one level of a factor to another.
+    """Return the weights for the effect of changing a factor from one level to another.
 
-    `condition` fixes levels of other factors. The effect is averaged over all levels of the remaining factors.
+    `condition` fixes the levels of other factors. The effect is averaged over all levels of the remaining factors.
     """
     first, other = (
         [arm.name for arm in arms if {**arm.factors, **condition, factor: level} == arm.factors] for level in step
@@ -125,7 +128,7 @@ def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], conditi
 
 
 def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
-    """Return the two mean effects of an interaction, over the seeds that all arms have; None for an average."""
+    """Return the two mean effects of an interaction, over the seeds that all arms have. Return None for an average."""
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
         return None
@@ -134,22 +137,22 @@ def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Fold
 
 
 class PlannedTrend(NamedTuple):
-    """The trend of one arm, before its values are known."""
+    """The trend of one arm over sizes, planned before its values are known."""
 
     arms: Sequence[Arm]
-    """The arm at each size, ascending."""
+    """The arm at each size, in ascending order."""
     reference: str
     """Label of the reference."""
     sizes: Sequence[int]
-    """Numbers of parameters of the reference."""
+    """Parameter count of the reference at each size."""
     change: Contrast
-    """The line's change: its value at the largest size minus its value at the smallest."""
+    """Weights for the change of the fitted line: its value at the largest size minus its value at the smallest."""
     middle: Weights
-    """Weights of the mean difference over all sizes. The line goes through this mean."""
+    """Weights for the mean difference over all sizes. The fitted line passes through this mean."""
 
 
 def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
-    """Return name -> trend; empty if the arms have one size."""
+    """Return a mapping from the name of each trend to the trend. Empty if all arms have the same size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
     trends = dict[str, PlannedTrend]()
@@ -167,20 +170,19 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
 def size_trends(
     planned: Mapping[str, PlannedTrend], tested: Mapping[str, OutcomeStatistics], folds: Folds
 ) -> list[SizeTrend]:
-    """Return the summary of each trend. `tested` has the statistics of the arms and of the changes."""
+    """Return the summary of each trend. `tested` holds the statistics of the arms and of the changes."""
     return [_trend(name, trend, tested, folds) for name, trend in planned.items()]
 
 
 def _weights(sizes: Sequence[int]) -> list[float]:
-    """Return weights for the values at these sizes. The weighted sum is the line's change from the first size to the
-    last."""
+    """Return weights for values at these sizes. Their weighted sum is the change of the fitted line from the first size
+    to the last."""
     x = [log(size) for size in sizes]
     centered = [value - fmean(x) for value in x]
     return [value * (x[-1] - x[0]) / sum(c * c for c in centered) for value in centered]
 
 
 def _differences(column: Sequence[Arm], references: Sequence[Arm], weights: Sequence[float]) -> Weights:
-    """Return the weights of the arms whose sum is the weighted sum of the differences at each size."""
     weights_of_arms = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
     return weights_of_arms | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
 
@@ -211,7 +213,7 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
 
 
 def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
-    """Return the trend of a significant change. If the line crosses zero, only ends with a significant difference
+    """Return the trend of a significant change. If the line crosses zero, only line ends with a significant difference
     count."""
     first, last = line
     if first * last >= 0:
@@ -234,8 +236,8 @@ def outcome_statistics(
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
 ) -> dict[str, OutcomeStatistics]:
-    """Return arm -> its values and comparison with its reference, and contrast -> its values and comparison with
-    zero."""
+    """Return two mappings: arm -> its values and its comparison with its reference, and contrast -> its values and its
+    comparison with zero."""
     if outcome.source == "config":
         comparisons = exactly(values, references, outcome.better, contrasts)
     else:

@@ -1,4 +1,4 @@
-"""Sentences of the answer about crossed factors and about differences over sizes."""
+"""Sentences of the answer about crossed factors, and about differences over model sizes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,21 +9,22 @@ from archlab.study.formatting import difference, interval, margin_of, p_equals, 
 from archlab.study.record import Comparison, FactorContrast, Heading, SizeTrend, Verdict
 
 _NAMED = 3
-"""Number of interactions with a sentence each, the largest first. The report's table has the others."""
+"""Number of interactions with a sentence of their own, starting with the largest. The report's table lists the
+others."""
 
 
 class _Interaction(NamedTuple):
-    """Interaction: the effect of `changed` under the condition `here`, compared with that under the condition
+    """Interaction: the effect of `changed` under the condition `here`, compared with the effect under the condition
     `there`."""
 
     changed: str
-    """`warmup=0.1`"""
+    """Changed setting, for example `warmup=0.1`."""
     here: str
-    """`norm.placement=post`"""
+    """Condition, for example `norm.placement=post`."""
     there: str
-    """`norm.placement=pre`, the first level."""
+    """Condition at the first level, for example `norm.placement=pre`."""
     effects: tuple[float, float]
-    """Effects of `changed`, there and here."""
+    """Effect of `changed` under `there`, then under `here`."""
     comparison: Comparison
     outcome: Heading
 
@@ -35,7 +36,6 @@ class _Interaction(NamedTuple):
         return with_unit(difference(value, self.outcome.unit), self.outcome.unit)
 
     def interval(self) -> str:
-        """Return the interval of the size."""
         sign = -1 if (self.comparison.difference or 0) < 0 else 1
         if self.comparison.low is None or self.comparison.high is None:
             return "(no scatter)"
@@ -44,7 +44,7 @@ class _Interaction(NamedTuple):
 
 
 def contrast_answer(contrasts: Sequence[FactorContrast], outcome: Heading) -> list[str]:
-    """Return sentences about the interactions. The list is empty without crossed factors."""
+    """Return sentences about the interactions. Empty if the study does not cross factors."""
     interactions = [_interaction(contrast, outcome) for contrast in contrasts if len(contrast.factors) > 1]
     real = sorted(_with(interactions, "better", "worse", "differs"), key=lambda interaction: -interaction.size)
     same, unclear = _with(interactions, "equivalent"), _with(interactions, "not distinguishable")
@@ -83,7 +83,7 @@ def _interaction(contrast: FactorContrast, outcome: Heading) -> _Interaction:
 
 
 def _difference_sentence(interaction: _Interaction) -> str:
-    """For example `warmup=0.1 helps by 0.120 bits per byte more with norm.placement=post than with
+    """Return a sentence such as `warmup=0.1 helps by 0.120 bits per byte more with norm.placement=post than with
     norm.placement=pre`."""
     before, after = interaction.effects
     comparison, size = interaction.comparison, interaction.amount(interaction.size)
@@ -100,7 +100,7 @@ def _difference_sentence(interaction: _Interaction) -> str:
 
 
 def _does(effect: float, comparison: Comparison) -> str:
-    """Return the verb for an effect. It depends on whether a difference of this sign was judged better."""
+    """Return the verb for an effect. The verb depends on whether differences of this sign were judged to be better."""
     if comparison.verdict == "differs":
         return "lowers the outcome" if effect < 0 else "raises the outcome"
     is_same_direction = (effect < 0) == ((comparison.difference or 0) < 0)
@@ -125,12 +125,13 @@ def _detectable(unclear: Sequence[_Interaction]) -> str:
 
 
 def trend_answer(trends: Sequence[SizeTrend], outcome: Heading) -> list[str]:
-    """Return a sentence for each trend. The list is empty if the study has one size."""
+    """Return a sentence for each trend. Empty if the study has one size."""
     return [_trend_sentence(trend, outcome) for trend in trends]
 
 
 def _trend_sentence(trend: SizeTrend, outcome: Heading) -> str:
-    """For example `The difference between layer and rms grows from 1M to 10M parameters (change 0.050 ...).`"""
+    """Return a sentence such as `The difference between layer and rms grows from 1M to 10M parameters (change 0.050
+    ...).`"""
     unit = outcome.unit
     both_arms = f"{trend.label} and {trend.reference}"
     over = f"from {count(trend.sizes[0])} to {count(trend.sizes[-1])} parameters"

@@ -1,4 +1,4 @@
-"""Build the arms of a study: one validated config each, with the equal quantity matched and checked."""
+"""Build the arms of a study: one validated config per arm, in which the equal quantity is matched and checked."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,16 +28,16 @@ from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
 
 _NEVER_FOLLOWS = ("train.seq_len",)
-"""Derived from the model, but it decides how an arm is judged. An arm that changes it must set it."""
+"""Derived field that an arm must set explicitly to change, because the field decides how the arm is judged."""
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """An arm, with the values from which the arms after it start."""
+    """An arm under construction, with the values that later arms inherit."""
 
     arm: Arm
     raw: Raw
-    """The values before any adjustment."""
+    """The arm's raw values before any adjustment."""
     untuned: Config
     """The arm's config without its tuned values."""
 
@@ -70,7 +70,6 @@ def arms(study: StudyConfig) -> list[Arm]:
 
 
 def _arms_of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem]]:
-    """Return every arm, and the problems of all arms."""
     drafts: list[_Draft] = []
     errors: dict[str, UserError] = {}
     for name in overrides_of_arms(study):
@@ -98,7 +97,6 @@ def _arms_of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Pr
 
 
 def _unused_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
-    """Yield a problem if the study names a text although its arms read a task."""
     tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, Task)]
     for task in tasks if "data.path" in overridden_fields(study.set) else ():
         problem = f"is not used, because data.task is {task.kind}"
@@ -106,8 +104,8 @@ def _unused_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Proble
 
 
 def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
-    """Yield a problem for each arm that would share all its runs with an arm above it. Their comparison would be
-    empty."""
+    """Yield a problem for each arm that would share all its runs with an earlier arm. Comparing these two arms would
+    show nothing."""
     counts_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
     ignored = () if counts_configs else NOT_TRAINED
     per_layer = [f"model.{section}" for section in (*PER_LAYER, "layers")]
@@ -134,7 +132,6 @@ def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Proble
 
 
 def _idle_overrides(arm: Arm, other: Arm, study: StudyConfig) -> Raw:
-    """Return the fields that two equal arms set differently, with their values."""
     values, other_values = (flatten(expand(each.overrides)) for each in (arm, other))
     if study.against == "previous":
         return values
@@ -163,7 +160,7 @@ def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
-    """Return the arms whose overrides are invalid with any base, and their errors."""
+    """Return the arms whose overrides are invalid with any base, and the errors."""
     errors: dict[str, UserError] = {}
     for name, overrides in overrides_of_arms(study).items():
         raw = read_config("tiny-llama")
@@ -178,14 +175,13 @@ def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
 
 
 def grid(study: StudyConfig) -> list[Raw]:
-    """Return every combination of the values to tune over; empty without tuning."""
+    """Return every combination of the values to tune over. Empty without tuning."""
     if not study.tune:
         return []
     return [dict(zip(study.tune, values, strict=True)) for values in product(*study.tune.values())]
 
 
 def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -> _Draft:
-    """Build the next arm, without the derived fields that follow from its changes."""
     ladder = study.against == "previous"
     overrides, tuned = overrides_of_arms(study)[name], study.tuned.get(name, {})
     # The largest number of tokens, until a budget of FLOPs or bytes decides the number.
@@ -225,13 +221,12 @@ def _reference(study: StudyConfig, name: str, before: Sequence[str]) -> str | No
 
 
 def _problem_of_arm(name: str, message: str, study: StudyConfig) -> Problem:
-    """Return a problem of an arm that has no single field."""
     return Problem(section_of(study, name), f"{name}: {message}" if study.cross else message)
 
 
 def _problems_of_arms(errors: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
-    """Yield the problems of the arms' configs, with their places in the study's file. Problems of all arms are those of
-    the base."""
+    """Yield the problems of the arms' configs, with their places in the study's file. A problem that all arms share is
+    reported for the base."""
     problem_sets = [set(error.problems) for error in errors.values() if isinstance(error, ConfigError)]
     arms = overrides_of_arms(study)
     shared = set.intersection(*problem_sets) if len(problem_sets) == len(arms) else set[Problem]()
@@ -263,14 +258,14 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
         tokens = int(study.budget.bytes * tokens_per_byte(config.data, config.model.vocab_size))
     batches = tokens // train.batch_tokens
     if not batches:
-        problem = f"{budget} are enough for {tokens:,} tokens; it must be at least one batch of {train.batch_tokens:,}"
+        needed = f"a run needs at least one batch of {train.batch_tokens:,}; raise the budget"
+        problem = f"{budget} are enough for only {tokens:,} tokens, but {needed}"
         raise ConfigError([Problem("train.tokens", problem)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
 def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
-    """Return the derived fields that change with the arm's overrides. Raise UserError if the arm differs in other
-    fields."""
+    """Return the derived fields that change with the arm's overrides. Raise UserError if any other field differs."""
     declared = {*overridden_fields(arm.overrides), *arm.adjusted, *reference.adjusted}
     declared |= {*arm.tuned, *reference.tuned, *study.tune}
     if study.against != "previous":  # the reference may have its own overrides
@@ -292,7 +287,6 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
 
 
 def _is_declared(field: str, values: tuple[Any, Any], declared: Iterable[str]) -> bool:
-    """Return whether the field, a section around it, or the kind that it depends on is declared."""
     for name in declared:
         if field == name or field.startswith(name + "."):
             return True

@@ -1,4 +1,4 @@
-"""Details of an arm's runs in a summary, besides outcomes: curves, probes and single documents."""
+"""Details of an arm's runs in a summary, in addition to outcomes: curves, probes and single documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
@@ -17,11 +17,10 @@ from archlab.training.probes import Number
 from archlab.training.run_folder import PROBES
 
 _PARTS = 100
-"""Largest number of parts of the curves of a run's updates."""
 
 
 def curve_of(seed: int, run: Ended) -> Curve:
-    """Return the curve of a run: all its evaluations, and its updates in parts."""
+    """Return the curve of a run: all its evaluations, and its updates summarized in parts."""
     measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
     points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
     parts = list(_parts(run))
@@ -36,7 +35,6 @@ def curve_of(seed: int, run: Ended) -> Curve:
 
 
 def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
-    """Yield the log of the updates in nearly equal parts."""
     updates = [m for m in run.metrics if "lr" in m]
     n = min(_PARTS, len(updates))
     for i in range(n):
@@ -44,14 +42,14 @@ def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
 
 
 _FEWEST = 5
-"""Smallest number of documents for an interval."""
+"""Smallest number of documents for which an interval is computed."""
 
 _SHOWN = 5
-"""Number of documents at each end of the ranking that are shown."""
+"""Number of documents shown at each end of the ranking."""
 
 
 class _Pair(NamedTuple):
-    """A document of a fold, scored by an arm and its reference."""
+    """A document of a fold, scored by an arm and by its reference."""
 
     begins: str
     bits: float
@@ -60,8 +58,8 @@ class _Pair(NamedTuple):
 
 
 def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> DocumentView | None:
-    """Compare an arm with its reference on the documents that both have scored with the same seed; None with too
-    few."""
+    """Compare an arm with its reference on the documents that the arm and the reference scored with the same seed.
+    Return None if there are too few documents."""
     pairs = _pairs(arm, reference)
     if len(pairs) < _FEWEST:
         return None
@@ -71,7 +69,7 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
     residuals = bits - ratio * n_bytes
     n = len(pairs)
     error = sqrt(n / (n - 1) * float((residuals**2).sum())) / float(n_bytes.sum())
-    reach = float(stats.t.isf(ALPHA / 2, n - 1)) * error
+    reach = float(scipy.stats.t.isf(ALPHA / 2, n - 1)) * error
     ordered = sorted(pairs, key=lambda pair: pair.bits / pair.bytes)
     n_shown = min(_SHOWN, n // 2)
     return DocumentView(
@@ -85,9 +83,10 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
 
 
 def _pairs(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> list[_Pair]:
-    """Return each document once, with the mean over the seeds that were judged on it.
+    """Return one pair per document, averaged over the seeds that scored the document.
 
-    Seeds count only if both runs scored the same documents. Other tokenizers can cut documents at other places.
+    A seed counts only if the arm and the reference scored the same documents. Different tokenizers may cut documents at
+    different places.
     """
     by_fold = dict[tuple[tuple[str, int], ...], list[list[float]]]()
     for seed in sorted(arm.keys() & reference.keys()):
@@ -113,14 +112,13 @@ OF_LAYERS = tuple(name for name, measure in MEASURES.items() if measure.in_studi
 OF_MODEL = ("log_z",)
 
 LARGEST = tuple(name for name, measure in MEASURES.items() if measure.takes_largest)
-"""Measures whose value over all layers is the largest one, not the mean."""
+"""Measures that are combined over layers by the maximum instead of the mean."""
 
 _MOST_PROBES = 50
-"""Largest number of probes that are kept."""
 
 
 def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
-    """Return the probe values of an arm. `ended` are its runs by seed. Return None if they share no probe."""
+    """Return the probe values of an arm, or None if its runs share no probe. `ended` maps each seed to its run."""
     finished = {seed: run for seed, run in ended.items() if run.summary.status != "diverged"} or ended
     by_seed = {seed: values for seed, run in finished.items() if (values := probes_of(run.metrics))}
     shared = sorted(set[int].intersection(*map(set, by_seed.values()))) if by_seed else []
@@ -141,19 +139,19 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
 
 
 def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return training tokens -> probe."""
+    """Return the probes of a run, keyed by the number of training tokens."""
     tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
     return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
 
 
 def _thinned(tokens: Sequence[int]) -> list[int]:
-    """Return at most _MOST_PROBES of the numbers, evenly spaced, including the first and the last."""
     n = min(_MOST_PROBES, len(tokens))
     return [tokens[i * (len(tokens) - 1) // max(1, n - 1)] for i in range(n)]
 
 
 def _means(name: str, seed_probes: Sequence[Mapping[str, Any]]) -> list[Number]:
-    """Return the mean of each layer; empty if a probe lacks the measure, as the first one lacks those of updates."""
+    """Return the mean of each layer over the seeds. Empty if a probe lacks the measure; for example, the first probe
+    has no measures of updates."""
     return [_mean(values) for values in zip(*(probe.get(name, ()) for probe in seed_probes), strict=False)]
 
 
@@ -163,7 +161,7 @@ def _mean(values: Sequence[Number]) -> Number:
 
 
 def over_layers(name: str, layers: Sequence[Number]) -> Number:
-    """Return one number for all layers: the largest or the mean, depending on the measure."""
+    """Return one number for all layers: the maximum or the mean, depending on the measure."""
     known = [value for value in layers if value is not None]
     return (max if name in LARGEST else fmean)(known) if known else None
 

@@ -1,4 +1,4 @@
-"""Fit the base of a study to each of its sizes, and an arm to the quantity that is held equal."""
+"""Fit the base of a study to each model size, and each arm to the quantity that is held equal."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,19 +18,19 @@ from archlab.study.schema import Budget, Equal, StudyConfig
 
 
 class Sized(NamedTuple):
-    """A study at one size."""
+    """A study at one model size."""
 
     size: int | None
-    """Number of parameters; None if the study only has the size of its base."""
+    """Parameter count; None if the study only has the size of its base."""
     base: Raw
     study: StudyConfig
-    """The study with a budget in tokens, FLOPs or bytes, and with the tuned values of this size."""
+    """Study with a budget in tokens, FLOPs or bytes, and with the tuned values for this size."""
 
 
 def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
-    """Return the study at each of its sizes. `base` includes the study's `set`.
+    """Return the study at each of its sizes.
 
-    Raise UserError if the base cannot be scaled to one of the sizes.
+    `base` includes the study's `set`. Raise UserError if the base cannot be scaled to one of the sizes.
     """
     try:
         config = build_config(base)
@@ -42,7 +42,7 @@ def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
 
 
 def tuned_at(study: StudyConfig, size: int | None) -> Mapping[str, Any]:
-    """Return arm -> its tuned values at a size: those for this size, otherwise those for all sizes."""
+    """Return the tuned values of each arm at a size. Values for this size take precedence over values for all sizes."""
     plain = {
         name.removesuffix(name_at_size("", size)) if size else name: values for name, values in study.tuned.items()
     }
@@ -63,7 +63,6 @@ def _at(size: int, study: StudyConfig, base: Raw, config: Config) -> Sized:
 
 
 def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:
-    """Return the same study with a number of tokens in place of tokens per parameter."""
     if study.budget.tokens_per_parameter is None:
         return study
     tokens = round(study.budget.tokens_per_parameter * parameters(config.model).total)
@@ -71,31 +70,32 @@ def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:
 
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Field -> the value at which the search stops."""
+"""Field that can be adjusted -> the value at which the search stops."""
 
 
 def quantity_function(equal: Equal) -> Callable[[Config], float]:
-    """Return the function of the equal quantity: parameters, or training FLOPs per token as the kernels compute
-    them."""
+    """Return the function that computes the equal quantity of a config: its parameter count, or its training FLOPs per
+    token as the kernels compute them."""
     if equal.parameters is not None:
         return lambda config: parameters(config.model).total
     return computed_training_flops
 
 
 def tolerance(equal: Equal) -> float:
-    """Return the largest relative difference that is allowed."""
+    """Return the largest allowed relative difference in the equal quantity."""
     return equal.parameters if equal.parameters is not None else equal.flops or 0.0
 
 
 def describe_equal(equal: Equal) -> str:
-    """Return for example `parameters within 1%, by model.mlp.d_ff`."""
+    """Return the equal quantity in words, for example `parameters within 1%, by model.mlp.d_ff`."""
     return f"{_quantity_name(equal)} within {100 * tolerance(equal):.3g}%, by {equal.by}"
 
 
 def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, int]]:
-    """Return the arm's config with the quantity at `target`, and the adjusted field with its value.
+    """Return the arm's config with the equal quantity at `target`, and the adjusted field with its value.
 
-    An arm within the tolerance stays as it is. Raise UserError if no value of the field brings it within the tolerance.
+    An arm within the tolerance is not changed. Raise UserError if no value of the field brings the arm within the
+    tolerance.
     """
     size = quantity_function(equal)
     config = build_config(raw)
@@ -123,7 +123,7 @@ def _quantity_name(equal: Equal) -> str:
 
 
 def _steps(field: str, config: Config) -> tuple[int, ...]:
-    """Return the step sizes to try, the largest first, because round widths compute faster."""
+    """Return the step sizes to try, the largest first, because models with round widths compute faster."""
     if field == "model.n_layers":
         return (1,)
     attention = config.model.attention
@@ -134,8 +134,8 @@ def _steps(field: str, config: Config) -> tuple[int, ...]:
 
 
 def _nearest(size: Callable[[int], float], target: float, step: int, largest: int) -> int:
-    """Return the multiple of `step`, up to about `largest`, whose size is nearest to the target. `size` must
-    increase."""
+    """Return the multiple of `step`, up to about `largest`, whose size is nearest to the target. `size` must be an
+    increasing function."""
     high = 1
     while high * step < largest and size(high * step) < target:
         high *= 2
@@ -147,7 +147,8 @@ def _nearest(size: Callable[[int], float], target: float, step: int, largest: in
 
 
 def _unchecked(raw: Raw, field: str, value: int) -> Config:
-    """Return the config with this value, only to count it. Values during the search may break a rule."""
+    """Return the config with this value, without validation. The config is only used for counting, and values during
+    the search may break a rule."""
     return Config.model_validate(overlay(raw, {field: value}, Config))
 
 

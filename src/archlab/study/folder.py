@@ -1,4 +1,4 @@
-"""A study's folder: the study that owns it, and the files besides its runs."""
+"""A study's folder: the record of the study that owns it, and all files except the runs."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from archlab.code import code_digest
 from archlab.config.beside import plugins_of
 from archlab.config.core.base import Base
 from archlab.config.core.plugins import copies
@@ -25,10 +24,11 @@ from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary, has_summary, read_summary
 from archlab.study.schema import Seeds, StudyConfig
 from archlab.study.study_file import is_study_folder, read_study_folder
+from archlab.training.code_digest import code_digest
 from archlab.training.run_folder import RunFolder
 
 _BASE = "base.yaml"
-"""Name of the copied base in a study's folder, unless the base is a preset."""
+"""Name of the copied base config in a study's folder. A preset is not copied."""
 _CORPUS = "corpus.json"
 _PLANNED = "planned.json"
 _PARTS_OF_ENVIRONMENT = {
@@ -38,37 +38,37 @@ _PARTS_OF_ENVIRONMENT = {
     "threads": "number of threads",
     "compiled": "choice to compile",
 }
-"""Part of a run's environment that changes rounding or speed -> its name in messages."""
+"""Part of a run's environment that affects rounding or speed -> its name in messages."""
 
 
 class CorpusRecord(Base):
-    """The tokens that an arm reads: the settings that decide them, and a description of the result."""
+    """The tokens that an arm reads: the settings that determine them, and a description of the result."""
 
     data: DataConfig
     vocab_size: int
     fingerprint: str
-    """16 hex digits that change with the tokens."""
+    """16 hex digits that change if the tokens change."""
     n_folds: int
-    """Number of folds of the text."""
+    """Number of folds of the corpus."""
     description: str
-    """Description of the text: its name, bytes, tokens and held-out share."""
+    """Description of the corpus: its name, bytes, tokens and held-out fraction."""
     about: AboutText | AboutTask | None = None
-    """Name, bytes and folds of the text; null in records of older versions."""
+    """Name, bytes and folds of the corpus; null in records of older versions."""
 
     @property
     def test_folds(self) -> int:
-        """Number of folds for tests, the first ones. No tokenizer has learned from them."""
+        """Number of folds for tests. They are the first folds, and no tokenizer was trained on them."""
         return n_test_folds(self.n_folds)
 
 
 Corpora = Mapping[str, CorpusRecord]
-"""Arm -> its text. Only arms with different vocabularies have different texts."""
+"""Arm -> its tokenized corpus. Arms with the same vocabulary share a corpus."""
 
 _RECORDS = TypeAdapter(list[CorpusRecord])
 
 
 def open_corpora(arms: Sequence[Arm]) -> Corpora:
-    """Open the texts of all arms, and prepare texts that are not prepared yet."""
+    """Open the corpora of all arms. Prepare those that are not prepared yet."""
     opened = {_settings(arm): arm for arm in arms}
     records = {settings: _open(arm.config) for settings, arm in opened.items()}
     return {arm.name: records[_settings(arm)] for arm in arms}
@@ -87,9 +87,9 @@ def _open(config: Config) -> CorpusRecord:
 
 
 def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
-    """Return one line about the text of all arms: its name, its bytes and its folds. The text is not tokenized for it.
+    """Return one line about the corpus of all arms: its name, bytes and folds.
 
-    Raise UserError if the text cannot be read or has too few folds.
+    The corpus is not tokenized. Raise UserError if the corpus cannot be read or has too few folds.
     """
     data = arms[0].config.data
     about = about_data(data)
@@ -100,8 +100,8 @@ def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
 
 
 def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
-    """Return the number of folds that judge the runs. Raise UserError if the text has too few; tuning needs one
-    more."""
+    """Return the number of folds on which runs are evaluated. Raise UserError if the corpus has too few folds; tuning
+    needs one more fold."""
     judging = study.folds or n_test_folds(n_folds)
     largest = n_folds - bool(study.tune)
     if judging > largest:
@@ -112,17 +112,16 @@ def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
 
 
 def write_corpora(corpora: Corpora, study: Path) -> None:
-    """Record the texts in the study's folder."""
     distinct = {_key(record.data, record.vocab_size): record for record in corpora.values()}
     values = _RECORDS.dump_python(list(distinct.values()), mode="json")
     write_with_digests(study, {_CORPUS: json.dumps(values, indent=2)})
 
 
 def read_corpora(arms: Sequence[Arm], study: Path) -> Corpora | None:
-    """Return the texts that were recorded when the study ran.
+    """Return the corpora that were recorded when the study ran.
 
-    Return None if the text of an arm is not recorded, or if another version recorded it. Raise UserError if the record
-    is damaged.
+    Return None if an arm's corpus is not recorded, or if another version recorded it. Raise UserError if the record is
+    damaged.
     """
     verify(study / _CORPUS, "delete it, and archlab reads the text itself")
     try:
@@ -139,22 +138,21 @@ def _settings(arm: Arm) -> str:
 
 
 def _key(data: DataConfig, vocab_size: int) -> str:
-    """Return a key of the settings that decide an arm's tokens."""
     return json.dumps([data.model_dump(mode="json", exclude={"fold"}), vocab_size])
 
 
 class _PlannedSeeds(Base):
     seeds: Seeds
-    """The seeds in the study's file."""
+    """Seeds in the study's file."""
 
 
 def write_planned_seeds(study: Path, seeds: Seeds) -> None:
-    """Record the planned seeds in the study's folder."""
     write_with_digests(study, {_PLANNED: _PlannedSeeds(seeds=seeds).model_dump_json()})
 
 
 def planned_seeds(study: Path) -> Seeds | None:
-    """Return the recorded seeds, or None without a record. Raise UserError if it is damaged."""
+    """Return the planned seeds from the study's folder, or None without a record. Raise UserError if the record is
+    damaged."""
     file, remedy = study / _PLANNED, "delete it, and archlab gives no warning of seeds that were added later"
     verify(file, remedy)
     try:
@@ -166,7 +164,7 @@ def planned_seeds(study: Path) -> Seeds | None:
 
 
 def added_later(planned: Collection[int], compared: Collection[int]) -> list[str]:
-    """Return a warning if the study compares seeds that it did not plan; otherwise an empty list."""
+    """Return a warning if the study compares seeds that were not planned; otherwise an empty list."""
     if not (added := set(compared) - set(planned)):
         return []
     verb = "was" if len(added) == 1 else "were"
@@ -177,7 +175,7 @@ def added_later(planned: Collection[int], compared: Collection[int]) -> list[str
 
 
 def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
-    """Take a folder for this study, or check that it belongs to it."""
+    """Claim a new or empty folder for this study, or check that the folder already belongs to this study."""
     # Copies keep the folder complete when those files change or are deleted.
     plugins, copied = copies(config.plugins, folder)
     base = read_config(config.base)
@@ -213,7 +211,7 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
 
 
 def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
-    """Return the fields in which the study in the folder differs from this one."""
+    """Return the fields in which the study in the folder differs from this study."""
     earlier = _study_in(folder)
     if earlier is None or earlier.question != config.question:
         return []
@@ -225,7 +223,6 @@ def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
 
 
 def _same_plugins(folder: Path, config: StudyConfig) -> bool:
-    """Return whether the folder has copies of exactly these plug-ins."""
     names, copied = copies(config.plugins, folder)
     named = read_yaml(folder / STUDY).get("plugins", [])
     return named == names and all(
@@ -234,7 +231,7 @@ def _same_plugins(folder: Path, config: StudyConfig) -> bool:
 
 
 def old_summary(folder: Path) -> StudySummary:
-    """Return the summary in the folder, with a warning that its runs are missing."""
+    """Return the summary in the folder, with an added warning that the study's runs are missing."""
     summary = read_summary(folder)
     note = "this is an old summary: its runs are missing, or have other tokens or another number format"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
@@ -245,9 +242,9 @@ def _study_in(folder: Path) -> StudyConfig | None:
 
 
 def remove_stale(runs: Path, now: Mapping[str, Any]) -> None:
-    """Remove the folders of runs that were made in another environment than `now`.
+    """Remove the folders of runs that were made in an environment other than `now`.
 
-    Raise UserError if one of them is being trained.
+    Raise UserError if one of these runs is being trained.
     """
     for path in sorted(runs.iterdir()) if runs.is_dir() else ():
         folder = RunFolder(path)
@@ -258,7 +255,8 @@ def remove_stale(runs: Path, now: Mapping[str, Any]) -> None:
 
 
 def environment_warnings(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a warning for each part of the environment in which the runs differ, and one if other code made them."""
+    """Yield a warning for each part of the environment in which the runs differ, and one if some runs were made by
+    other code."""
     known = [environment for environment in environments if environment]
     for key, part in _PARTS_OF_ENVIRONMENT.items():
         values = list(dict.fromkeys(str(environment[key]) for environment in known if key in environment))

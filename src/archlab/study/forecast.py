@@ -1,4 +1,5 @@
-"""Estimates of the runs, FLOPs and time of a study before it begins, and of each study that comes with archlab."""
+"""Estimates of a study's runs, FLOPs and time before it starts, and estimates for each study that comes with
+archlab."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log2, prod
@@ -19,7 +20,7 @@ from archlab.study.schema import Budget, StudyConfig, most_seeds
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
-"""Function from a config to the seconds of its training; None if they cannot be estimated."""
+"""Function from a config to the seconds of its training; None if the time cannot be estimated."""
 
 
 class Forecast(Base):
@@ -27,15 +28,15 @@ class Forecast(Base):
 
     runs: int
     flops: float
-    """FLOPs of training, with the masked pairs that the kernel computes, and without evaluation."""
+    """Training FLOPs without evaluation. They include the masked query-key pairs that the kernel computes."""
     seconds: float | None
-    """Seconds of training; null if they cannot be estimated."""
+    """Seconds of training; null if the time cannot be estimated."""
 
 
 def as_timed(machine: Hardware) -> Clock:
     """Return the clock of a machine that `archlab hardware --measure` has measured.
 
-    It uses all threads of the machine, without compilation. If the dtype is auto, it uses the faster number format.
+    The clock assumes all threads of the machine and no compilation. If the dtype is auto, it assumes the faster dtype.
     """
 
     def clock(config: Config) -> float | None:
@@ -53,7 +54,7 @@ def as_timed(machine: Hardware) -> Clock:
 
 
 def at_pace(flops_per_second: float) -> Clock:
-    """Return the clock of a machine whose training FLOPs per second are known from another model."""
+    """Return the clock of a machine whose training FLOPs per second were measured with another model."""
 
     def clock(config: Config) -> float:
         return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
@@ -62,7 +63,7 @@ def at_pace(flops_per_second: float) -> Clock:
 
 
 def at_best(device: Hardware) -> Clock:
-    """Return the clock at the limits of a device's data sheet. Real training is slower."""
+    """Return the clock for a device that reaches the limits on its data sheet. Real training is slower."""
 
     def clock(config: Config) -> float:
         train = resolve_train(config)
@@ -74,7 +75,7 @@ def at_best(device: Hardware) -> Clock:
 
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Forecast:
-    """Estimate the runs, the FLOPs and, with a clock, the time of a study."""
+    """Estimate the runs and FLOPs of a study and, given a clock, its time."""
     runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]
@@ -87,22 +88,22 @@ def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Fo
 
 
 def _runs(study: StudyConfig, arm: Arm) -> int:
-    """Count the runs of an arm: tuning, the compared run of each seed, and the sweep, which may include the compared
-    run."""
+    """Count the runs of an arm: tuning runs, one compared run per seed, and sweep runs. The sweep may include the
+    compared runs."""
     own = flatten(resolved(arm.config))
     at_once = max(len({own[field], *values}) for field, values in study.sweep.items()) if study.sweep else 1
     return most_seeds(study.seeds) * at_once + len(grid(study)) * study.tune_seeds
 
 
 STEPS = 3
-"""Number of timed steps, after two that are not timed."""
+"""Number of timed steps. Two warm-up steps precede them."""
 
 _LARGEST = 2e11
-"""Largest number of FLOPs of a step that is timed. All timed steps together take a few seconds."""
+"""Largest FLOPs of a step that is timed. With this limit, all timed steps together take a few seconds."""
 
 
 def as_rehearsed(config: Config) -> Clock | None:
-    """Time steps of this config and return a clock that assumes the same speed for other configs.
+    """Time training steps of this config, and return a clock that assumes the same FLOPs per second for other configs.
 
     The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.
     """
@@ -122,22 +123,23 @@ def _flops_per_step(config: Config) -> float:
 
 
 class ListedStudy(Base):
-    """A study that comes with archlab, with the estimate for each scale."""
+    """A study that comes with archlab, with an estimate for each scale."""
 
     name: str
     question: str
     claim: str | None
-    """The common opinion, with its source; null if the study tests no claim."""
+    """The common opinion that the study tests, with its source; null if the study tests no claim."""
     primary: str | None
-    """The outcome that the answer is about. null: the loss, or a task's accuracy."""
+    """Name of the outcome that the answer is about. null: the held-out loss, or a task's accuracy."""
     others: list[str]
     """Names of the other outcomes."""
     takes: dict[str, Forecast]
-    """Scale -> its estimate."""
+    """Scale -> the estimate at that scale."""
 
 
 def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
-    """Yield the studies with these names, in order. `clocks` maps scales to clocks; other scales get no time."""
+    """Yield the studies with these names, in order. `clocks` maps scales to clocks; scales without a clock get no
+    time."""
     for name in names:
         study = library_study(name, AS_IT_STANDS)
         yield ListedStudy(
@@ -151,8 +153,11 @@ def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterato
 
 
 def bytes_per_token(vocab_size: int) -> float:
-    """Estimate the bytes of Python source per token. It is within 4% of the measured values for five vocabularies from
-    512 to 8,192 tokens (results of the study `vocabulary`)."""
+    """Estimate the bytes of Python source per token.
+
+    The estimate is within 4% of the measured values for five vocabularies of 512 to 8,192 tokens (results of the study
+    `vocabulary`).
+    """
     return 2.57 + 0.45 * log2(vocab_size / 1024)
 
 
@@ -162,7 +167,7 @@ def _forecast_at(name: str, scale: str, clock: Clock | None) -> Forecast:
 
 
 def _unprepared(study: StudyConfig) -> list[Arm]:
-    """Return the arms without preparing text. For a budget in bytes, the number of tokens is an estimate."""
+    """Return the arms without preparing a corpus. For a budget in bytes, the number of tokens is an estimate."""
     if (n_bytes := study.budget.bytes) is None:
         return arms(study)
     designed = arms(study.model_copy(update={"budget": Budget(tokens=n_bytes)}))

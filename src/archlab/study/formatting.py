@@ -1,4 +1,4 @@
-"""Formatting of a study's results, the same in its answer, its tables and its charts."""
+"""Number formats of a study's results, shared by its answer, tables and charts."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -9,7 +9,8 @@ from archlab.study.record import ArmSummary, Comparison
 
 
 def bits(value: float) -> str:
-    """Format bits per byte with three decimals (`-1.190`), more if they hide the sign (`-0.00004`), never `-0.000`."""
+    """Format bits per byte with three decimals (`-1.190`). Use more decimals if three would hide the sign (`-0.00004`),
+    and never return `-0.000`."""
     digits = next((n for n in (3, 4, 5) if abs(value) >= 0.5 * 10**-n), 6)
     text = f"{value:.{digits}f}"
     return text if float(text) else "0.000"
@@ -31,8 +32,8 @@ def amount(value: float, unit: Unit) -> str:
 
 
 def difference(value: float, unit: Unit) -> str:
-    """Format the difference of two values: `-1.190`. Shares differ in percentage points, `-46.5 pp`, because `%` would
-    be ambiguous."""
+    """Format the difference of two values: `-1.190`. Differences of fractions are in percentage points, `-46.5 pp`,
+    because `%` would be ambiguous."""
     return amount(value, unit).replace("%", " pp")
 
 
@@ -42,23 +43,23 @@ def four_digits(value: float) -> float:
 
 
 def with_unit(value: str, unit: Unit) -> str:
-    """Add the unit if the number does not show it: `0.021 bits per byte`, `3.1%`."""
+    """Append the unit if the formatted number does not show it: `0.021 bits per byte`, `3.1%`."""
     return value if unit in ("share", "bytes", "count", "norm", "rate") else f"{value} {unit}"
 
 
 def margin_of(value: float, unit: Unit) -> str:
-    """Format a margin with its unit, with the digits of the study's file: `0.02 bits per byte`, `1.0 pp`."""
+    """Format a margin with its unit and with the same digits as in the study's file: `0.02 bits per byte`, `1.0 pp`."""
     return with_unit(difference(value, unit) if unit in ("share", "bytes") else f"{value:g}", unit)
 
 
 def interval(low: float | None, high: float | None, unit: Unit = "bits per byte") -> str:
-    """Format the interval of a difference: `[-1.280, -1.100]`, for shares `[-48.2, -44.7]`. Return "" without an
+    """Format the interval of a difference: `[-1.280, -1.100]`, or `[-48.2, -44.7]` for fractions. Return "" without an
     interval."""
     return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]".replace("%", "")
 
 
 def with_interval(value: float, low: float | None, high: float | None, unit: Unit) -> str:
-    """Format a difference with its interval: `-0.021 [-0.030, -0.012]`, for shares `-46.5 pp [-48.2, -44.7]`."""
+    """Format a difference with its interval: `-0.021 [-0.030, -0.012]`, or `-46.5 pp [-48.2, -44.7]` for fractions."""
     return f"{difference(value, unit)} {interval(low, high, unit)}".strip()
 
 
@@ -68,8 +69,11 @@ def effect(value: float, low: float | None, high: float | None, unit: Unit) -> s
 
 
 def p_value(p: float) -> str:
-    """Format a p-value: `0.004`, `< 0.001`. It is rounded up, so an upper bound remains valid. Values between 0.049 and
-    0.05 have four digits, so 0.0497 does not become 0.050, which would look insignificant."""
+    """Format a p-value: `0.004`, `< 0.001`.
+
+    The value is rounded up, so an upper bound remains valid. Values between 0.049 and 0.05 have four digits, so that
+    0.0497 does not become 0.050, which would look insignificant.
+    """
     if p < 0.001:
         return "< 0.001"
     digits = 4 if 0.049 < p < 0.05 else 3 if p < 0.1 else 2
@@ -82,22 +86,21 @@ def p_equals(p: float, sign: str = "=") -> str:
 
 
 def span(low: str, high: str) -> str:
-    """Return `2 to 3`, or `3` if both are the same."""
+    """Format a range of numbers: `2 to 3`, or `3` if both ends are equal."""
     return low if low == high else f"{low} to {high}"
 
 
 def listed(items: Sequence[str]) -> str:
-    """Join items: `a`, `a and b`, `a, b and c`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def plural(number: int, noun: str) -> str:
-    """Return for example `1 seed` or `3 seeds`."""
+    """Format a count with its noun: `1 seed` or `3 seeds`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def paired(comparisons: Sequence[Comparison], source: Source) -> str:
-    """Return the basis of a test: `3 paired seeds`, `12 paired seeds on 10 folds`, `9 paired rounds`."""
+    """Return the basis of a test in words: `3 paired seeds`, `12 paired seeds on 10 folds`, `9 paired rounds`."""
     pairs = [comparison.pairs for comparison in comparisons]
     number = span(str(min(pairs)), str(max(pairs)))
     noun = "round" if source == "timing" else "seed"
@@ -112,10 +115,10 @@ def verdict(arm: ArmSummary) -> str:
 
 
 def diverged_seeds(arm: ArmSummary) -> str:
-    """Return for example `1 of 3 seeds`, or "" if no run of the arm diverged."""
+    """Return the number of diverged runs, for example `1 of 3 seeds`. Return "" if no run of the arm diverged."""
     return f"{len(arm.diverged)} of {plural(len(arm.seeds), 'seed')}" if arm.diverged else ""
 
 
 def diverged(arm: ArmSummary) -> str:
-    """Return for example `diverged on 1 of 3 seeds`, or "" if no run of the arm diverged."""
+    """Return a phrase such as `diverged on 1 of 3 seeds`, or "" if no run of the arm diverged."""
     return f"diverged on {diverged_seeds(arm)}" if arm.diverged else ""

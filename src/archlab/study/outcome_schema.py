@@ -1,4 +1,4 @@
-"""The outcomes that a study can measure and by which its arms are compared.
+"""Outcomes that a study can measure and by which its arms are compared.
 
 Each outcome gives one number per run, per round of timing, or per arm.
 """
@@ -28,25 +28,25 @@ from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
 
 Better = Literal["lower", "higher", "neither"]
-"""Which values of an outcome are better. `neither`: a difference is neither good nor bad."""
+"""Values of an outcome that count as better. `neither`: a difference is neither good nor bad."""
 
 Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s", "bytes", "count", "norm", "rate"]
-"""Unit of an outcome's values. It also decides how they are written."""
+"""Unit of an outcome's values. The unit also decides how values are formatted."""
 
 Source = Literal["log", "weights", "timing", "config", "sweep"]
 """Source of an outcome's values.
 
-`log`: the log of a run's training, one value per seed. `weights`: the final weights of a run, one value per seed.
+`log`: the training log of a run, one value per seed. `weights`: the final weights of a run, one value per seed.
 `timing`: all arms are timed in turn with nothing else running, one value per round. `config`: counted from the config
-without a run, one exact value per arm. `sweep`: the runs of a seed at all swept rates, one value per seed.
+without a run, one exact value per arm. `sweep`: the runs of a seed at all swept values, one value per seed.
 """
 
 BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
-"""Sources with one value per seed. Timing has one value per round, config one per arm."""
+"""Sources with one value per seed. In contrast, `timing` gives one value per round, and `config` one per arm."""
 
 
 class Outcome(Kinded, Registered):
-    """Base class of outcomes: a number by which arms are compared."""
+    """Base class of all outcomes. An outcome is a number by which arms are compared."""
 
     section: ClassVar[Section] = "outcome"
 
@@ -54,11 +54,11 @@ class Outcome(Kinded, Registered):
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
     heading: ClassVar[str] = ""
-    """Title, with fields in braces. Required unless `title` is overridden."""
+    """Title of the outcome, with field names in braces. Required unless `title` is overridden."""
 
     @classmethod
     def check_class(cls) -> None:
-        """Raise UserError for a kind with an unknown source, unit or direction, or without a heading."""
+        """Raise UserError if the class has an unknown source, unit or direction, or no heading."""
         for attribute, allowed in (("source", Source), ("unit", Unit), ("better", Better)):
             if (value := getattr(cls, attribute)) not in get_args(allowed):
                 values = ", ".join(get_args(allowed))
@@ -76,8 +76,8 @@ class Outcome(Kinded, Registered):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """Everything that decides the value for one run, as plain values. It includes digests of user code that is
-        used."""
+        """Everything that determines the outcome's value for a given run, as plain values. It includes digests of the
+        user code that is used."""
         plain = self.model_dump()
         if is_users(type(self)):
             plain = {**to_old_form(plain), "source": source_digest(type(self))}
@@ -86,7 +86,7 @@ class Outcome(Kinded, Registered):
 
 
 class BitsPerByte(Outcome):
-    """Loss on the held-out text after training."""
+    """Loss on the held-out text after training, in bits per byte."""
 
     kind: Literal["bits_per_byte"] = "bits_per_byte"
     source: ClassVar[Source] = "log"
@@ -95,7 +95,8 @@ class BitsPerByte(Outcome):
 
 
 class Accuracy(Outcome):
-    """Share of a task's answers that are right after training: the right token is the most likely one."""
+    """Fraction of a task's answers that are correct after training. An answer is correct if the model's most likely
+    token is the right one."""
 
     kind: Literal["accuracy"] = "accuracy"
     source: ClassVar[Source] = "log"
@@ -105,8 +106,9 @@ class Accuracy(Outcome):
 
 
 class Gap(Outcome):
-    """Held-out loss minus the training loss over the last tenth of the steps. It is positive for overfitting. Only
-    the training loss includes the ends of documents, so a text of short documents has a gap without overfitting."""
+    """Held-out loss minus the training loss over the last tenth of the steps. The gap is positive if the model
+    overfits. Only the training loss includes the ends of documents, so a corpus of short documents has a gap even
+    without overfitting."""
 
     kind: Literal["gap"] = "gap"
     source: ClassVar[Source] = "log"
@@ -116,34 +118,34 @@ class Gap(Outcome):
 
 class TokensTo(Outcome):
     """Number of training tokens until the held-out loss reaches a given value, interpolated between evaluations. A run
-    that never reaches it has no value."""
+    that never reaches the value has no result."""
 
     kind: Literal["tokens_to"] = "tokens_to"
     bits_per_byte: Positive
-    """The loss to reach."""
+    """Held-out loss to reach, in bits per byte."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "tokens"
     heading: ClassVar[str] = "training tokens until {bits_per_byte:g} bits per byte"
 
 
 class OnTheWay(Outcome):
-    """Held-out loss at the last evaluation within a share of the training, for example before the learning rate
-    falls."""
+    """Held-out loss at the last evaluation within a given fraction of training, for example before the learning rate
+    decays."""
 
     kind: Literal["on_the_way"] = "on_the_way"
     share: Annotated[Share, Field(gt=0)]
-    """Share of the training tokens."""
+    """Fraction of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
 
     @property
     def title(self) -> str:
-        """Title with all digits of the share."""
+        """Title of the outcome, with all digits of the fraction."""
         return f"loss after {100 * self.share:g}% of the training"
 
 
 class LargestGradient(Outcome):
-    """The largest norm of the whole gradient, before clipping, after the first tenth of the updates."""
+    """Largest norm of the whole gradient, before clipping, after the first tenth of the updates."""
 
     kind: Literal["largest_gradient"] = "largest_gradient"
     source: ClassVar[Source] = "log"
@@ -152,8 +154,8 @@ class LargestGradient(Outcome):
 
 
 class Spikes(Outcome):
-    """Number of steps that `train.spikes` finds: their loss or gradient is far above the window before. A run that is
-    not longer than that window has none."""
+    """Number of steps that `train.spikes` reports because their loss or gradient is far above the preceding window. A
+    run that is not longer than that window has no value."""
 
     kind: Literal["spikes"] = "spikes"
     source: ClassVar[Source] = "log"
@@ -162,10 +164,10 @@ class Spikes(Outcome):
 
 
 OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms")
-"""Measures of the whole model, not of a single layer."""
+"""Probe measures of the whole model rather than of a single layer."""
 
 OF_EVERY_LAYER = tuple(name for name, measure in OF_LAYERS.items() if measure.in_every_layer)
-"""Measures that every layer has."""
+"""Probe measures that every layer has."""
 
 if TYPE_CHECKING:
     ProbeName = str
@@ -175,16 +177,16 @@ else:
 
 
 class Probe(Outcome):
-    """A value that a probe measures inside the model. It requires train.probe_every."""
+    """Value that a probe measures inside the model. Requires train.probe_every."""
 
     kind: Literal["probe"] = "probe"
     of: ProbeName
-    """Name of the measure (docs/probes.md)."""
+    """Name of the probe's measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """How the values of all layers become one number. `last_over_first`: the last layer's value divided by the
-    first's."""
+    """Reduction of the values of all layers to one number. `last_over_first`: the last layer's value divided by the
+    first layer's."""
     at: Literal["start", "end"] = "end"
-    """`start`: the first probe, before any update. `end`: the last probe."""
+    """Probe that gives the value. `start`: the first probe, before any update. `end`: the last probe."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
@@ -197,13 +199,13 @@ class Probe(Outcome):
 
 
 class WindowPart(Outcome):
-    """Bits per byte of the held-out tokens in one part of their window. Later tokens have more context."""
+    """Bits per byte of the held-out tokens in one part of each window. Later tokens have more context."""
 
     kind: Literal["window_part"] = "window_part"
     first: Share = 0.75
-    """Start of the part, as a share of the window."""
+    """Start of the part, as a fraction of the window."""
     last: Fraction = 1.0
-    """End of the part, as a share of the window."""
+    """End of the part, as a fraction of the window."""
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> "WindowPart":
@@ -218,25 +220,26 @@ class WindowPart(Outcome):
 
 class Beyond(Outcome):
     """Bits per byte of held-out tokens beyond the training length, in windows of `times` that length (Press 2022). If
-    train.eval_seq_len is set, it takes the place of the training length."""
+    train.eval_seq_len is set, it replaces the training length."""
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2
-    """Length of the windows, in training lengths. Only tokens beyond the first training length count."""
+    """Length of the windows, in multiples of the training length. Only tokens beyond the first training length are
+    scored."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
     heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
 
 
 class Repetition(Outcome):
-    """Share of the runs of four tokens that have occurred before in text that greedy decoding writes after held-out
-    prompts (Welleck 2020)."""
+    """Fraction of 4-token sequences in generated text that occurred earlier in that text (Welleck 2020). The text is
+    generated by greedy decoding from held-out prompts."""
 
     kind: Literal["repetition"] = "repetition"
     tokens: Count = 128
-    """Number of tokens written after each prompt."""
+    """Number of tokens generated after each prompt."""
     prompts: Count = 32
-    """Number of prompts. Each is half a window long."""
+    """Number of prompts. Each prompt is half a window long."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "share"
     heading: ClassVar[str] = "repeated runs of four in {tokens} greedy tokens"
@@ -253,13 +256,13 @@ class TokensPerByte(Outcome):
 
 
 class Answers(Outcome):
-    """Share of right answers of another task than the trained one, for example one with a larger distance."""
+    """Fraction of correct answers on a task other than the trained one, for example one with a larger distance."""
 
     kind: Literal["answers"] = "answers"
     task: Task
-    """The task whose answers are counted."""
+    """Task on which answers are counted."""
     seq_len: Count | None = None
-    """Number of tokens per window. null: the smallest window that fits the task."""
+    """Number of tokens per window. null: the smallest window in which the task fits."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "share"
     better: ClassVar[Better] = "higher"
@@ -267,7 +270,7 @@ class Answers(Outcome):
 
 
 class TrainingSpeed(Outcome):
-    """Speed of whole updates on this machine, with nothing else running."""
+    """Speed of complete training updates on this machine, with nothing else running."""
 
     kind: Literal["training_speed"] = "training_speed"
     source: ClassVar[Source] = "timing"
@@ -283,7 +286,7 @@ class DecodingSpeed(Outcome):
     context: Count = 128
     """Number of tokens before the first step."""
     batch: Count = 1
-    """Number of sequences in the batch."""
+    """Number of sequences in the decoded batch."""
     source: ClassVar[Source] = "timing"
     unit: ClassVar[Unit] = "tokens/s"
     better: ClassVar[Better] = "higher"
@@ -291,7 +294,7 @@ class DecodingSpeed(Outcome):
 
 
 class NormShare(Outcome):
-    """Share of the time of an uncompiled training step that norms take, with nothing else running."""
+    """Fraction of the time of an uncompiled training step that norms take, with nothing else running."""
 
     kind: Literal["norm_share"] = "norm_share"
     source: ClassVar[Source] = "timing"
@@ -300,7 +303,8 @@ class NormShare(Outcome):
 
 
 class PeakMemory(Outcome):
-    """Peak memory of a training step on this machine: of the GPU if it trains on one, otherwise of the process."""
+    """Peak memory of a training step on this machine: GPU memory if the step runs on a GPU, otherwise the memory of the
+    process."""
 
     kind: Literal["peak_memory"] = "peak_memory"
     source: ClassVar[Source] = "timing"
@@ -309,26 +313,27 @@ class PeakMemory(Outcome):
 
 
 class StateBytes(Outcome):
-    """Bytes of the KV cache and the recurrent state of one sequence, in bfloat16. It is counted, not measured."""
+    """Bytes of the KV cache and the recurrent state of one sequence, in bfloat16. The bytes are counted, not
+    measured."""
 
     kind: Literal["state_bytes"] = "state_bytes"
     context: Count | None = None
-    """Number of tokens of the sequence. null: the smallest max_seq_len of the arms."""
+    """Number of tokens in the sequence. null: the smallest max_seq_len of the arms."""
     source: ClassVar[Source] = "config"
     unit: ClassVar[Unit] = "bytes"
     heading: ClassVar[str] = "KV cache and state of a text of {context} tokens"
 
 
 class Intensity(Outcome):
-    """FLOPs of matrix products per byte that a decoding step reads and writes, in bfloat16. It is counted, not
-    measured. Memory is the limit if it is below the FLOPs that the device computes in the time to read a byte (Williams
-    2009; `archlab hardware`)."""
+    """FLOPs of matrix products per byte that a decoding step reads and writes, in bfloat16. The value is counted, not
+    measured. Decoding is limited by memory if the value is below the number of FLOPs that the device computes in the
+    time to read one byte (Williams 2009; `archlab hardware`)."""
 
     kind: Literal["intensity"] = "intensity"
     context: Count = 128
-    """Number of tokens before the step."""
+    """Number of tokens before the decoding step."""
     batch: Count = 1
-    """Number of sequences in the batch."""
+    """Number of sequences in the decoded batch."""
     source: ClassVar[Source] = "config"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
@@ -337,7 +342,7 @@ class Intensity(Outcome):
 
 class Sensitivity(Outcome):
     """Learning-rate sensitivity (Wortsman 2023): the mean excess of the final loss over that of the best rate, over all
-    swept rates. A run counts as at most as bad as an untrained model."""
+    swept rates. The loss of each run is capped at the loss of an untrained model."""
 
     kind: Literal["sensitivity"] = "sensitivity"
     source: ClassVar[Source] = "sweep"
@@ -346,7 +351,7 @@ class Sensitivity(Outcome):
 
 
 class BestLoss(Outcome):
-    """The lowest final loss over all swept rates."""
+    """Lowest final loss over all swept rates."""
 
     kind: Literal["best_loss"] = "best_loss"
     source: ClassVar[Source] = "sweep"
@@ -355,7 +360,7 @@ class BestLoss(Outcome):
 
 
 class BestRate(Outcome):
-    """The swept rate with the lowest final loss."""
+    """Swept learning rate with the lowest final loss."""
 
     kind: Literal["best_rate"] = "best_rate"
     source: ClassVar[Source] = "sweep"
@@ -367,17 +372,20 @@ class BestRate(Outcome):
 def register_outcome(
     name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
 ) -> None:
-    """Register an outcome. This is for files from before classes registered themselves.
+    """Register an outcome.
 
-    `function(run, options)` returns a finite number, or None for a run without a value.
+    This function supports files from before classes registered themselves. `function(run, options)` returns a finite
+    number, or None for a run without a value.
     """
     outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
     implements(outcome)(lambda config, run: function(run, config))
 
 
 def outcomes_with_kinds(value: Any) -> Any:
-    """Return the outcomes as a mapping in which each has its kind. A list of kinds becomes a mapping, and an outcome
-    without a kind gets its name as its kind."""
+    """Return the outcomes as a mapping in which each outcome has its kind.
+
+    A list of kinds becomes a mapping. An outcome without a kind gets its name as its kind.
+    """
     if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
         value = dict.fromkeys(value)
     if not isinstance(value, dict):
@@ -392,11 +400,11 @@ _OfItsName = Annotated[
     dict[str, Any] | None,
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
-"""Settings of an outcome whose name is its kind."""
+"""Settings of an outcome whose name is also its kind."""
 
 _AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
     dict[Line, Outcome],
     BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
 ]
-"""Name -> outcome. If no kind is given, the name is the kind."""
+"""Name -> outcome. If an outcome has no kind, its name is the kind."""

@@ -19,29 +19,28 @@ from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.stats import Folds
 
 _FEW_FOLDS = 5
-"""With fewer folds a test is much weaker than its number of seeds suggests."""
+"""Number of folds below which a test is much weaker than its number of seeds suggests."""
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study's config, with its arms and their texts."""
+    """A study's config, together with its arms and their corpora."""
 
     config: StudyConfig
     arms: Sequence[Arm]
     corpora: Corpora
     outcomes: Mapping[str, Outcome]
-    """Name -> outcome, the primary outcome first."""
+    """Name -> outcome. The primary outcome comes first."""
     threads: int
-    """Number of threads of each run."""
 
     def compared(self, arm: Arm, seed: int) -> Run:
-        """Return the compared run of an arm and seed. Seeds are judged on the test folds in turn."""
+        """Return the compared run of an arm and seed. Seeds take turns on the test folds."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
-        """Return value of the swept field -> run; empty without a sweep."""
+        """Return the run at each value of the swept field. Empty without a sweep."""
         return {
             value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
@@ -49,9 +48,9 @@ class StudyPlan:
         }
 
     def tuning(self) -> dict[str, list[list[Run]]]:
-        """Return arm -> its tuning runs for each point of the grid; empty without tuning.
+        """Return the tuning runs of each arm for each point of the grid. Empty without tuning.
 
-        They are judged on the last fold, so no value is chosen for the text of the comparison.
+        Tuning runs are evaluated on the last fold, so no value is chosen for the text of the comparison.
         """
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
@@ -70,12 +69,13 @@ class StudyPlan:
 
     @property
     def n_folds(self) -> int | None:
-        """Number of folds that judge the seeds in turn; None if one fold judges all seeds."""
+        """Number of folds on which the seeds take turns to be evaluated; None if all seeds are evaluated on one
+        fold."""
         n_folds = self._judging_folds(self.arms[0])
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
-        """Return seed -> fold if there are fewer folds than seeds, but more than one; otherwise None."""
+        """Return the fold of each seed if there are fewer folds than seeds, but more than one; otherwise None."""
         folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
         return folds if 1 < len(set(folds.values())) < len(seeds) else None
 
@@ -90,7 +90,8 @@ class StudyPlan:
 
 
 def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
-    """Yield warnings if few folds judge many seeds, or if a tokenizer may have learned from a judging fold."""
+    """Yield warnings if many seeds are evaluated on few folds, or if a tokenizer may have been trained on one of these
+    folds."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
     used = {seed % n_folds for seed in seeds}
@@ -106,18 +107,19 @@ def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
 
 
 class TuningResult(NamedTuple):
-    """Result of tuning."""
+    """Best values of the tuned arms, with warnings and all grid points."""
 
     arms: list[Arm]
-    """Arms whose tuning is finished, with their best values. Without tuning, all arms, unchanged."""
+    """Arms whose tuning is finished, with their best values. Without tuning: all arms, unchanged."""
     warnings: list[str]
-    """One for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
+    """One warning for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
     points: list[TuningPoint]
-    """Every point of the grid for each of these arms."""
+    """Every point of the tuning grid, for each of these arms."""
 
 
 def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
-    """Choose the best values of each arm. `ended` returns the result of a run, or None if it has not ended."""
+    """Choose the best values of each arm. `ended` is a function that returns the result of a run, or None if the run
+    has not ended."""
     points, tuning_runs = grid(plan.config), plan.tuning()
     if not points:
         return TuningResult(list(plan.arms), [], [])
@@ -142,7 +144,8 @@ def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
 
 
 def _mean_loss(runs: Sequence[Ended]) -> float:
-    """Return the mean of bits per byte, or of the share of wrong answers; infinite if a run diverged."""
+    """Return the mean bits per byte or, for a task, the mean fraction of incorrect answers. Return infinity if a run
+    diverged."""
     scores = [run.summary for run in runs]
     if any(summary.status == "diverged" for summary in scores):
         return inf
@@ -150,7 +153,6 @@ def _mean_loss(runs: Sequence[Ended]) -> float:
 
 
 def _edge_warnings(plan: StudyPlan, best: Raw) -> Iterator[str]:
-    """Yield a warning for each best value that is the smallest or the largest number of its grid."""
     for field, values in plan.config.tune.items():
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
         if numbers and len(values) > 1 and best[field] in (min(values), max(values)):

@@ -1,46 +1,48 @@
-"""Power of the t-test: the differences that a study finds, and the number of pairs that it needs for a given one."""
+"""Power of the t-test: the differences that a study can detect, and the number of pairs needed to detect a given
+difference."""
 
 from collections.abc import Callable
 from functools import lru_cache
 from math import ceil, sqrt
 
 import numpy as np
-from scipy import integrate, optimize, stats
+import scipy  # loads its parts on first use
 
 POWER = 0.8
-"""Probability with which a difference shall be found."""
+"""Probability with which a true difference is to be detected."""
 
 _COVERED = 0.95
-"""Confidence of the interval of the smallest effect."""
 
 
 def smallest_effect(deviation: float, pairs: int, freedom: int, alpha: float) -> float:
-    """Return the true difference that a new study of this design finds with 80% probability, by a two-sided t-test at
+    """Return the true difference that a new study of this design detects with 80% probability in a two-sided t-test at
     `alpha`.
 
     `deviation` is the standard deviation of the differences in one study, and `freedom` its degrees of freedom. With
-    few pairs it can be far from the true deviation. If it were used as the true one, studies of 3 pairs would find the
-    result with a probability of 63%. So the 80% include both random steps: the observed deviation and the new study's
-    test. If many studies each state such a difference, and it is the true one, four of five new studies find it.
+    few pairs, the observed deviation can be far from the true one. If it were used as the true one, studies of 3 pairs
+    would detect the result with a probability of only 63%. So the 80% cover both sources of chance: the observed
+    deviation and the new study's test. If many studies each state such a difference, and the true difference equals it,
+    four of five new studies detect it.
     """
     return _mean_for_observed_deviation(freedom, alpha) * deviation / sqrt(pairs)
 
 
 def pairs_for(effect: float, deviation: float, freedom: int, alpha: float) -> int:
-    """Return the number of pairs with which `effect` is the smallest effect."""
+    """Return the number of pairs for which `effect` is the smallest detectable effect."""
     return ceil((_mean_for_observed_deviation(freedom, alpha) * deviation / effect) ** 2)
 
 
 def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: float) -> tuple[float, float]:
-    """Return the 95% interval of the difference that such a test would find with 80% probability if the true deviation
-    were known.
+    """Return the 95% interval of the difference that such a test would detect with 80% probability if the true
+    deviation were known.
 
-    It comes from the interval of the true deviation, by the chi-square distribution of the observed variance, and has
-    the unit of `deviation`. Few pairs estimate their scatter badly: with 3 pairs, the upper end is 12 times the lower.
+    The interval follows from the interval of the true deviation, by the chi-square distribution of the observed
+    variance, and has the unit of `deviation`. Few pairs estimate the deviation badly: with 3 pairs, the upper end is 12
+    times the lower.
     """
     tail = (1 - _COVERED) / 2
     scale = _mean_for_true_deviation(freedom, alpha) * deviation / sqrt(pairs)
-    low, high = (sqrt(freedom / float(stats.chi2.isf(share, freedom))) for share in (tail, 1 - tail))
+    low, high = (sqrt(freedom / float(scipy.stats.chi2.isf(share, freedom))) for share in (tail, 1 - tail))
     return scale * low, scale * high
 
 
@@ -48,34 +50,34 @@ def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: 
 def _mean_for_observed_deviation(freedom: int, alpha: float) -> float:
     """Return the mean of the t statistic, in observed standard errors, at which the test has the average power POWER.
 
-    The average is over the observed deviation. Its square divided by the true variance is a chi-square variable divided
-    by its degrees of freedom.
+    The average is over the observed deviation. The squared observed deviation, divided by the true variance, is a
+    chi-square variable divided by its degrees of freedom.
     """
 
     def power(mean: float) -> float:
         def at(share: np.ndarray) -> np.ndarray:
-            return _power(mean * np.sqrt(stats.chi2.ppf(share, freedom) / freedom), freedom, alpha)
+            return _power(mean * np.sqrt(scipy.stats.chi2.ppf(share, freedom) / freedom), freedom, alpha)
 
-        return float(integrate.fixed_quad(at, 0, 1, n=64)[0])
+        return float(scipy.integrate.fixed_quad(at, 0, 1, n=64)[0])
 
     return _mean_with_power(power)
 
 
 @lru_cache
 def _mean_for_true_deviation(freedom: int, alpha: float) -> float:
-    """Return the mean of the t statistic, in true standard errors, at which the test has the power POWER."""
     return _mean_with_power(lambda mean: float(_power(np.array(mean), freedom, alpha)))
 
 
 def _power(mean: np.ndarray, freedom: int, alpha: float) -> np.ndarray:
-    """Return the power of the test. t^2 has a noncentral F distribution, which joins both tails. scipy's noncentral t
-    is nan in the far tail."""
-    return stats.ncf.sf(float(stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
+    """Return the power of the test.
+
+    t^2 has a noncentral F distribution, which covers both tails. scipy's noncentral t returns nan in the far tail.
+    """
+    return scipy.stats.ncf.sf(float(scipy.stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
 
 
 def _mean_with_power(power: Callable[[float], float]) -> float:
-    """Return the mean at which `power` is POWER."""
     highest = 1.0
     while power(highest) < POWER:
         highest *= 2
-    return float(optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]
+    return float(scipy.optimize.brentq(lambda mean: power(mean) - POWER, 1e-6, highest))  # pyright: ignore[reportArgumentType]

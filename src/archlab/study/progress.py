@@ -1,4 +1,4 @@
-"""Progress of a study in the terminal: a bar for the runs of a phase, and a line for each run that ends."""
+"""Progress of a study in the terminal: a bar for the runs of each phase, and a line for each run that ends."""
 
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -12,7 +12,7 @@ from archlab.study.runs import Run
 from archlab.training.summary import RunSummary
 
 _COLUMNS = 80
-"""Largest width of a line with the time left. Longer lines leave it out."""
+"""Maximum width of a line that includes the remaining time. Longer lines omit the time."""
 
 
 class StudyProgress:
@@ -23,14 +23,14 @@ class StudyProgress:
         self._noted: set[str] = set()
 
     def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
-        """Begin the phase with these runs."""
+        """Begin a phase with these runs, and return its progress display."""
         phase = runs[0].phase
         self._bar.begin(phase)
         self._bar.print(f"{phase}: {plural(len(runs), 'run')}, from random weights")
         return PhaseProgress(self._bar, runs, self._noted)
 
     def timing(self, title: str) -> Callable[[int], None]:
-        """Begin to time the outcome with this title."""
+        """Begin to time the outcome with this title, and return a callback for the number of finished rounds."""
         self._bar.begin(f"timing {title}")
         self._bar.print(f"timing, with nothing else running: {title}")
         return lambda rounds: self._bar.update(rounds / ROUNDS, f"{rounds}/{ROUNDS}")
@@ -44,7 +44,7 @@ class StudyProgress:
 
 
 class PhaseProgress:
-    """Show the runs of one phase. A note that many runs have is printed only once."""
+    """Show the runs of one phase. A note that many runs share is printed only once."""
 
     def __init__(self, bar: Bar, runs: Sequence[Run], noted: set[str]) -> None:
         self._bar, self._noted = bar, noted
@@ -54,7 +54,6 @@ class PhaseProgress:
         self._move()
 
     def __call__(self, progress: RunProgress) -> None:
-        """Move the bar, and print the result of a run that has ended."""
         name, label = progress.run.name, progress.run.label
         if not progress.note:  # a note does not say how far the run is
             self._share_done[name] = progress.share_done
@@ -83,7 +82,7 @@ class PhaseProgress:
         self._bar.update(self._share, f"{self._ended}/{self._all} runs")
 
     def _with_time_left(self, line: str) -> str:
-        """Add the time left if the output is not a terminal, which would show it in the bar."""
+        """Append the remaining time if the output is not a terminal. In a terminal, the bar shows it."""
         time_left = "" if self._bar.in_terminal or self._ended == self._all else self._bar.time_left(self._share)
         return f"{line}; {time_left}" if time_left and len(f"{line}; {time_left}") <= _COLUMNS else line
 

@@ -1,4 +1,4 @@
-"""The result of a study: `summary.json`, the only file that the report reads, and `runs.csv`."""
+"""The result of a study: `summary.json`, which is the only file that the report reads, and `runs.csv`."""
 
 import csv
 import io
@@ -17,75 +17,78 @@ from archlab.study.outcome_schema import BY_SEED, Better, Source, Unit
 
 _FILE = "summary.json"
 _RUNS = "runs.csv"
-"""Table for other programs, with a row per run. archlab does not read it."""
 
 _OF_ARMS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
 COLUMNS = ("arm", "seed", "diverged", *_OF_ARMS)
-"""Columns of that table besides factors and outcomes."""
+"""Columns of `runs.csv` in addition to factors and outcomes."""
 
 Verdict = Literal[
     "better", "worse", "differs", "equal", "equivalent", "not distinguishable", "diverged", "reference diverged",
     "too few runs",
 ]  # fmt: skip
-"""Verdicts of stats.py. "differs": the outcome has no better direction. "equal": the outcome is counted, not measured.
-"reference diverged" and "too few runs": nothing could be tested."""
+"""Verdicts that stats.py can return. "differs": the outcome has no better direction. "equal": the outcome is counted,
+not measured. "reference diverged" and "too few runs": nothing could be tested."""
 
 
 class Comparison(Base):
-    """Comparison of an arm with its reference, paired by seed. Differences are arm minus reference, in the outcome's
-    unit."""
+    """Comparison of an arm with its reference, paired by seed.
+
+    Differences are arm minus reference, in the outcome's unit.
+    """
 
     reference: Shown
-    """Name of the reference arm. For a contrast, a description of what is subtracted."""
+    """Name of the reference arm. For a contrast, a description of the subtracted arms."""
     pairs: int
-    """Number of seeds, or rounds of timing, for which all compared arms have a value."""
+    """Number of seeds, or rounds of timing, on which all compared arms have a value."""
     folds: int | None = None
-    """Number of folds of the text that judge them, if several seeds share a fold. Differences of seeds that share a
-    fold are averaged and tested as one value. null if each seed is tested by itself."""
+    """Number of folds of the corpus on which these seeds are evaluated, if several seeds share a fold. Differences of
+    seeds that share a fold are averaged and tested as one value. null if each seed is tested separately."""
     difference: float | None
-    """Mean paired difference, over folds if seeds share folds; null without a pair."""
+    """Mean paired difference, averaged over folds if seeds share folds; null if no pair exists."""
     low: float | None
-    """Lower end of the interval of the difference; null with fewer than two pairs or no scatter."""
+    """Lower end of the confidence interval of the difference; null with fewer than two pairs or without scatter."""
     high: float | None
-    """Upper end of the interval of the difference."""
+    """Upper end of the confidence interval of the difference."""
     confidence: float | None
-    """Confidence of this interval alone: 1 minus the level at which Holm's correction judges the comparison. So the
-    interval excludes 0 exactly when the verdict is a difference. Nothing is claimed about all intervals together. null
-    if `low` is null."""
+    """Confidence level of this interval alone: 1 minus the level at which Holm's correction judges the comparison. So
+    the interval excludes 0 exactly when the verdict is a difference. No joint confidence is claimed for all intervals
+    together. null if `low` is null."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
     """p-value after Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that a new study of this design finds with 80% probability. It includes
-    the uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
+    """Smallest true difference that a new study of this design detects with 80% probability. It accounts for the
+    uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
     smallest_effect_low: float | None = None
-    """Lower end of the 95% interval of the difference that such a study would find with 80% probability if the true
+    """Lower end of the 95% interval of the difference that a new study would detect with 80% probability if the true
     scatter were known."""
     smallest_effect_high: float | None = None
-    """Upper end of that interval."""
+    """Upper end of the 95% interval of the difference that a new study would detect with 80% probability if the true
+    scatter were known."""
     margin: float | None = None
-    """The study's largest difference that does not matter; null if the study has none."""
+    """The study's margin: the largest difference that does not matter. null if the study has no margin."""
     p_equivalent: float | None = None
-    """The larger p-value of two one-sided tests that the true difference is beyond the margin. They have a separate
-    Holm correction. null without a margin, with fewer than two pairs, and for a nonzero difference without scatter."""
+    """Larger p-value of the two one-sided tests against true differences beyond the margin, after a separate Holm
+    correction. null without a margin, with fewer than two pairs, and for a nonzero difference without scatter."""
     within_low: float | None = None
     """Lower end of the interval that lies within the margin exactly when `p_equivalent` is below 0.05. Its confidence
-    is 1 - 2 x the level at which Holm's correction judges equivalence."""
+    level is 1 - 2 x the level at which Holm's correction judges equivalence."""
     within_high: float | None = None
-    """Upper end of that interval."""
+    """Upper end of the interval that starts at `within_low`."""
     verdict: Verdict
 
 
 class Curve(Base):
-    """Evaluations of one seed over the training tokens, from before the first update on, and its updates."""
+    """Evaluations of one seed over the training tokens, starting before the first update, and statistics of its
+    updates."""
 
     seed: int
     tokens: list[int]
     values: list[float]
-    """Bits per byte of held-out text, or a task's share of right answers."""
+    """Bits per byte of held-out text or, for a task, the fraction of correct answers."""
     trained: list[int] = Field(default_factory=list)
-    """Training tokens at the end of each part. The run's updates are cut into at most 100 parts."""
+    """Training tokens at the end of each part. A run's updates are divided into at most 100 parts."""
     losses: list[float] = Field(default_factory=list)
     """Mean training loss of each part, in nats per token."""
     gradients: list[float] = Field(default_factory=list)
@@ -100,43 +103,52 @@ class Heading(Base):
     unit: Unit
     better: Better
     source: Source
-    """It decides whether there is a value per seed, per round of timing, or per arm."""
+    """Source of the values. It decides whether there is one value per seed, per round of timing, or per arm."""
 
 
 class OutcomeStatistics(Base):
-    """One outcome of one arm."""
+    """Statistics of one outcome for one arm."""
 
     values: dict[int, float | None]
-    """Seed or round of timing -> value. null if the run diverged; left out if it has no value for another reason."""
+    """Seed or round of timing -> value. null if the run diverged. A value that is missing for another reason is left
+    out."""
     mean: float | None
-    """Mean of the known values; over folds if seeds share folds."""
+    """Mean of the known values, averaged over folds if seeds share folds."""
     deviation: float | None
-    """Standard deviation of the same values (divided by n - 1); null with fewer than two."""
+    """Sample standard deviation of the values behind `mean` (n - 1 in the denominator); null with fewer than two
+    values."""
     comparison: Comparison | None
-    """null for the first arm, which has no reference."""
+    """Comparison with the reference. null for the first arm, which has no reference."""
 
 
 class FactorContrast(OutcomeStatistics):
-    """Effect of one level of a factor compared with its first level. An average is this effect over all other factors.
-    An interaction is the effect at one level of another factor minus the effect at that factor's first level."""
+    """Effect of one level of a factor compared with its first level.
+
+    An average effect is the mean over all other factors. An interaction is the effect at one level of another factor
+    minus the effect at that factor's first level.
+    """
 
     name: Shown
-    """For example `warmup=0.1 where norm.placement=post`."""
+    """Name of the contrast, for example `warmup=0.1 where norm.placement=post`."""
     factors: dict[str, tuple[Any, Any]]
-    """Factor -> its first level and the other level. An interaction has two factors: the condition, then the factor
+    """Factor -> its first level and its other level. An interaction has two factors: the condition, then the factor
     whose effect is compared."""
     effects: tuple[float, float] | None
-    """The two mean effects of an interaction: those of the last factor at the first level of the condition and at its
-    other level. They are over the seeds on which all arms finished. null without such seeds, and for an average."""
+    """The two mean effects of an interaction: the effect of the last factor at the first level of the condition, and
+    its effect at the other level. The means are over the seeds on which all arms finished. null without such seeds, and
+    for an average effect."""
 
 
 Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
-"""Change of a difference from the smallest size to the largest."""
+"""Change of a difference from the smallest model size to the largest."""
 
 
 class SizeTrend(OutcomeStatistics):
-    """Trend of an arm's difference from its reference. For each seed a straight line is fitted to the differences over
-    the logarithm of the size. `values` are its changes from the smallest size to the largest."""
+    """Trend of an arm's difference from its reference over model sizes.
+
+    For each seed, a straight line is fitted to the differences over the logarithm of the size. `values` are the changes
+    of these lines from the smallest size to the largest.
+    """
 
     name: Shown
     label: Shown
@@ -144,16 +156,16 @@ class SizeTrend(OutcomeStatistics):
     reference: Shown
     """Label of the reference."""
     sizes: list[int]
-    """Numbers of parameters of the reference, ascending."""
+    """Parameter counts of the reference, in ascending order."""
     arms: list[Shown]
-    """Names of the arm at these sizes. Its comparisons at each size are in the study's `arms`."""
+    """Name of the arm at each size. Its comparisons at each size are in the study's `arms`."""
     line: tuple[float, float] | None
-    """Values of the line at the smallest and the largest size; null if a difference is missing."""
+    """Values of the fitted line at the smallest and the largest size; null if a difference is missing."""
     trend: Trend
 
 
 class OutcomeSummary(Base):
-    """All results for one outcome. Holm's correction is over the comparisons of this outcome only."""
+    """All results for one outcome. Holm's correction covers only the comparisons of this outcome."""
 
     outcome: Heading
     arms: dict[str, OutcomeStatistics]
@@ -162,12 +174,12 @@ class OutcomeSummary(Base):
 
 
 class DocumentDifference(Base):
-    """The evaluated part of one held-out document."""
+    """Score difference of two arms on the evaluated part of one held-out document."""
 
     begins: Shown
     """First words of the document."""
     difference: float
-    """Arm minus reference, in bits per byte."""
+    """Bits per byte of the arm minus those of the reference."""
     bytes: int
 
 
@@ -175,32 +187,37 @@ class DocumentView(Base):
     """Comparison of an arm with its reference, document by document, over all seeds."""
 
     documents: int
-    """Number of documents that both have scored with the same seed."""
+    """Number of documents that the arm and its reference scored with the same seed."""
     difference: float
-    """Arm minus reference over all documents, in bits per byte."""
+    """Bits per byte of the arm minus those of the reference, over all documents."""
     low: float
-    """Lower end of its 95% interval over the choice of documents. The interval does not include the noise of seeds."""
+    """Lower end of the 95% interval of `difference` over the choice of documents. The interval does not include seed
+    noise."""
     high: float
-    """Upper end of that interval."""
+    """Upper end of the 95% interval of `difference`."""
     lowest: list[DocumentDifference]
-    """Documents on which the arm is best compared with its reference, the best first."""
+    """Documents with the lowest differences, which are the arm's best compared with its reference, in ascending
+    order."""
     highest: list[DocumentDifference]
-    """Documents on which the arm is worst compared with its reference, the worst first."""
+    """Documents with the highest differences, which are the arm's worst compared with its reference, in descending
+    order."""
 
 
 class ProbedArm(Base):
-    """Probe values of an arm during training, by the names in docs/probes.md. Each value is the mean over the seeds,
-    with four digits. It is null if a seed has no finite value."""
+    """Probe values of an arm during training, keyed by the names in docs/probes.md.
+
+    Each value is the mean over the seeds, rounded to four digits. A value is null if a seed has no finite value.
+    """
 
     seeds: list[int]
-    """Seeds that finished. If none did, all seeds that diverged."""
+    """Seeds that finished. If none finished: all seeds that diverged."""
     tokens: list[int]
-    """Number of training tokens before each probe that all these seeds have; at most 50 probes."""
+    """Number of training tokens before each probe that all of `seeds` have; at most 50 probes."""
     at_end: dict[str, list[float | None]]
-    """Measure -> its value in each layer at the last of these probes."""
+    """Measure -> its value in each layer at the last of the probes."""
     over_time: dict[str, list[float | None]]
-    """Measure -> its value at each of these probes. Values of layers are averaged; for `largest_score` and
-    `largest_load` the largest counts. Measures of the whole model are included."""
+    """Measure -> its value at each of the probes. Values of layers are averaged; for `largest_score` and
+    `largest_load`, the maximum is taken. Measures of the whole model are included."""
 
 
 class ArmSummary(OutcomeStatistics):
@@ -208,26 +225,27 @@ class ArmSummary(OutcomeStatistics):
 
     name: Shown
     label: Shown
-    """Name of the arm in tables and charts."""
     overrides: dict[str, Any]
     """The fields that the study's file changes for the arm."""
     adjusted: dict[str, Any]
     """Field that was adjusted to hold the study's quantity equal (such as `model.mlp.d_ff`) -> its value."""
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Factor -> the arm's level; empty without crossed factors."""
+    """Factor -> the arm's level. Empty if the study does not cross factors."""
     follows: dict[str, Any] = Field(default_factory=dict)
-    """Derived fields that changed as a result, such as `model.attention.head_dim` with the number of heads."""
+    """Derived fields that changed as a result of the overrides, for example `model.attention.head_dim` after a change
+    of the number of heads."""
     tuned: dict[str, Any]
-    """Values found by tuning, in this study or an earlier one."""
+    """Values that tuning found, in this study or an earlier one."""
     parameters: int
     flops_per_token: float
-    """Training FLOPs per token, forward and backward. They include the masked pairs that the kernel computes."""
+    """Training FLOPs per token, forward and backward. They include the masked query-key pairs that the kernel
+    computes."""
     kv_cache_bytes: int
-    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16. It is the sum over the layers, each
-    limited by its window."""
+    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16, summed over the layers. The cache of
+    each layer is limited by its window."""
     tokens_per_second: float | None
-    """Median training speed over the seeds, measured while other runs of the study trained. null if no run has a
-    speed."""
+    """Median training speed over the seeds, in tokens per second, measured while other runs of the study were training.
+    null if no run has a speed."""
     tokens: int
     """Number of training tokens of each run."""
     seeds: list[int]
@@ -235,16 +253,17 @@ class ArmSummary(OutcomeStatistics):
     diverged: list[int]
     """Seeds whose runs diverged."""
     divergence: tuple[float, float] | None
-    """95% interval of the probability that a run diverges (Clopper & Pearson 1934); null before a run has ended."""
+    """95% interval of the probability that a run diverges (Clopper & Pearson 1934); null until a run has ended."""
     runs: dict[int, str] = Field(default_factory=dict)
-    """Seed -> its run folder, relative to the study's folder (`runs/0123456789ab`). Only runs that have ended."""
+    """Seed -> its run folder, relative to the study's folder (`runs/0123456789ab`). Only ended runs are included."""
     documents: DocumentView | None = None
-    """Differences from the reference by document; null if the two did not score the same documents."""
+    """Differences from the reference by document; null if the arm and its reference did not score the same
+    documents."""
     curves: list[Curve]
     probes: ProbedArm | None = None
-    """null if the runs were not probed (`train.probe_every`)."""
+    """Probe values; null if the runs were not probed (`train.probe_every`)."""
     config: dict[str, Any]
-    """The resolved config, without the seed and the fold."""
+    """Resolved config of the arm, without the seed and the fold."""
 
 
 class TuningPoint(Base):
@@ -252,11 +271,12 @@ class TuningPoint(Base):
 
     arm: Shown
     values: dict[str, Any]
-    """Field -> value."""
+    """Tuned field -> its value at this point."""
     results: list[float | None]
-    """Bits per byte, or the share of right answers, of each tuning seed; null if the run diverged."""
+    """Result of each tuning seed: bits per byte or, for a task, the fraction of correct answers. null if the run
+    diverged."""
     chosen: bool
-    """Whether the comparison uses these values."""
+    """Whether the comparison uses the values of this point."""
 
 
 class SweepPoint(Base):
@@ -266,7 +286,7 @@ class SweepPoint(Base):
     field: Shown
     value: float
     losses: dict[int, float | None]
-    """Seed -> final bits per byte; null if the run diverged."""
+    """Seed -> final loss in bits per byte; null if the run diverged."""
 
 
 class StudySummary(Base):
@@ -278,47 +298,47 @@ class StudySummary(Base):
     answer: Shown
     """The verdict in a few sentences."""
     warnings: list[Shown]
-    """Doubts that a reader must know: for example missing runs, few folds, or a best value at the edge of the tuning
+    """Caveats that a reader must know, for example missing runs, few folds, or a best value at the edge of the tuning
     grid."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
-    """Run -> why it failed. Run the study again to repeat it."""
+    """Run -> the reason why it failed. To repeat failed runs, run the study again."""
     outcome: Heading
-    """The primary outcome, of which the arms have values."""
+    """Description of the primary outcome. The values of each arm are values of this outcome."""
     others: list[OutcomeSummary] = Field(default_factory=list)
-    """The other outcomes."""
+    """Results for all outcomes except the primary one."""
     evaluated: Literal["bits per byte", "share"]
-    """Unit of the learning curves and of tuning."""
+    """Unit of the learning curves and of the tuning results."""
     tuning: list[TuningPoint] = Field(default_factory=list)
     """Points of the tuning grid and their results; empty without tuning."""
     sweep: list[SweepPoint] = Field(default_factory=list)
     """Points of the sweep, arm by arm, with ascending values; empty without a sweep."""
     against: Literal["base", "previous"] | dict[Shown, Shown]
-    """References of the arms, as in the study's file."""
+    """Rule that picks the reference of each arm, as in the study's file."""
     equal: str | None
-    """The quantity that is held equal, in words: `parameters within 1%, by model.mlp.d_ff`."""
+    """Quantity that is held equal, in words: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     folds: dict[int, int] | None = None
-    """Seed -> the fold of the text that judges it, if several seeds share a fold; otherwise null."""
+    """Seed -> the fold of the corpus on which it is evaluated, if several seeds share a fold; otherwise null."""
     arms: list[ArmSummary]
     contrasts: list[FactorContrast] = Field(default_factory=list)
-    """Interactions of crossed factors, then their average effects."""
+    """Interactions of crossed factors, followed by their average effects."""
     sizes: list[SizeTrend] = Field(default_factory=list)
-    """Trend of every arm with a reference; empty without `sizes`."""
+    """Trend of every arm that has a reference. Empty if the study has one size."""
     kv_context: int
-    """Length of the sequence whose KV cache is compared: the smallest `max_seq_len` of the arms."""
+    """Length in tokens of the sequence whose KV cache is compared: the smallest `max_seq_len` of the arms."""
     corpus: Shown
-    """Description of the text: its name, bytes, tokens and held-out share."""
+    """Description of the corpus: its name, bytes, tokens and held-out fraction."""
     environment: dict[str, Any]
-    """Versions, processor, dtype, threads."""
+    """Software versions, processor, dtype and number of threads."""
     seconds: float
-    """Total time of the training steps of all runs, including tuning, without evaluation."""
+    """Total time of the training steps of all runs, in seconds, including tuning but without evaluation."""
     command: Shown
     """Shell command that repeats the study."""
     study: dict[str, Any]
-    """The study file's values."""
+    """Values of the study file."""
 
     def by(self, outcome: str) -> "StudySummary":
-        """Return the same study with the named outcome as the primary one."""
+        """Return a copy of the summary in which the named outcome is the primary one."""
         (other,) = (other for other in self.others if other.outcome.name == outcome)
         arms = [arm.model_copy(update=dict(other.arms[arm.name])) for arm in self.arms]
         return self.model_copy(
@@ -327,17 +347,20 @@ class StudySummary(Base):
 
     @property
     def shared_folds(self) -> dict[int, int] | None:
-        """Seed -> its fold, if seeds share folds and the primary outcome has a value per seed; otherwise None."""
+        """Seed -> its fold, if seeds share folds and the primary outcome has one value per seed; otherwise None."""
         return self.folds if self.outcome.source in BY_SEED else None
 
     @property
     def asked_sizes(self) -> list[int]:
-        """Numbers of parameters in the study's file. The arms come near to them."""
+        """Parameter counts in the study's file. The arms have approximately these sizes."""
         return list(self.study.get("sizes", ()))
 
     def frame(self) -> list[dict[str, Any]]:
         """Return one row per arm and ended seed, with all outcomes and factors, for `pandas.DataFrame` or
-        `polars.DataFrame`. For outcomes without a value per seed, each row has the arm's mean."""
+        `polars.DataFrame`.
+
+        For outcomes without one value per seed, each row holds the arm's mean.
+        """
         return [
             {
                 "arm": arm.name,
@@ -362,7 +385,10 @@ def _value(outcome: Heading, statistics: OutcomeStatistics, seed: int) -> float 
 
 
 def load_study(folder: str | Path) -> StudySummary:
-    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it is missing or damaged."""
+    """Return the summary that `archlab study run` wrote into a folder.
+
+    Raise UserError if the summary is missing or damaged.
+    """
     if not has_summary(Path(folder)):
         raise UserError(f"{Path(folder) / _FILE} is missing; `archlab study run` writes it when all runs have ended")
     return read_summary(Path(folder))
@@ -373,7 +399,7 @@ def has_summary(folder: Path) -> bool:
 
 
 def write_summary(folder: Path, summary: StudySummary) -> None:
-    """Write the summary and the table of runs into a study's folder, in place of older ones."""
+    """Write the summary and the table of runs into a study's folder, replacing older versions."""
     # json can write the name of a file that is not UTF-8; pydantic cannot.
     text = json.dumps(summary.model_dump(mode="json"), indent=2)
     write_with_digests(folder, {_RUNS: csv_of_runs(summary), _FILE: text})
@@ -389,7 +415,7 @@ def csv_of_runs(summary: StudySummary) -> str:
 
 
 def read_summary(folder: Path) -> StudySummary:
-    """Read the summary of a study's folder. Raise UserError if it is damaged."""
+    """Read the summary in a study's folder. Raise UserError if the summary is damaged."""
     file = folder / _FILE
     remedy = "delete it, and `archlab study report` writes it again from the runs"
     verify(file, remedy)

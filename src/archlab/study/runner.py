@@ -37,14 +37,14 @@ from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
-"""Function that is called with the runs of a phase. It returns a function to call with their progress."""
+"""Function that is called with the runs of a phase. It returns a callback that takes the progress of a run."""
 
 
 class Study:
-    """A study in its folder.
+    """A study and its folder.
 
-    `executor` trains the runs; the default is this machine. `threads` is the number of threads of each run; the default
-    depends on this machine.
+    `executor` trains the runs; the default trains them on this machine. `threads` is the number of threads per run; the
+    default depends on this machine.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Study:
 
     @cached_property
     def corpora(self) -> Corpora:
-        """Arm -> its text, as recorded when the study ran. Before the first run the text is opened."""
+        """Arm -> its corpus, as recorded when the study ran. Before the first run, the corpora are opened instead."""
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property
@@ -71,7 +71,7 @@ class Study:
         """Train all missing runs, then write and return the summary.
 
         `renew` repeats runs that were made by other code or on another machine. If a run fails, the others go on, and
-        the summary names it. Raise UserError if no run has finished.
+        the summary names the failed run. Raise UserError if no run has finished.
         """
         print_to_stderr(reading(self.config, self.arms))
         self.corpora = open_corpora(self.arms)  # it may have changed since
@@ -92,9 +92,10 @@ class Study:
         return self._summarize(tuned, failed)
 
     def read(self) -> StudySummary:
-        """Write and return the summary of the finished runs. If the runs are not here, return the old summary.
+        """Write and return the summary of the finished runs.
 
-        Raise UserError if there is no finished run and no old summary, or if tuning is not finished.
+        If the runs are missing, return the old summary. Raise UserError if there is no finished run and no old summary,
+        or if tuning is not finished.
         """
         begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
         if has_summary(self.folder) and not begun:
@@ -102,11 +103,10 @@ class Study:
         return self._summarize(tune(self.plan, self._ended), failed=())
 
     def changed(self) -> list[str]:
-        """Return the fields in which the study in the folder differs from this one."""
+        """Return the fields in which the study in the folder differs from this study."""
         return changed_fields(self.folder, self.config)
 
     def _runs(self, tuned: TuningResult, seeds: Sequence[int]) -> Iterator[Run]:
-        """Yield the runs of the comparison and of the sweep, seed by seed."""
         plan = self.plan
         for seed in seeds:
             for arm in tuned.arms:
@@ -114,7 +114,7 @@ class Study:
                 yield from plan.swept(arm, seed).values()
 
     def _seeds(self, tuned: TuningResult, seeds: Seeds) -> list[int]:
-        """Return the seeds of the comparison. A rule adds seeds when all runs of the first seeds have ended."""
+        """Return the seeds of the comparison. A rule adds seeds once all runs of the first seeds have ended."""
         first = first_seeds(seeds)
         if not isinstance(seeds, AddedSeeds) or len(tuned.arms) < len(self.arms):
             return first
@@ -125,14 +125,14 @@ class Study:
         return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds, self.plan.n_folds)))
 
     def _first_runs(self) -> list[Run]:
-        """Return the runs that come first. If one of them has ended, the study has begun in this folder."""
+        """Return the runs that come first. If one of these runs has ended, the study has already begun in this
+        folder."""
         plan = self.plan
         return list(plan.all_tuning()) or [
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
         ]
 
     def _ended_runs(self, tuned: TuningResult, seeds: Sequence[int]) -> StudyRuns:
-        """Return all ended runs of these seeds."""
         plan = self.plan
         ended = {
             arm.name: {s: results for s in seeds if (results := self._ended(plan.compared(arm, s)))}
@@ -148,7 +148,8 @@ class Study:
         return StudyRuns(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
 
     def _ended(self, run: Run) -> Ended | None:
-        """Return the results of a run; None if it has not ended or its files are damaged, which counts as failed."""
+        """Return the results of a run. Return None if the run has not ended or its files are damaged, which counts as a
+        failure."""
         self._damaged.pop(run.name, None)
         try:
             return run.ended(self.folder)
@@ -157,9 +158,9 @@ class Study:
             return None
 
     def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
-        """Train the runs that are not finished, and return those that failed. Arms with the same config share runs.
+        """Train the runs that are not finished, and return the runs that failed. Arms with the same config share runs.
 
-        Damaged runs are only reported; the summary names them.
+        Damaged runs are not trained. They are reported, and the summary names them.
         """
         by_name: dict[str, Run] = {}
         for run in runs:
@@ -198,9 +199,10 @@ class Study:
 
 
 def _with_one_choice_of_compiling(designed: Sequence[Arm]) -> list[Arm]:
-    """Decide `train.compile: auto` once for all arms: compile if all of them would be compiled.
+    """Decide `train.compile: auto` once for all arms: compile if every arm would be compiled.
 
-    Compiled layers round differently and are faster. A study should not compare these two effects.
+    Compiled layers are faster and round differently. A comparison must not mix these effects with the difference
+    between arms.
     """
     is_compiled_everywhere = all(
         is_compiled(arm.config, resolve_train(arm.config), planned_device(arm.config.train)) for arm in designed

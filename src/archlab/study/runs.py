@@ -26,12 +26,11 @@ _NEW_FIELDS = (
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
-"""Fields that older names do not contain, at any depth, with their defaults. With its default a field does not change a
-name, so a new field makes no study run again."""
+"""Fields that older run names do not include, at any depth, with their defaults. At its default, such a field does not
+change a run's name, so adding the field does not make older studies run again."""
 
 
 def _values_in_name(section: Raw, path: str) -> Raw:
-    """Return the values of a section that are part of a run's name."""
     return {
         key: _values_in_name(value, field) if isinstance(value, dict) else value
         for key, value in section.items()
@@ -41,25 +40,25 @@ def _values_in_name(section: Raw, path: str) -> Raw:
 
 @dataclass(frozen=True)
 class Run:
-    """One training of one arm with one seed."""
+    """One training run of one arm with one seed."""
 
     label: str
-    """Label that the user sees during the run; not part of its name."""
+    """Label shown to the user during the run. It is not part of the run's name."""
     config: Config
     corpus: str
-    """Fingerprint of the tokens."""
+    """Fingerprint of the corpus's tokens."""
     threads: int
-    """Number of threads of its training; not part of its name."""
+    """Number of threads for training. It is not part of the run's name."""
     measures: tuple[Outcome, ...] = ()
-    """Outcomes that are measured on its final weights; not part of its name."""
+    """Outcomes that are measured on the final weights. They are not part of the run's name."""
     phase: Literal["tuning", "comparing"] = "comparing"
-    """Phase of the study that it belongs to; not part of its name."""
+    """Phase of the study that the run belongs to. It is not part of the run's name."""
 
     @cached_property
     def name(self) -> str:
-        """12 hex digits of the model, the training, the tokens and the number format.
+        """12 hex digits that identify what is trained: the model, the training settings, the tokens and the dtype.
 
-        They identify what is trained. The run folder records where it was trained and with which version of the code.
+        The machine and the version of the code are not part of the name. The run folder records them.
         """
         plain = in_old_form(resolved(self.config))
         values = {section: _values_in_name(plain[section], section) for section in ("model", "train")}
@@ -73,11 +72,12 @@ class Run:
         return config_hash(values)
 
     def folder(self, study: Path) -> Path:
-        """Return its folder in a study's folder."""
+        """Return the run's folder in a study's folder."""
         return study / "runs" / self.name
 
     def ended(self, study: Path) -> "Ended | None":
-        """Return its results from a study's folder, or None if it has not ended. Raise UserError for damaged files."""
+        """Return the run's results from a study's folder, or None if the run has not ended. Raise UserError if the
+        files are damaged."""
         folder = RunFolder(self.folder(study))
         if (summary := folder.summary()) is None:
             return None
@@ -85,7 +85,7 @@ class Run:
         return Ended(summary, folder.metrics(), folder.environment(), folder.documents(), measured)
 
     def is_over(self, ended: "Ended | None") -> bool:
-        """Return whether the run has ended and, unless it diverged, all its outcomes were measured."""
+        """Return whether the run has ended and all its outcomes are measured. A diverged run needs no outcomes."""
         if ended is None:
             return False
         return ended.summary.status == "diverged" or ended.measured.keys() >= set(self.measures)
@@ -93,12 +93,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """Results of a run that has ended."""
+    """Results of a run that has finished or diverged."""
 
     summary: RunSummary
     metrics: list[dict[str, Any]]
     environment: dict[str, Any]
     documents: list[DocumentScore]
-    """Score of each held-out document at the end."""
+    """Score of each held-out document after training."""
     measured: Mapping[Outcome, float | None]
-    """Outcome of its weights -> value; None if the run cannot have one."""
+    """Outcome measured on the weights -> its value; None if the run cannot have this outcome."""

@@ -1,4 +1,4 @@
-"""The schema of a study: its question, its arms, and what is held equal between them."""
+"""Schema of a study file: the study's question, its arms, and what is held equal between them."""
 
 from itertools import pairwise
 from math import prod
@@ -12,25 +12,25 @@ from archlab.config.core.text import FileName, Line, Text
 from archlab.study.outcome_schema import Outcomes
 
 MOST_RUNS = 10_000
-"""Largest number of comparison runs, and of tuning runs, in one study."""
+"""Largest allowed number of comparison runs, and of tuning runs, in one study."""
 
 FIRST_TUNING_SEED = 1000
-"""First seed of the tuning runs. The comparison uses other seeds, so a lucky seed cannot decide both."""
+"""First seed of the tuning runs. The comparison uses other seeds, so that the same lucky seed cannot affect both."""
 
 
 class Budget(Settings):
-    """The training budget of each run. Give exactly one of the four fields."""
+    """Training budget of each run. Give exactly one of the four fields."""
 
     tokens: Tokens | None = None
     """Number of training tokens of each run."""
     flops: Flops | None = None
-    """Training FLOPs of each run. They include the masked query-key pairs that the kernel computes anyway. An arm that
-    costs less per token trains on more tokens."""
+    """Training FLOPs of each run. They include the masked query-key pairs that the kernel computes. An arm that costs
+    less per token trains on more tokens."""
 
     tokens_per_parameter: Positive | None = None
-    """Number of training tokens for each parameter of the base, at the size of the run."""
+    """Number of training tokens per parameter of the base, at the size of the run."""
     bytes: Tokens | None = None
-    """Bytes of text that each run trains on. The number of tokens depends on the tokenizer of the arm."""
+    """Bytes of text that each run trains on. The number of tokens depends on the arm's tokenizer."""
 
     @model_validator(mode="after")
     def _check_one_field(self) -> "Budget":
@@ -40,15 +40,15 @@ class Budget(Settings):
 
 
 class Equal(Settings):
-    """The quantity that every arm shares with the first arm, and the field that is adjusted to reach it. Give exactly
-    one of parameters and flops."""
+    """Quantity that every arm shares with the first arm, and the field that is adjusted to match it. Give exactly one
+    of parameters and flops."""
 
     parameters: Share | None = None
-    """Largest relative difference in the number of parameters."""
+    """Largest relative difference in the parameter count."""
     flops: Share | None = None
     """Largest relative difference in training FLOPs per token, as the kernels compute them."""
     by: Literal["model.mlp.d_ff", "model.d_model", "model.n_layers"] = "model.mlp.d_ff"
-    """The field that is adjusted in an arm that differs by more."""
+    """Field that is adjusted in an arm whose relative difference is larger."""
 
     @model_validator(mode="after")
     def _check_one_field(self) -> "Equal":
@@ -58,15 +58,15 @@ class Equal(Settings):
 
 
 class AddedSeeds(Settings):
-    """A rule for the number of seeds: the scatter over the first seeds decides it (Stein 1945)."""
+    """Rule that adds seeds: the scatter over the first seeds decides the total number (Stein 1945)."""
 
     until: Positive
-    """The true difference that every comparison shall find with a probability of 80%, in bits per byte."""
+    """True difference that every comparison is to detect with a probability of 80%, in bits per byte."""
     at_most: Annotated[int, Field(ge=3, le=FIRST_TUNING_SEED)]
     """Largest number of seeds per arm, even if the scatter requires more."""
     first: Annotated[int, Field(ge=3, le=FIRST_TUNING_SEED)] = 5
-    """Number of seeds per arm that run before the total is decided. Few first seeds estimate their scatter badly, so
-    more seeds are needed in total."""
+    """Number of seeds per arm that run before the total is decided. A small number estimates the scatter badly, so more
+    seeds are needed in total."""
 
     @model_validator(mode="after")
     def _check_limit(self) -> "AddedSeeds":
@@ -76,11 +76,11 @@ class AddedSeeds(Settings):
 
 
 Seeds = Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] | AddedSeeds
-"""The number of seeds (0, 1, ...), a list of seeds, or the rule that adds seeds."""
+"""Seeds of a study: their number (0, 1, ...), a list of seeds, or a rule that adds seeds."""
 
 
 def first_seeds(seeds: Seeds) -> list[int]:
-    """Return the seeds that run in any case."""
+    """Return the seeds that run in any case, before a rule adds more."""
     match seeds:
         case int(n):
             return list(range(n))
@@ -102,7 +102,7 @@ def most_seeds(seeds: Seeds) -> int:
 
 
 def _required_unless_extending(schema: dict[str, Any]) -> None:
-    """Tell editors that a file with `extends` needs no other field, and that no file has both arms and cross."""
+    """Tell editors that a file with `extends` needs no other field, and that no file may have both arms and cross."""
     required = schema.pop("required")
     complete = [{"required": [*required, design]} for design in ("arms", "cross")]
     schema["anyOf"] = [{"required": ["extends"]}, *complete]
@@ -110,7 +110,6 @@ def _required_unless_extending(schema: dict[str, Any]) -> None:
 
 
 def _number_of_arms(fields: dict[str, Any]) -> int:
-    """Return the number of arms of a study with these fields, or 1 if no valid field tells it."""
     return len(fields.get("arms") or ()) or prod(map(len, fields.get("cross", {}).values()))
 
 
@@ -120,65 +119,68 @@ class StudyConfig(Settings):
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
     extends: FileName | None = None
-    """Another study, by name or file. Its values hold for all fields that this file leaves out. `set` is merged key by
-    key."""
+    """Another study, by name or file, from which this study takes the values of all fields that this file leaves out.
+    `set` is merged key by key."""
     scales: dict[Line, dict[str, Any]] = Field(default_factory=dict)
-    """Other sizes of the same study (`--scale NAME`): name -> the fields that change, with their values. They replace
-    the fields above; `set` is merged key by key."""
+    """Variants of this study at other scales (`--scale NAME`): name -> the fields that change, with their values. These
+    values replace those above; `set` is merged key by key."""
     question: Text
-    """The question that the study asks, as a sentence."""
+    """Question that the study asks, as a sentence."""
     claim: Text | None = None
-    """The common opinion, with its source."""
+    """Common opinion that the study tests, with its source."""
     base: FileName
-    """The config that every arm starts from: a preset, a YAML file, a run folder or a Hugging Face folder."""
+    """Config that every arm starts from: a preset, a YAML file, a run folder or a Hugging Face folder."""
     plugins: PlugIns = ()
-    """Python files or modules of yours that add components, optimizers, outcomes or other kinds, for all arms."""
+    """Your Python files or modules that add components, optimizers, outcomes or other kinds. They apply to all arms."""
     set: Overrides = Field(default_factory=dict)
-    """Changes to the base, for all arms. A `data.path` is looked for next to the study's file first. null removes a key
-    of an earlier `set`: that of the extended study, or the one that a scale changes."""
+    """Changes to the base that apply to all arms. A `data.path` is looked up next to the study's file first. null
+    removes a key of an earlier `set`: that of the extended study, or the one that a scale changes."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
-    """`base`: each arm is the base plus its own changes, and is compared with the first arm. `previous`: a ladder, in
-    which each arm adds its changes to the arm above it and is compared with that arm. A map `arm -> reference`: like
-    `base`, but each named arm is compared with its reference."""
+    """Rule that picks the reference of each arm. `base`: each arm is the base plus its own changes, and is compared
+    with the first arm. `previous`: a ladder, in which each arm adds its changes to the arm above and is compared with
+    that arm. A map `arm -> reference`: like `base`, but each named arm is compared with its reference."""
     cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
-    """Field -> its values. Every combination is an arm, and the others are compared with the first one. It replaces
-    arms."""
+    """Field -> its values. Every combination of values is an arm, and is compared with the first combination. Use
+    either cross or arms."""
     arms: dict[Line, Overrides] = Field(default_factory=dict)
-    """Name -> the fields that the arm changes; {} changes nothing. The other arms are compared with the first one. No
+    """Name -> the fields that the arm changes; {} changes nothing. All other arms are compared with the first one. No
     two arms may be equal."""
     labels: dict[str, Line] = Field(default_factory=dict)
     """Arm -> its name in tables and charts."""
     sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)
-    """Numbers of parameters, ascending. The base is scaled to each size in its own proportions, and the arms are
-    compared at each size. Empty: only at the size of the base."""
+    """Parameter counts, in ascending order. The base is scaled to each size in its own proportions, and the arms are
+    compared at each size. Empty: only the size of the base."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
-    """The rule for the base's learning rate when its width changes with the size. `inverse_width` divides the rate by
-    the factor of the width. `same` keeps it. model.mup requires `same`, because it scales the rate itself."""
+    """Rule for the base's learning rate when the width changes with the size. `inverse_width` divides the rate by the
+    factor by which the width grows. `same` keeps the rate. model.mup requires `same`, because it scales the rate
+    itself."""
     budget: Budget
     """The training budget of each run."""
     equal: Equal | None = None
-    """The quantity that all arms share. null: arms may differ in size, and the report shows by how much."""
+    """Quantity that all arms share. null: arms may differ in size, and the report shows by how much."""
     tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Field of train -> the values to try for every arm, with separate seeds. The best value is used."""
+    """Field of train -> the values to try for every arm, with separate seeds. The comparison uses the best value."""
     tune_seeds: Count = 1
-    """Number of seeds for each value of the grid. The comparison uses other seeds."""
+    """Number of seeds for each point of the tuning grid. The comparison uses other seeds."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
-    """Arm -> values of `train` fields that an earlier study found for it."""
+    """Arm -> values of `train` fields that an earlier study found for that arm."""
     measure: Outcomes = Field(default_factory=dict)
-    """Other outcomes by which the arms are compared: a list of kinds, or name -> settings. The loss on held-out text
-    (for a task, the share of right answers) is always compared."""
+    """Additional outcomes by which the arms are compared: a list of kinds, or name -> settings. The held-out loss (for
+    a task, the fraction of correct answers) is always compared."""
     primary: Line | None = None
-    """Name of the outcome that the answer is about. null: the loss on held-out text, or a task's right answers."""
+    """Name of the outcome that the answer is about. null: the held-out loss or, for a task, the fraction of correct
+    answers."""
     sweep: dict[str, Annotated[list[float], Field(min_length=2)]] = Field(default_factory=dict)
-    """One field of train -> the values at which every arm is trained with every seed, for the outcomes of a sweep."""
+    """One field of train -> the values at which every arm is trained with every seed. Outcomes of a sweep require this
+    field."""
     folds: Count | None = None
-    """Number of parts of the text on which seeds are judged in turn. Each seed trains on all other parts. null: half of
-    all folds, at most ten. No tokenizer has learned from these default folds."""
+    """Number of folds of the text on which the seeds are evaluated in turn. Each seed trains on all other folds. null:
+    half of all folds, at most ten. No tokenizer is trained on these default folds."""
     seeds: Seeds = 3
-    """Number of seeds per arm (0, 1, ...), a list of seeds, or the rule that adds seeds."""
+    """Number of seeds per arm (0, 1, ...), a list of seeds, or a rule that adds seeds."""
     margin: Positive | None = None
-    """The largest difference that does not matter, in bits per byte. Arms are equivalent if their difference is shown
-    to be smaller. null: equivalence is not tested."""
+    """Largest difference that does not matter, in bits per byte. Arms are equivalent if their difference is shown to be
+    smaller. null: equivalence is not tested."""
 
     @field_validator("scales")
     @classmethod
@@ -201,13 +203,16 @@ class StudyConfig(Settings):
     @classmethod
     def _check_ascending(cls, value: list[int]) -> list[int]:
         if len(value) == 1 or any(after < 1.1 * before for before, after in pairwise(value)):
-            raise ValueError(f"{value}; allowed: a list of 2 to 6 parameter counts, each at least 10% above the one before")
+            raise ValueError(
+                f"{value}; allowed: a list of 2 to 6 parameter counts, each at least 10% above the one before"
+            )
         return value
 
     @field_validator("tune", "tune_seeds", "seeds")
     @classmethod
     def _check_number_of_runs(cls, value: Any, info: ValidationInfo) -> Any:
-        """Count the runs before any list of them is made. Invalid fields are not in `info.data`."""
+        """Count the runs before creating any list of runs, which could be huge. `info.data` does not contain invalid
+        fields."""
         fields = {"tune": {}, **info.data, str(info.field_name): value}
         factors = {"arms": _number_of_arms(fields)}
         if sizes := fields.get("sizes"):
@@ -226,5 +231,5 @@ class StudyConfig(Settings):
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds of the comparison. If a rule adds seeds, only the first ones."""
+        """Seeds of the comparison. If a rule adds seeds, only the first seeds."""
         return first_seeds(self.seeds)

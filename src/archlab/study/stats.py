@@ -1,19 +1,20 @@
-"""The statistics of a study: paired differences, their intervals, and verdicts that survive many comparisons.
+"""Statistics of a study: paired differences, their intervals, and verdicts corrected for multiple comparisons.
 
-A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives fail here.
-The sign-flip permutation test of n pairs never gives p below 2 / 2^n: 0.25 with 3 seeds. It needs 6 seeds to get below
-0.05, and more with a correction. A bootstrap of 3 differences (also BCa) has 10 distinct resamples, and its intervals
-are far too short. The t-test assumes that the differences are roughly normal.
+A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives fail with few
+seeds. The sign-flip permutation test of n pairs never gives p below 2 / 2^n, which is 0.25 with 3 seeds. It needs 6
+seeds to get below 0.05, and more with a correction. A bootstrap of 3 differences (also BCa) has 10 distinct resamples,
+and its intervals are far too short. The t-test assumes that the differences are roughly normal.
 
-No comparison uses the scatter of another. With moderated variances (Smyth 2004), up to 14 of 100 studies find a
-difference between arms that are equal but scatter unequally. With residuals pooled over arms and seeds, up to 21 do.
+Each comparison estimates its scatter from its own differences only. With moderated variances (Smyth 2004), up to 14 of
+100 studies find a difference between arms that are equal but scatter unequally. With residuals pooled over arms and
+seeds, up to 21 do.
 
 A rule can add seeds without changing the error rate (Stein 1945). The scatter over the first seeds decides the total
-number, and the test keeps the degrees of freedom of the first seeds. The number may depend on the scatter, which says
-nothing about a difference, but never on the means. Stein's test also keeps the scatter of the first seeds. That is
-exact for normal differences. With heavy tails and several comparisons, it was wrong in 9 of 100 studies of equal arms,
-because the first seeds often lack the rare large difference. So the larger scatter is used, that of the first seeds or
-that of all seeds. This is at least as strict.
+number, and the test keeps the degrees of freedom of the first seeds. The total number may depend on the scatter, which
+says nothing about a difference, but never on the means. In Stein's test, the scatter is also that of the first seeds,
+which is exact for normal differences. With heavy tails and several comparisons, that test was wrong in 9 of 100 studies
+of equal arms, because the first seeds often lack the rare large difference. So archlab uses the larger scatter, that of
+the first seeds or that of all seeds. This choice is at least as strict.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # loads its parts on first use
 
 from archlab.study.outcome_schema import Better
 from archlab.study.power import pairs_for, smallest_effect, smallest_effect_interval
@@ -42,8 +43,8 @@ Values = Mapping[int, float | None]
 
 
 Folds = Mapping[int, int] | None
-"""Seed -> the fold of the text that judges it, if several seeds share a fold; otherwise None. Differences on one fold
-are not independent evidence about other text, so the test is over their means, one for each fold."""
+"""Seed -> the fold on which it is evaluated, if several seeds share a fold; otherwise None. Differences on one fold are
+not independent evidence about other text, so the test uses one mean difference per fold."""
 
 Weights = Mapping[str, float]
 """Arm -> weight. The compared value is the weighted sum of the arms' values, seed by seed."""
@@ -58,18 +59,17 @@ class Contrast(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean, its interval, its two-sided p-value against zero, and the numbers behind them."""
+    """A mean with its interval, its two-sided p-value against zero, and the numbers behind them."""
 
     mean: float
     low: float | None
     high: float | None
     p: float
     deviation: float
-    """Standard deviation of the values; 0 if it is only rounding."""
+    """Standard deviation of the values; 0 if the deviation is only rounding error."""
     error: float
-    """Standard error of the mean."""
     freedom: int
-    """Degrees of freedom."""
+    """Degrees of freedom of the t-test."""
 
 
 def compare(
@@ -84,13 +84,13 @@ def compare(
     """Compare every arm with its reference, paired by seed, and every contrast with zero. Return name -> comparison.
 
     `references` maps each arm to its reference. `margin` is the largest difference that does not matter, in the unit of
-    the values; None tests no equivalence. `first` are the seeds whose scatter decided the total number
+    the values; None skips the equivalence tests. `first` holds the seeds whose scatter decided the total number
     (`seeds_in_all`); None if the number was planned.
 
-    Holm's correction is over all comparisons together, once for differences and once for equivalence. A comparison that
+    Holm's correction covers all comparisons together, once for differences and once for equivalence. A comparison that
     could not be tested still counts, so a study does not become more lenient if runs diverged or are missing. Each
-    interval has the level at which Holm's correction judges its comparison. So it excludes zero exactly when the
-    verdict is a difference.
+    interval has the level at which Holm's correction judges its comparison. So an interval excludes zero exactly when
+    the verdict is a difference.
     """
     planned = {**pairwise(references), **(contrasts or {})}
     samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in planned.items()}
@@ -136,7 +136,7 @@ def exactly(
     better: Better,
     contrasts: Mapping[str, Contrast] | None = None,
 ) -> dict[str, Comparison]:
-    """Compare outcomes with one exact value for each arm, like `compare` but without a test."""
+    """Compare outcomes that have one exact value per arm. The result is like that of `compare`, but without a test."""
     comparisons = {}
     for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
         (difference,) = weighted(values, contrast.weights).values()
@@ -160,15 +160,16 @@ def exactly(
 def estimate(
     values: Sequence[float], alpha: float = ALPHA, size: float | None = None, first: Sequence[float] | None = None
 ) -> Estimate | None:
-    """Return the one-sample t estimate of `values` (Student 1908), or None with fewer than two values.
+    """Return the one-sample t estimate of `values` (Student 1908), or None with fewer than two values. The interval
+    excludes zero exactly when p is below `alpha`.
 
-    Its interval excludes zero exactly when p is below `alpha`. `size` is the magnitude of the numbers from which the
-    values were computed; None means that of the values. `first` are the values whose scatter decided the total number.
-    Their degrees of freedom are used, and also their scatter if it is larger.
+    `size` is the magnitude of the numbers from which the values were computed; None uses the magnitude of the values.
+    `first` holds the values whose scatter decided the total number. Their degrees of freedom are used, and also their
+    scatter if it is larger.
 
-    Values without scatter have no t statistic. If all are zero, as from one config under two names, the interval is [0,
-    0] and p is 1. If all equal another number, the metric probably hides the noise. Then there is no interval, and p is
-    that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
+    Values without scatter have no t statistic. If all values are zero, as from one config under two names, the interval
+    is [0, 0] and p is 1. If all values equal another number, the metric probably hides the noise. Then there is no
+    interval, and p is that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
     """
     n, first = len(values), values if first is None else first
     if len(first) < 2:
@@ -177,8 +178,8 @@ def estimate(
     freedom, rounding = len(first) - 1, _NO_SCATTER * (max(map(abs, values)) if size is None else size)
     if deviation > rounding:
         error = deviation / sqrt(n)
-        reach = float(stats.t.isf(alpha / 2, freedom)) * error
-        p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+        reach = float(scipy.stats.t.isf(alpha / 2, freedom)) * error
+        p = float(2 * scipy.stats.t.sf(abs(mean) / error, freedom))
         return Estimate(mean, mean - reach, mean + reach, p, deviation, error, freedom)
     if abs(mean) <= rounding:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0, 0.0, freedom)
@@ -186,13 +187,12 @@ def estimate(
 
 
 def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
-    """Return arm -> its comparison with its reference."""
+    """Return a mapping from each arm to the contrast of the arm with its reference."""
     return {arm: Contrast({arm: 1.0, reference: -1.0}, reference) for arm, reference in references.items()}
 
 
 def weighted(values: Mapping[str, Values], weights: Weights) -> dict[int, float | None]:
-    """Return seed -> weighted sum, for the seeds of which every arm has a run. The sum is None if one of the runs
-    diverged."""
+    """Return the weighted sum of each seed on which every arm has a run. A sum is None if one of its runs diverged."""
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
     return {seed: _sum((values[arm][seed], weight) for arm, weight in weights.items()) for seed in seeds}
 
@@ -207,12 +207,13 @@ def _sum(terms: Iterable[tuple[float | None, float]]) -> float | None:
 
 
 def known(values: Values, seeds: Collection[int] | None = None) -> list[float]:
-    """Return the values that are not None, by seed. `seeds` selects some of them."""
+    """Return the values that are not None, ordered by seed. `seeds` restricts the result to these seeds."""
     return [value for seed, value in sorted(values.items()) if value is not None and (seeds is None or seed in seeds)]
 
 
 def independent(values: Values, folds: Folds, seeds: Collection[int] | None = None) -> list[float]:
-    """Return the known values, with one mean for all seeds that share a fold. `seeds` selects some of them."""
+    """Return the known values, averaged over the seeds that share a fold. `seeds` restricts the result to these
+    seeds."""
     if folds is None:
         return known(values, seeds)
     shared = defaultdict[int, list[float]](list)
@@ -223,8 +224,8 @@ def independent(values: Values, folds: Folds, seeds: Collection[int] | None = No
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values after Holm's step-down correction (1979). Rejecting all below alpha has family-wise error
-    alpha."""
+    """Return p-values after Holm's step-down correction (1979). Rejecting all hypotheses with p below alpha has
+    family-wise error rate alpha."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -235,17 +236,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def share(k: int, n: int) -> tuple[float, float]:
     """Return the exact 95% interval of a probability after k of n cases (Clopper & Pearson 1934)."""
-    interval = stats.binomtest(k, n).proportion_ci(method="exact")
+    interval = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
     return float(interval.low), float(interval.high)
 
 
 def seeds_in_all(
     values: Mapping[str, Values], compared: Mapping[str, Contrast], rule: AddedSeeds, n_folds: int | None = None
 ) -> int:
-    """Return the number of seeds of every arm: the largest number that a comparison needs, at most `rule.at_most`.
+    """Return the number of seeds for every arm: the largest number that a comparison needs, at most `rule.at_most`.
 
-    It is also at most `n_folds`, the number of folds that judge the seeds, because seeds that share a fold say nothing
-    about other text. `values` has the values of the first seeds, and `compared` has all comparisons. Each is planned at
+    The number is also at most `n_folds`, the number of folds on which seeds are evaluated, because seeds that share a
+    fold say nothing about other text.
+
+    `values` holds the values of the first seeds, and `compared` holds all comparisons. Each comparison is planned at
     the strictest level at which Holm's correction may judge it. A comparison with fewer than two pairs is ignored.
     """
     first = range(rule.first)
@@ -264,11 +267,11 @@ class _Sample(NamedTuple):
 
     values: list[float]
     first: list[float]
-    """The values whose scatter decided the total number; all values if the number was planned."""
+    """Values whose scatter decided the total number; all values if the number was planned."""
     size: float
-    """Largest magnitude of the numbers from which they were computed."""
+    """Largest magnitude of the numbers from which the values were computed."""
     pairs: int
-    """Number of seeds with a difference."""
+    """Number of seeds on which the difference is known."""
 
     def estimate(self, alpha: float) -> Estimate | None:
         return estimate(self.values, alpha, self.size, self.first)
@@ -282,8 +285,10 @@ def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[in
 
 
 def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:
-    """Return the two sides of a comparison: an arm and its reference. With more arms, return their weighted sum and
-    zeros, because a diverged run of any arm is equally bad."""
+    """Return the two sides of a comparison: an arm and its reference.
+
+    With more arms, return their weighted sum and zeros, because a diverged run of any arm is equally bad.
+    """
     if len(weights) == 2:
         arm, reference = weights
         return values[arm], values[reference]
@@ -292,17 +297,19 @@ def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Valu
 
 
 def _p_equivalent(test: Estimate, margin: float) -> float | None:
-    """Return the larger p-value of two one-sided tests that the true difference is beyond the margin (Schuirmann 1987).
+    """Return the larger p-value of the two one-sided tests against true differences beyond the margin (Schuirmann
+    1987).
 
-    It is None for a nonzero difference without scatter, and 0 for exact zeros, which are equivalent.
+    The p-value is None for a nonzero difference without scatter, and 0 for exact zeros, which are equivalent.
     """
     if test.deviation:
-        return float(stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
+        return float(scipy.stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
     return 0.0 if test.mean == 0 else None
 
 
 def _level(p_values: Sequence[float], index: int) -> float:
-    """Return the p-value below which Holm's correction would reject this comparison, given the other p-values."""
+    """Return the p-value below which Holm's correction would reject this comparison's null hypothesis, given the other
+    p-values."""
     others = [1.0 if i == index else p for i, p in enumerate(p_values)]
     return ALPHA / (len(others) - sum(p < ALPHA for p in holm(others)))
 
@@ -315,7 +322,8 @@ def _verdict(
     p_equivalent: float | None,
     better: Better,
 ) -> Verdict:
-    """Return the verdict. A run that diverged on a seed that the other finished outweighs the values of other seeds."""
+    """Return the verdict. A run that diverged on a seed that the other arm finished outweighs the values of all other
+    seeds."""
     if _diverged_alone(arm, reference):
         return "diverged"
     if test is None or p_holm is None:
@@ -335,5 +343,4 @@ def _direction(difference: float, better: Better) -> Verdict:
 
 
 def _diverged_alone(values: Values, other: Values) -> bool:
-    """Return whether a run diverged on a seed that the other finished."""
     return any(value is None and other.get(seed) is not None for seed, value in values.items())

@@ -25,20 +25,20 @@ from archlab.study.outcome_schema import outcomes_with_kinds
 from archlab.study.schema import StudyConfig
 
 _MOST_EXTENDED = 100
-"""Largest length of a chain of studies that extend each other."""
+"""Maximum length of a chain of studies that extend each other."""
 
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
-"""Values for missing or invalid required fields, so the arms can still be checked."""
+"""Values for missing or invalid required fields, so that the arms can still be checked."""
 
 _DESIGNS = {"arms", "cross"}
-"""Fields that define the arms. A study with one of them does not inherit the other."""
+"""Fields that define the arms. A study that sets one of these fields does not inherit the other."""
 
 
 def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]:
     """Return (name, study) of a YAML file, a study folder, or a study that comes with archlab.
 
-    `scale` selects one of its scales, whose name is appended to the study's name. Raise UserError with all problems at
-    once, including those of the arms.
+    `scale` selects one of the study's scales, and its name is appended to the study's name. Raise UserError with all
+    problems at once, including those of the arms.
     """
     name, file = _find(source)
     if Path(source).is_file():  # not a folder
@@ -50,28 +50,29 @@ def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]
 
 
 def read_study_folder(folder: Path) -> StudyConfig:
-    """Return the study in a study folder, without its plug-ins, which may be older than the loaded ones."""
+    """Return the study in a study folder, without its plug-ins. They may be older copies of plug-ins that are already
+    loaded."""
     raw = with_kinds(read_yaml(folder / STUDY))
     _find_files(raw, folder)
     return _validated({**raw, "plugins": []}, str(folder / STUDY))
 
 
 def study_from_values(values: Raw) -> StudyConfig:
-    """Return the study with these values of a YAML file. Paths are relative to the current folder.
+    """Return the study with the given values of a YAML file.
 
-    Raise UserError as `read_study` does.
+    Relative paths start from the current folder. Raise UserError as `read_study` does.
     """
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
 
 
 def usual_folder(source: str, name: str) -> Path:
-    """Return the folder for a study of `read_study`: its own folder, or one in `studies`."""
+    """Return the default folder for a study from `read_study`: the study folder that was read, or one in `studies`."""
     is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name
 
 
 def is_study_folder(path: Path) -> bool:
-    """Return whether `archlab study run` made the folder."""
+    """Return whether `archlab study run` created the folder."""
     return (path / STUDY).is_file()
 
 
@@ -84,7 +85,6 @@ def _validated(raw: Raw, source: str) -> StudyConfig:
 
 
 def _problems_of_arms(raw: Raw, error: ConfigError) -> list[Problem]:
-    """Return the problems of the arms of a study with other invalid fields."""
     try:
         arms(StudyConfig.model_validate(merge(_STAND_IN, without(raw, [p.path for p in error.problems]), StudyConfig)))
     except ConfigError as arm_error:
@@ -112,7 +112,6 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
 
 
 def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """Return a study's raw values, merged with those of the study that it extends."""
     if file in below:
         raise UserError(f"{file} extends itself; remove `extends` or name another study")
     if len(below) == _MOST_EXTENDED:
@@ -121,7 +120,6 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
 
 
 def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """Return `raw` merged with the study that it extends. Files are looked for in `home`."""
     raw = with_kinds(raw)
     if home is not None:
         for values in (raw, *_scales_of(raw).values()):
@@ -148,8 +146,8 @@ def _merged(below: Raw, over: Raw) -> Raw:
 
 
 def _merged_set(below: Raw, over: Raw) -> Raw:
-    """Return the merged dotted overrides. A null in `over` removes the key from `below`; without such a key it is a
-    value."""
+    """Return the merged dotted overrides. A null in `over` removes the key from `below`. If `below` lacks the key, the
+    null is an ordinary value."""
     old, new = flatten(expand(below)), flatten(expand(over))
     removed = [path for path, value in new.items() if value is None and any(_is_within(p, path) for p in old)]
     old, new = (
@@ -173,21 +171,21 @@ def _at_scale(raw: Raw, scale: str, source: str) -> Raw:
 
 
 def _scales_of(raw: Raw) -> dict[str, Raw]:
-    """Return the scales that are mappings. The schema reports the others."""
     scales = raw.get("scales")
     items = scales.items() if isinstance(scales, dict) else ()
     return {str(name): values for name, values in items if isinstance(values, dict)}
 
 
 def with_kinds(raw: Raw) -> Raw:
-    """Return a study's raw values with the kind of every outcome, so problems can name the outcome."""
+    """Return a study's raw values with the kind of every outcome filled in, so that error messages can name the
+    outcome."""
     return {**raw, "measure": outcomes_with_kinds(raw["measure"])} if "measure" in raw else raw
 
 
 def _find_files(raw: Raw, home: Path) -> list[str | Path]:
-    """Replace names of files by full paths. Return those of the base, the extended study and the plug-ins.
+    """Replace file names by full paths, and return the paths of the base, the extended study and the plug-ins.
 
-    Files are looked for next to the study's file; the text also in the current folder.
+    Files are looked up next to the study's file. The text is also looked up in the current folder.
     """
     files: list[str | Path] = []
     for field in ("base", "extends"):
@@ -205,19 +203,19 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
 
 
 AS_IT_STANDS = "cpu"
-"""Name of the scale without changes: two cores of a CPU."""
+"""Name of the default scale, at which the study file is used unchanged. It is meant for two CPU cores."""
 
 QUICKEST = "smoke"
-"""Name of the scale that takes seconds."""
+"""Name of the scale that takes only seconds."""
 
 
 def library_study(name: str, scale: str) -> StudyConfig:
-    """Return the study with this name that comes with archlab, at a scale."""
+    """Return the study with this name that comes with archlab, at the given scale."""
     return read_study(name, None if scale == AS_IT_STANDS else scale)[1]
 
 
 def scales_of(name: str) -> list[str]:
-    """Return the scales of a study: the quickest, the unchanged one, then the others."""
+    """Return the names of a study's scales: the quickest scale, the unchanged one, then the others."""
     scales = list(read_study(name)[1].scales)
     return [
         *(scale for scale in scales if scale == QUICKEST),

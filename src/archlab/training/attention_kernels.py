@@ -1,4 +1,4 @@
-"""Attention kernels in training: a measurement on this machine, and the kernel of each layer for a run's record."""
+"""Choice of attention kernels in training: the speed measured on this machine, and the kernel of each layer."""
 
 import time
 from collections import Counter
@@ -20,22 +20,22 @@ from archlab.model.softmax import Softmax
 from archlab.training.device import Device
 
 LONG = 1024
-"""Window length, in tokens, from which a note mentions kernels that multiply every query with every key."""
+"""Window length, in tokens, from which `slow_attention` warns of kernels that multiply every query with every key."""
 
 SHORT = 512
-"""Longest window, in tokens, for attention by products, whose memory grows with the square of the length."""
+"""Longest window, in tokens, for the kernel `products`, whose memory grows with the square of the length."""
 
 WORTHWHILE = 1.1
-"""Speed relative to torch's kernel from which attention by products is used, because products round more."""
+"""Smallest speedup over torch's kernel at which the kernel `products` is used, because `products` rounds more."""
 
 
 @cache
 def products_up_to(device: Device) -> int:
-    """Return the longest window, in tokens, that trains faster by products than by torch's fused kernel; 0 for none.
+    """Return the longest window, in tokens, that trains faster with `products` than with torch's fused kernel.
 
-    Products can be faster only on a CPU in bfloat16, where torch's kernel is slower than in float32. The speed is
-    measured once per machine. If bfloat16 products are twice as fast as float32 products, attention by products takes a
-    third to two thirds of the time. On other machines it takes as long.
+    Return 0 if no window does. `products` can be faster only on a CPU in bfloat16, where torch's kernel is slower than
+    in float32. The speed is measured once per machine. If bfloat16 matrix products are twice as fast as float32 ones,
+    `products` takes a third to two thirds of the time. On other machines it takes as long as torch's kernel.
     """
     if device.type != "cpu" or device.dtype is not torch.bfloat16:
         return 0
@@ -44,7 +44,6 @@ def products_up_to(device: Device) -> int:
 
 
 def _gain_of_products(repeats: int = 10) -> float:
-    """Return the speed of products relative to torch's fused kernel, forward and backward."""
     own = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(4, n, 256, 64, generator=own).bfloat16().requires_grad_() for n in (4, 2, 2))
     shortest = {kernel: float("inf") for kernel in (sdpa, products)}
@@ -65,10 +64,10 @@ def attention_kernels(
     on_cuda: bool,
     products_up_to: int,
 ) -> dict[str, int]:
-    """Return the number of layers that use each kernel, by its name.
+    """Return a mapping from kernel names to the number of layers that use each kernel.
 
-    `sdpa, whole` and `reference` multiply every query with every key. `runs`: indices of this process's tokens if
-    several processes divide each window.
+    The kernels `sdpa, whole` and `reference` multiply every query with every key. `runs` holds the indices of this
+    process's tokens if several processes divide each window.
     """
     keys_1S = torch.arange(seq_len)[None]
     queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)
@@ -99,7 +98,7 @@ def attention_kernels(
 
 
 def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
-    """Return a note if layers compute hidden scores of long windows, otherwise None."""
+    """Return a warning if layers compute masked scores of long windows, otherwise None."""
     slow = {name: n for name, n in kernels.items() if name in ("sdpa, whole", "reference")}
     if not slow or seq_len < LONG:
         return None

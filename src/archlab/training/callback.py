@@ -1,4 +1,4 @@
-"""Callbacks that show the progress of training."""
+"""Callbacks, which are called during training, and the callback that prints its progress."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -10,7 +10,7 @@ from archlab.training.evaluate import Score
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """State of a run after one step."""
+    """Metrics of one training step."""
 
     step: int
     steps: int
@@ -18,19 +18,19 @@ class StepMetrics:
     tokens_per_second: float
     mfu: float
     score: Score | None
-    """Score of the evaluation after this step; None without an evaluation."""
+    """Score of the evaluation after this step; None if there was no evaluation."""
 
     @property
     def details(self) -> list[str]:
-        """Everything except the step, as short texts."""
+        """Return all metrics except the step number, as short strings."""
         held_out = [] if self.score is None else [str(self.score)]
         return [f"loss {self.loss:.3f}", *held_out, f"{si(self.tokens_per_second)} tok/s", f"MFU {self.mfu:.0%}"]
 
 
 class Callback:
-    """Methods that are called during training. This base class does nothing.
+    """Base class of callbacks. Its methods are called during training and do nothing.
 
-    It is also a context manager, which is entered before the first step and left after the last one.
+    A callback is also a context manager. Training enters it before the first step and leaves it after the last one.
     """
 
     def __enter__(self) -> Self:
@@ -42,26 +42,25 @@ class Callback:
         """Receive a note for the user."""
 
     def on_weights(self, source: str) -> None:
-        """Receive the source of the model's weights; called once, before the first step."""
+        """Receive a description of where the model's weights come from. Called once, before the first step."""
 
     def on_data(self, description: str) -> None:
-        """Receive a description of the text or task that is read."""
+        """Receive a description of the text or task that the run reads."""
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Receive the metrics of a step that is done."""
+        """Receive the metrics of a finished step."""
 
 
 class Printing(Callback):
     """Callback that prints the source of the weights, the data, notes and progress to stderr.
 
-    In a terminal, the progress is a bar. Lines that come before `on_weights` are printed after it.
+    In a terminal, progress is shown as a bar. Lines that arrive before `on_weights` are printed after the source.
     """
 
     def __init__(self) -> None:
         self._bar = Bar()
         self._bar.begin("training")
         self._waiting: list[str] | None = []
-        """Lines that came before `on_weights`; None after it was called."""
         self._score: Score | None = None
 
     def __enter__(self) -> Self:
@@ -72,18 +71,15 @@ class Printing(Callback):
         self._bar.__exit__(*error)
 
     def on_weights(self, source: str) -> None:
-        """Print the source, then the lines that came before it."""
         self._bar.print(f"weights: {source}")
         waiting, self._waiting = self._waiting or [], None
         for line in waiting:
             self._bar.print(line)
 
     def on_data(self, description: str) -> None:
-        """Print the line after the source of the weights."""
         self._after_weights(f"data: {description}")
 
     def on_note(self, text: str) -> None:
-        """Print the line after the source of the weights."""
         self._after_weights(f"note: {text}")
 
     def _after_weights(self, line: str) -> None:
@@ -93,7 +89,7 @@ class Printing(Callback):
             self._waiting.append(line)
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Update the bar, which keeps showing the last score. Without a terminal, print a line per evaluation."""
+        """Update the bar, which keeps showing the last score. Outside a terminal, print one line per evaluation."""
         self._score = metrics.score or self._score
         shown = replace(metrics, score=self._score) if self._bar.in_terminal else metrics
         position = f"{metrics.step:,}/{metrics.steps:,}"

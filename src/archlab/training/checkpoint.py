@@ -1,10 +1,10 @@
-"""Checkpoints: one folder per step, with weights, optimizer state and metrics. Its files are:
+"""Checkpoints: one folder per step, with weights, optimizer state and metrics. A checkpoint folder contains:
 
     model.safetensors  optimizer.safetensors     whole tensors of a single process, or
     shard-00001-….safetensors                    parts of all tensors of several processes
     metrics.jsonl  digests.json
 
-Any number of processes can read both. saving.py writes them.
+Any number of processes can read either form. saving.py writes checkpoints.
 """
 
 import math
@@ -31,7 +31,7 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 METRICS = "metrics.jsonl"
 PARTS = "shard-*.safetensors"
-"""Files that torch.distributed.checkpoint writes, one per process."""
+"""Glob pattern of the files that torch.distributed.checkpoint writes, one per process."""
 
 
 class Form(NamedTuple):
@@ -46,16 +46,19 @@ class StoredTensors(Protocol):
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """Shape and dtype of each tensor."""
+        """Map each tensor's name to its shape and dtype."""
         ...
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy values into the targets, by name. A sharded target receives only this process's part."""
+        """Copy the stored values into the target tensors of the same names.
+
+        A sharded target receives only this process's part.
+        """
         ...
 
 
 class WholeTensors:
-    """File of whole tensors. Raise UserError if it is missing or damaged."""
+    """File of whole tensors. Raise UserError if the file is missing or damaged."""
 
     def __init__(self, file: Path) -> None:
         self._tensors = _read(file)
@@ -63,7 +66,6 @@ class WholeTensors:
 
     @torch.no_grad()
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy values into the targets, by name."""
         for name, target in targets.items():
             target.copy_(part_of(self._tensors[name], target))
 
@@ -81,7 +83,6 @@ class TensorParts:
         self.forms = {name: Form(x.size, x.properties.dtype) for name, x in tensors.items()}
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """Copy values into the targets, by name."""
         from torch.distributed import is_initialized
         from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
@@ -91,7 +92,7 @@ class TensorParts:
 
 
 def parts_in(folder: Path) -> Iterator[Path]:
-    """Return the files with parts of tensors; none if tensors are whole."""
+    """Return the files in a checkpoint folder that hold parts of tensors. Return none if its tensors are whole."""
     return folder.glob(PARTS)
 
 
@@ -111,7 +112,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Return the folder for the checkpoint of a step. Remove a damaged one, whose step was made again."""
+    """Return the path for the checkpoint of a step. Remove a damaged checkpoint of the same step."""
     path = folder / f"step-{step:08d}"
     if path.exists():
         remove_folder(path)
@@ -119,13 +120,16 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def state_of(model: nn.Module, optimizer: Optimizer | None) -> dict[str, dict[str, Tensor]]:
-    """Return file -> name -> tensor of the weights (with persistent buffers) and the optimizer's state, if any."""
+    """Return a mapping: file name -> tensor name -> tensor.
+
+    It holds the weights, persistent buffers and any optimizer state.
+    """
     state = {WEIGHTS: model.state_dict()}
     return state if optimizer is None else state | {OPTIMIZER: _state(model, optimizer)}
 
 
 def write_whole(temporary: Path, step: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Write the files of a single process. Raise UserError if the disk is full."""
+    """Write the checkpoint files of a single process. Raise UserError if the disk is full."""
     for file, tensors in state.items():
         try:
             save_file({name: x.contiguous() for name, x in tensors.items()}, temporary / file)
@@ -134,31 +138,31 @@ def write_whole(temporary: Path, step: int, state: Mapping[str, Mapping[str, Ten
 
 
 def complete(temporary: Path, metrics: bytes) -> None:
-    """Complete a checkpoint: add the metrics up to its step, and the digests of all files."""
+    """Complete a checkpoint by adding the metrics up to its step and the digests of all files."""
     (temporary / METRICS).write_bytes(metrics)
     write_digests(temporary)
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Rule that decides which checkpoints of a run are kept, and which of them hold the optimizer's state."""
+    """Rule that decides which checkpoints of a run are kept, and which of them include the optimizer state."""
 
     keep: Keep
     last_step: int
-    """Last step of the run. After its checkpoint, `keep.last` has no effect."""
+    """Last step of the run. After the checkpoint of this step, `keep.last` has no effect."""
     extension_step: int = 0
-    """Step from which a longer run can continue; its checkpoint is always kept. 0: none."""
+    """Step from which a longer run can continue. Its checkpoint is always kept. 0 means that there is no such step."""
 
     def needs(self, step: int) -> bool:
-        """Return whether a checkpoint of the step is always written."""
+        """Return whether a checkpoint of this step must be written regardless of the checkpoint interval."""
         return step in (self.last_step, self.extension_step)
 
     def needs_optimizer(self, step: int) -> bool:
-        """Return whether training may continue from the step."""
+        """Return whether training may continue from this step, so that its checkpoint needs the optimizer state."""
         return step != self.last_step or step == self.extension_step
 
     def kept(self, steps: Iterable[int], newest: int) -> set[int]:
-        """Return the steps whose checkpoints are kept after that of step `newest` was written."""
+        """Return the steps whose checkpoints are kept once the checkpoint of step `newest` is written."""
         before = sorted(step for step in steps if step < newest)
         recent = [] if newest == self.last_step else before[max(0, len(before) + 1 - self.keep.last) :]
         every = self.keep.every
@@ -166,7 +170,7 @@ class Retention:
 
 
 def remove_others(folder: Path, newest: int, retention: Retention) -> None:
-    """Remove the checkpoints that are not kept after that of step `newest` was written."""
+    """Remove the checkpoints that the rule does not keep once the checkpoint of step `newest` is written."""
     steps = _steps(folder)
     kept = retention.kept(steps, newest)
     for step, path in steps.items():
@@ -175,17 +179,16 @@ def remove_others(folder: Path, newest: int, retention: Retention) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a folder holds any checkpoint, damaged or not."""
     return bool(_steps(folder))
 
 
 def newest_checkpoint(
     folder: Path, *, weights_only: bool = False, up_to: float = math.inf
 ) -> tuple[tuple[int, Path] | None, list[str]]:
-    """Return (step, path) of the newest undamaged checkpoint in a folder, and what is wrong with newer ones.
+    """Return (step, path) of the newest undamaged checkpoint in a folder, and the faults of newer checkpoints.
 
-    `weights_only`: other files may be damaged. `up_to`: the last step that may be returned. A run in training may
-    remove old checkpoints at the same time.
+    `weights_only` ignores damage to files other than the weights. `up_to` is the last step that may be returned. A
+    training run may remove old checkpoints while this function reads the folder.
     """
     damaged: list[str] = []
     for step, path in sorted(_steps(folder).items(), reverse=True):
@@ -216,7 +219,7 @@ def _verify(path: Path, weights_only: bool) -> None:
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Load the weights of a checkpoint. Raise UserError unless names, shapes and dtypes are those of the model."""
+    """Load a checkpoint's weights into the model. Raise UserError if names, shapes or dtypes do not match."""
     stored, weights = _stored(path, WEIGHTS), model.state_dict()
     forms = {name: form for name, form in stored.forms.items() if not _is_of_optimizer(name)}
     wrong = sorted(forms.keys() ^ weights.keys())
@@ -229,24 +232,21 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def load_metrics(path: Path) -> bytes:
-    """Return the metrics up to the step of a checkpoint."""
     return (path / METRICS).read_bytes()
 
 
 def has_optimizer(path: Path) -> bool:
-    """Return whether a checkpoint holds the optimizer's state."""
     return any(map(_is_of_optimizer, TensorParts(path).forms)) if any(parts_in(path)) else (path / OPTIMIZER).is_file()
 
 
 def remove_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints of later steps."""
     for n, path in _steps(folder).items():
         if n > step:
             remove_folder(path)
 
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load the optimizer's state of a checkpoint. Raise UserError if it does not fit the model."""
+    """Load a checkpoint's optimizer state. Raise UserError if the state does not fit the model."""
     stored, parameters = _stored(path, OPTIMIZER), dict(model.named_parameters())
     forms = {name: form for name, form in stored.forms.items() if _is_of_optimizer(name)}
     owners = {name: name.rpartition("/")[0] for name in forms}
@@ -265,12 +265,10 @@ def _stored(path: Path, file: str) -> StoredTensors:
 
 
 def _is_of_optimizer(name: str) -> bool:
-    """Return whether it is a name like `layers.0.mlp.up.weight/exp_avg`; names of modules have no slash."""
     return "/" in name
 
 
 def _empty(form: Form, parameter: Tensor) -> Tensor:
-    """Allocate optimizer state for a parameter. It is sharded like the parameter if it has the same shape."""
     if form.shape == parameter.shape:
         return torch.empty_like(parameter, dtype=form.dtype, requires_grad=False)
     return torch.empty(form.shape, dtype=form.dtype, device=parameter.device)

@@ -1,4 +1,4 @@
-"""Checks of a run before it opens its data. `check_run` lists them."""
+"""Checks that a run passes before its data is opened. `check_run` calls them all."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
@@ -18,7 +18,7 @@ from archlab.training.world import World
 
 
 def check_run(config: Config, train: TrainConfig, device: Device, world: World) -> None:
-    """Raise UserError if the model, the processes or this machine cannot do the run."""
+    """Raise UserError if the model, the number of processes or this machine is unsuitable for the run."""
     check_next_token(config.model)
     if world.is_first:
         check_installed(train.log)
@@ -30,9 +30,9 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
 
 
 def shared_by(n_processes: int, config: Config) -> TrainConfig:
-    """Return the resolved settings of each process. `n_processes` is the number of those that read their own windows.
+    """Return the resolved settings of each process. Raise ConfigError if the processes cannot share a batch evenly.
 
-    Raise ConfigError if they cannot share a batch evenly.
+    `n_processes` is the number of processes that read their own windows.
     """
     train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)
@@ -50,16 +50,15 @@ def shared_by(n_processes: int, config: Config) -> TrainConfig:
 
 
 def decides_by_micro_batch(model: ModelConfig) -> bool:
-    """Return whether losses depend on how a batch is cut into micro batches.
+    """Return whether the loss depends on how a batch is split into micro-batches.
 
-    Dropout draws new numbers for each micro batch, and the balance loss of experts is computed per micro batch.
+    Dropout draws new random numbers for each micro-batch, and the balance loss of experts is computed per micro-batch.
     """
     mixtures = (layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE))
     return has_dropout(model) or any(mixture.balance.loss for mixture in mixtures)
 
 
 def has_dropout(model: ModelConfig) -> bool:
-    """Return whether any part of the model has dropout."""
     return bool(model.dropout.embedding) or any(rate for layer in distinct_layers(model) for _, rate in layer.dropout)
 
 
@@ -70,13 +69,12 @@ def _check_probes(train: TrainConfig, world: World) -> None:
 
 
 def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world: World) -> None:
-    """Check a lower bound: each process holds more of the tables, the head, and parameters that are not experts."""
     shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
     device.check_memory(training_memory(parameters(model), train.optimizer).total // shards)
 
 
 def check_shares(model: ModelConfig, n: int) -> None:
-    """Raise ConfigError, naming all reasons, if `n` processes cannot share components (`parallel.tensor`)."""
+    """Raise ConfigError, naming all reasons, if `n` processes cannot split the components (`parallel.tensor`)."""
     if n == 1:
         return
     problems = dict[str, Problem]()
@@ -93,7 +91,7 @@ def check_shares(model: ModelConfig, n: int) -> None:
 
 
 def check_dealt(model: ModelConfig, n: int) -> None:
-    """Raise ConfigError if experts cannot be distributed over `n` processes (`parallel.expert`)."""
+    """Raise ConfigError if the experts cannot be distributed over `n` processes (`parallel.expert`)."""
     mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE)]
     if n > 1 and not mixtures:
         message = f"{n}, but no layer has experts; allowed: 1"
@@ -106,7 +104,7 @@ def check_dealt(model: ModelConfig, n: int) -> None:
 
 
 def check_divided(config: Config, seq_len: int, n: int) -> None:
-    """Raise ConfigError, naming all reasons, if `n` processes cannot divide each window (`parallel.context`)."""
+    """Raise ConfigError, naming all reasons, if `n` processes cannot split each window (`parallel.context`)."""
     if n == 1:
         return
     reasons = list[str]()
@@ -117,10 +115,10 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
             component = branch.component
             if is_users(type(component)):
                 reasons.append(
-                    f"model.{branch.name} is a user's component, which may read other tokens; allowed with it: 1"
+                    f"model.{branch.name} is a user's component, which may read other tokens; only 1 is allowed with it"
                 )
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
-                reasons.append(f"model.{branch.name} processes a window token by token; allowed with it: 1")
+                reasons.append(f"model.{branch.name} processes a window token by token, so only 1 is allowed with it")
     if isinstance(config.data.task, Task):
         reasons.append(
             "data.task scores only some tokens of a window, which cannot be divided evenly; allowed with it: 1"

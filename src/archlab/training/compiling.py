@@ -1,4 +1,4 @@
-"""Compilation of a run's layers: whether it pays, and how it is done."""
+"""Compilation and activation recomputation of a run's layers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ from archlab.pricing.work import training_flops
 from archlab.training.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
-"""Kind of device -> training FLOPs from which compiling pays. Compiling takes up to a minute.
+"""Device type -> training FLOPs from which compilation pays off.
 
-That many FLOPs take about ten minutes on a CPU, of which it saves a tenth to a fifth. They take about two minutes on a
-GPU, of which it saves half.
+Compilation takes up to a minute. On a CPU, this many FLOPs take about ten minutes, and compilation saves a tenth to a
+fifth of that time. On a GPU, they take about two minutes, and compilation saves half.
 """
 
 
 def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
-    """Return whether to compile this run on this machine. `auto` compiles if it pays and there is a compiler.
+    """Return whether to compile this run on this machine.
 
-    Raise UserError if `train.compile` is true but there is no compiler, or if processes share components, experts or
-    windows.
+    `auto` compiles if compilation pays off and a compiler is available. Raise UserError if `train.compile` is true but
+    no compiler is available, or if the run divides components, experts or windows over processes.
     """
     if config.parallel.tensor * config.parallel.expert * config.parallel.context > 1:
         if train.compile is True:
@@ -42,9 +42,9 @@ def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
 
 
 def compile_layers(model: Decoder) -> None:
-    """Compile layers in place, when they first run. Layers of the same config share the compiled code.
+    """Compile layers in place, each when it first runs. Layers with the same config share the compiled code.
 
-    Later runs find the code in torch's cache, unless that was deleted.
+    Later runs reuse the code from torch's cache.
     """
     allow_forms()
     for layer in model.layers:
@@ -52,14 +52,17 @@ def compile_layers(model: Decoder) -> None:
 
 
 def recompute_layers(model: Decoder) -> None:
-    """Let each layer keep only its input, and run again in the backward pass (Chen 2016)."""
+    """Make each layer store only its input and recompute its activations in the backward pass (Chen 2016)."""
     for layer in model.layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 @contextmanager
 def uncompiled(model: Decoder) -> Iterator[None]:
-    """Run layers without compilation inside the block. Code that layers compile themselves (flex) stays compiled."""
+    """Run layers without compilation inside the `with` block.
+
+    Code that layers compile themselves (flex) stays compiled.
+    """
     compiled = [layer._compiled_call_impl for layer in model.layers]
     try:
         for layer in model.layers:

@@ -1,4 +1,4 @@
-"""Device of a run: the processor, its dtype, its speed, and the versions of the software."""
+"""Device of a run: processor, dtype, speed and software versions."""
 
 import os
 import platform
@@ -9,54 +9,53 @@ from typing import Any
 import numpy as np
 import torch
 
-from archlab.code import code_digest, commit
+from archlab.code import commit
 from archlab.config.schema import TrainConfig
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
 from archlab.pricing.memory import Format
 from archlab.pricing.units import binary
+from archlab.training.code_digest import code_digest
 from archlab.training.rates import product_flops
 from archlab.version import __version__
 
 WORTHWHILE = 1.2
-"""Speed of bfloat16 products relative to float32 from which they are used, because autocast also converts."""
+"""Smallest speedup of bfloat16 products over float32 at which bfloat16 is used, because autocast adds conversions."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """Device and dtype with which a run computes."""
+    """Device and dtype of a run's computations."""
 
     type: str
-    """cpu or cuda."""
+    """Device type: cpu or cuda."""
     dtype: torch.dtype
-    """Dtype of matrix products (autocast). Weights and sums stay float32."""
+    """Dtype of matrix products under autocast. Weights and sums stay in float32."""
 
     @property
     def name(self) -> str:
-        """Name of the processor."""
         if self.type == "cuda":
             return torch.cuda.get_device_name()
         return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
 
     @property
     def format(self) -> Format:
-        """Name of `dtype`."""
+        """Name of `dtype`, such as `bfloat16`."""
         return "bfloat16" if self.dtype is torch.bfloat16 else "float32"
 
     def autocast(self) -> torch.autocast:
-        """Return a context in which matrix products use `dtype`."""
+        """Return a context manager in which matrix products use `dtype`."""
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
     def peak_flops(self, seconds: float = 0) -> float:
-        """Measure the FLOPs per second of a large matrix product in `dtype`, with the threads in use.
+        """Measure the FLOPs per second of a large matrix product in `dtype`, with the current number of threads.
 
-        Return the best of several measurements, which take at least `seconds`.
+        Return the best of several measurements, which take at least `seconds` in total.
         """
         return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024, seconds)
 
     @property
     def memory(self) -> int:
-        """Memory of the device in bytes."""
         if self.type == "cuda":
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -73,7 +72,7 @@ class Device:
 def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
     """Resolve `train.device` and `train.dtype` on this machine. Raise UserError if the device is not available.
 
-    `recorded` is the dtype of a run that has already begun; it replaces `auto`.
+    `recorded` is the dtype of a run that has already started; it replaces `auto`.
     """
     device_type = resolve_device_type(train.device, "train.device")
     dtype = (recorded or "auto") if train.dtype == "auto" else train.dtype
@@ -87,7 +86,7 @@ def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
 def planned_device(train: TrainConfig) -> Device:
     """Return the device of a run that may train on another machine.
 
-    Explicit settings of the config are not checked. This machine resolves `auto`; raise UserError if it cannot.
+    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if that fails.
     """
     if train.dtype == "auto" and train.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -100,7 +99,7 @@ def planned_device(train: TrainConfig) -> Device:
 
 
 def resolve_device_type(name: str, field: str) -> str:
-    """Return cpu or cuda; `auto` is cuda if available. Raise UserError that names `field` if cuda is not available."""
+    """Return cpu or cuda; `auto` means cuda if available. Raise UserError, naming `field`, if cuda is not available."""
     has_cuda = torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise UserError(f"{field}: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
@@ -108,7 +107,7 @@ def resolve_device_type(name: str, field: str) -> str:
 
 
 def torch_device(device: torch.device | str) -> torch.device:
-    """Return the torch device with this name. Raise UserError if it does not exist or is not available."""
+    """Return the torch device with this name. Raise UserError if the name is invalid or the device is not available."""
     try:
         resolved = torch.device(device)
     except RuntimeError:
@@ -120,10 +119,11 @@ def torch_device(device: torch.device | str) -> torch.device:
 
 @cache
 def _cpu_gains_by_bfloat16() -> bool:
-    """Return whether the processor multiplies bfloat16, and faster than float32.
+    """Return whether bfloat16 products are faster than float32 products on this CPU.
 
-    Its instructions are avx512_bf16 or amx_bf16 on x86, and bf16 on Arm. The speed is measured once per machine: with
-    avx512_bf16, Intel's server processors without AMX reach half of float32's speed, but AMD's reach twice of it.
+    The CPU instructions are avx512_bf16 or amx_bf16 on x86, and bf16 on Arm. The speed is measured once per machine:
+    with avx512_bf16, Intel's server processors without AMX reach half of float32's speed, but AMD's reach twice that
+    speed.
     """
     capabilities = dict(torch.cpu.get_capabilities())
     if not any(has and name.endswith("bf16") for name, has in capabilities.items()):
@@ -137,7 +137,7 @@ def _cpu_gains_by_bfloat16() -> bool:
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Return everything besides the config and the text that decides a run's numbers."""
+    """Return everything that decides a run's numbers besides the config and the text."""
     return {
         "archlab": __version__,
         "code": code_digest(),

@@ -20,14 +20,14 @@ from archlab.training.world import ALONE, World
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a model on held-out data, over the scored tokens."""
+    """Score of a model over the scored tokens of held-out data."""
 
     loss: float
     """Cross-entropy in nats per token."""
     bits_per_byte: float | None
     """Total bits divided by total bytes; None for a task."""
     accuracy: float | None
-    """Share of a task's answers that are the most likely token; None for text."""
+    """Fraction of a task's answers for which the correct token is the most likely one; None for text."""
 
     @property
     def is_finite(self) -> bool:
@@ -49,22 +49,22 @@ class DocumentScore(Base):
     begins: str
     """First words of the document."""
     bits: float
-    """Total bits of its tokens."""
+    """Total bits of the document's tokens."""
     bytes: int
-    """Length of its text in bytes."""
+    """Length of the document's text in bytes."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for every token of some windows, [n, T]. Tokens that are not scored have 0."""
+    """Predictions for every token of several windows, [n, T]. Tokens that are not scored have the value 0."""
 
     nats: np.ndarray
-    """Cross-entropy in nats, float32."""
+    """Cross-entropy of each token in nats, float32."""
     right: np.ndarray | None
-    """Whether the token is the most likely one, bool; None for text."""
+    """Whether each token is the most likely one, bool; None for text."""
 
     def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
-        """Return a score for each document, over its part in the windows; empty for a task."""
+        """Return a score for each document over the tokens that the windows contain; empty for a task."""
         if held_out.documents is None or held_out.bytes is None:
             return []
         numbers = held_out.documents.ravel()
@@ -74,7 +74,6 @@ class Predictions:
         return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
 
     def score(self, held_out: HeldOut) -> Score:
-        """Return the score over all scored tokens."""
         nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.scored.sum())
         return Score(
             loss=nats / n_tokens,
@@ -84,7 +83,6 @@ class Predictions:
 
 
 def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
-    """Return the model's score on held-out data."""
     return predict(model, held_out, device, batch_tokens).score(held_out)
 
 
@@ -94,7 +92,7 @@ def predict(
 ) -> Predictions:
     """Predict each token, without dropout.
 
-    Each process of the world computes some of the windows, and returns the predictions of all of them.
+    Each process computes some of the windows and returns the predictions of all windows.
     """
     was_training = model.training
     model.eval()
@@ -127,6 +125,5 @@ def predict(
 
 
 def _shared(n_windows: int, rows: int, world: World) -> Iterator[slice]:
-    """Yield slices of this process's windows, `rows` at a time. All have the same number; some are empty."""
     for start in range(0, n_windows, rows * world.readers):
         yield slice(start + world.reader * rows, start + (world.reader + 1) * rows)

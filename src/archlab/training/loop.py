@@ -1,4 +1,4 @@
-"""Training loop: updates, evaluations and checkpoints, written to the folder of a run."""
+"""Training loop: updates, evaluations and checkpoints, written to the run folder."""
 
 import time
 from collections.abc import Mapping
@@ -53,16 +53,16 @@ class RunSetup:
     held_out: HeldOut
     is_compiled: bool
     products_up_to: int
-    """Longest text, in tokens, whose attention uses the kernel `products`."""
+    """Longest window, in tokens, whose attention uses the kernel `products`."""
     kernels: Mapping[str, int]
-    """Name of an attention kernel -> number of layers that use it."""
+    """Attention kernel -> number of layers that use it."""
 
 
 class Training:
-    """A run in training: the model, the optimizer and the current step."""
+    """Running training loop: the model, the optimizer and the current step."""
 
     def __init__(self, setup: RunSetup, folder: RunFolder, callback: Callback) -> None:
-        """Load the newest checkpoint in the folder, or begin at step 0."""
+        """Load the newest checkpoint in the folder, or start at step 0."""
         settings, device, world = setup.settings, setup.device, setup.world
         self._setup, self._settings, self._device, self._world = setup, settings, device, world
         self._folder, self._callback = folder, callback
@@ -84,10 +84,9 @@ class Training:
         self._saver = Saver(folder.checkpoints, self._retention, world)
         self._probing = Probing(self._model, setup.held_out, settings.probe_every, device)
         self._why: str | None = None
-        """Reason if the run diverged, otherwise None."""
 
     def run(self) -> RunSummary:
-        """Train to the end and return the summary. Raise KeyboardInterrupt, after a checkpoint, if asked to stop."""
+        """Train to the end and return the summary. On an interrupt, save a checkpoint and raise KeyboardInterrupt."""
         with stop_on_signal() as stop, self._callback, self._saver:
             if self._done == 0:
                 self._before_the_first()
@@ -136,7 +135,6 @@ class Training:
         return True
 
     def _log(self, result: StepResult, speed: float) -> None:
-        """Log a step, with its learning rate if an update was made."""
         if not result.updated:
             self._callback.on_note(f"spike at step {self._done}: its batch was skipped, without an update")
         made = {"lr": result.lr} if result.updated else {SKIPPED: 1}
@@ -147,7 +145,6 @@ class Training:
         )  # fmt: skip
 
     def _evaluated(self) -> Score | None:
-        """Evaluate if it is due."""
         done, is_last, held_out = self._done, self._done == self._settings.steps, self._setup.held_out
         if done % self._settings.eval_every and not is_last:
             return None
@@ -167,7 +164,6 @@ class Training:
         return predict(self._model, self._setup.held_out, self._device, world=self._world)
 
     def _save(self, stopping: bool) -> None:
-        """Save a checkpoint if one is due or the run is stopping."""
         self._saver.check()
         is_due = self._done % self._settings.checkpoint_every == 0 or self._retention.needs(self._done)
         if is_due or stopping:
@@ -181,7 +177,7 @@ class Training:
     def _went_back(self, step: int) -> bool:
         """Go back to the newest checkpoint, and continue with the text after this step.
 
-        Return False if there is no checkpoint, or if the run went back to it MOST_REWINDS times before.
+        Return False if there is no checkpoint, or if the run already went back to it MOST_REWINDS times.
         """
         self._saver.wait()
         newest, _ = self._world.broadcast_from_first(lambda: newest_checkpoint(self._folder.checkpoints))
@@ -205,7 +201,6 @@ class Training:
         return True
 
     def _resume(self) -> None:
-        """Restore model, optimizer and metrics from the newest checkpoint, if there is one."""
         folder, settings = self._folder, self._settings
         newest, damaged = self._world.broadcast_from_first(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
@@ -226,7 +221,6 @@ class Training:
         self._note_past()
 
     def _load(self, done: int, path: Path) -> None:
-        """Load a checkpoint. Its metrics replace those of the folder."""
         load_weights(path, self._model)
         self._optimizer.state.clear()
         if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimizer
@@ -235,7 +229,6 @@ class Training:
         self._done = done
 
     def _note_past(self) -> None:
-        """Set the state that follows from the log."""
         metrics = self._world.broadcast_from_first(self._folder.metrics)
         self._watch, self._spike = SpikeWatch(self._settings.spikes, metrics), None
         self._passed_over = batches_passed_over(metrics)

@@ -1,6 +1,6 @@
-"""Training objective, computed from the last hidden states in pieces, so that not all logits are in memory at once.
+"""Training objective, computed from the last hidden states in chunks to limit the memory for logits.
 
-Shapes: B batch, T tokens, N tokens of a piece, D d_model, V vocabulary.
+Shapes: B batch, T tokens, N tokens of a chunk, D d_model, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +27,10 @@ from archlab.training.world import World
 def logits_in_pieces(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield pieces of tokens: (hidden states [n, D], logits [n, V], targets [n]).
+    """Yield one chunk of tokens at a time: (hidden states [n, D], logits [n, V], targets [n]).
 
-    The hidden states are detached. If gradients are enabled, each piece is a leaf, so that its gradient covers only its
-    own tokens.
+    The hidden states are detached. If gradients are enabled, each chunk is a leaf tensor, so that its gradient covers
+    only its own tokens.
     """
     rows = rows_at_once(model.config.vocab_size, device.type)
     for piece_ND, piece_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
@@ -43,9 +43,9 @@ def logits_in_pieces(
 def backward_through_head(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, train: TrainConfig, share: float, device: Device
 ) -> tuple[Tensor, Tensor]:
-    """Add the gradient of `share` times the objective to the head's parameters.
+    """Accumulate the gradient of `share` times the objective in the head's parameters.
 
-    Return (gradient of the hidden states [N, D], plain cross-entropy as the mean in nats per token).
+    Return the gradient of the hidden states, [N, D], and the mean cross-entropy in nats per token.
     """
     gradients, cross_entropy = list[Tensor](), torch.zeros((), device=hidden_ND.device)
     for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
@@ -62,10 +62,10 @@ _NEXT_TOKEN = NextToken()
 
 
 def objective(logits: Tensor, targets: Tensor, z_loss: float, config: Objective = _NEXT_TOKEN) -> tuple[Tensor, Tensor]:
-    """Return (loss to minimize, plain cross-entropy) of logits [..., V].
+    """Return the loss to minimize and the plain cross-entropy of logits [..., V].
 
-    Both are means in nats per token, in at least float32. The first has z_loss * log^2 Z added, where Z is the softmax
-    denominator (PaLM).
+    Both are means in nats per token, in at least float32. The loss to minimize also includes z_loss * log^2 Z, where Z
+    is the softmax denominator (PaLM).
     """
     logits_NV = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     targets_N = targets.flatten()
@@ -91,18 +91,18 @@ def _next_token(config: NextToken, logits_NV: Tensor, targets_N: Tensor, cross_e
 
 
 class RouterLosses(NamedTuple):
-    """Router losses of one pass or one update."""
+    """Router losses of one forward pass or one update."""
 
     minimized: Tensor
-    """Sum of the other two, with the factors of the config."""
+    """Sum of the balance loss and the z-loss, each times its factor in the config."""
     balance: Tensor
     z: Tensor
 
 
 class Routers:
-    """All routers of a model during one update.
+    """Router loads and losses of a model during one update.
 
-    It keeps the loads and losses of the update's micro batches so far, summed over all processes of the world.
+    They cover the update's micro-batches so far, summed over all processes.
     """
 
     def __init__(self, model: Decoder, world: World) -> None:
@@ -112,11 +112,14 @@ class Routers:
         self._passes: list[tuple[list[Load], RouterLosses]] = []
 
     def collector(self) -> Collected | None:
-        """Return the collector of loads for one pass; None if the model has no routers."""
+        """Return an empty collector for the loads of one forward pass; None if the model has no routers."""
         return Collected() if self.mixtures else None
 
     def minimized(self, collected: Collected | None) -> list[Tensor]:
-        """Return the losses that a pass adds to the objective; empty without routers. Keep them until the update."""
+        """Record the loads and losses of a forward pass until the update. Return the losses to add to the objective.
+
+        The result is empty if the model has no routers.
+        """
         if collected is None:
             return []
         loads = collected_loads(collected)
@@ -128,16 +131,16 @@ class Routers:
         return [losses.minimized]
 
     def correct(self) -> None:
-        """Adjust the corrections of routers to the loads of all micro batches; called after the update."""
+        """Adjust each router's per-expert biases to the loads of all micro-batches. Called after the update."""
         for mixture, load in zip(self.mixtures, self._loads, strict=True):
             mixture.router.correct(load.chosen_E)
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers for the log; empty without routers.
+        """Return metrics for the log; empty if the model has no routers.
 
-        `balance_loss` and `router_z_loss` are losses without the factors of the config.
-        `largest_load` is the share of tokens of the busiest expert of any layer.
-        `dead_experts` is the number of experts in all layers that no token chose.
+        `balance_loss` and `router_z_loss` exclude the factors of the config. `largest_load` is the fraction of tokens
+        that the busiest expert of any layer receives. `dead_experts` is the number of experts, over all layers, that no
+        token chose.
         """
         if not self.mixtures:
             return {}
@@ -154,13 +157,12 @@ class Routers:
 
     @cached_property
     def _loads(self) -> list[Load]:
-        """Load of each router over all passes of the update."""
         here = [add_loads(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
         return sum_over_processes(here, self._world.sum) if here else []
 
 
 def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosses:
-    """Return the mean of the layers' losses. Layers that pool their tokens share one balance loss."""
+    """Return the mean of the layers' router losses. Layers that pool their tokens share one balance loss."""
     pools: dict[object, list[int]] = {}
     for n, mixture in enumerate(mixtures):
         balance = mixture.config.balance
@@ -183,7 +185,6 @@ def balance_loss(load: Load) -> Tensor:
 
 
 def sum_over_processes(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
-    """Sum each load over several processes, which send all of them as one tensor."""
     numbers = [x for load in loads for x in load]
     totals = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
     shaped = iter([x.view(like.shape) for x, like in zip(totals, numbers, strict=True)])
@@ -191,5 +192,4 @@ def sum_over_processes(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) 
 
 
 def add_loads(loads: Sequence[Load]) -> Load:
-    """Add the loads of several passes or layers."""
     return Load(*(torch.stack(values).sum(0) for values in zip(*loads, strict=True)))

@@ -1,30 +1,29 @@
-"""Measures of a probe: names, titles, and how each number is used. docs/probes.md has the formulas."""
+"""Measures of a probe: names, titles and display settings. docs/probes.md has the formulas."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 ProbeValues = Mapping[str, Any]
-"""Values of one probe, by name: a number, or a list with one number per layer."""
+"""Values of one probe by name. A value is a number, or a list with one number per layer."""
 
 
 class Measure(NamedTuple):
-    """Measure with one number per layer."""
+    """A measure with one number per layer."""
 
     title: str
     says: str
-    """Explanation in a few words."""
     unit: Literal["number", "share", "count"]
     is_logarithmic: bool
-    """Whether it is shown on a logarithmic scale."""
+    """Whether charts show the measure on a logarithmic scale."""
     in_every_layer: bool = False
-    """Whether every layer has it, regardless of its components."""
+    """Whether every layer has the measure, regardless of its components."""
     in_studies: bool = False
-    """Whether the summary of a study includes it."""
+    """Whether the summary of a study includes the measure."""
     takes_largest: bool = False
-    """Whether the largest value of all layers is shown over time, instead of their mean."""
+    """Whether charts over time show the maximum over the layers instead of the mean."""
 
     def text(self, value: float | None) -> str:
-        """Format a value: three significant digits, a percentage or a count; a dash for None."""
+        """Format a value with three significant digits, as a percentage, or as a count. None becomes a dash."""
         if value is None:
             return "-"
         return f"{value:.1%}" if self.unit == "share" else f"{value:,.0f}" if self.unit == "count" else f"{value:.3g}"
@@ -90,7 +89,7 @@ OF_LAYERS: dict[str, Measure] = {
     ),
     "dead_experts": Measure("dead experts", "Number of experts that no token chooses.", "count", False),
 }
-"""Name -> measure with one number per layer, in the order in which they are shown."""
+"""Name -> measure with one number per layer, in display order."""
 
 LOG_Z = Measure("log Z", "Mean log of the softmax denominator of the logits.", "number", False)
 
@@ -107,6 +106,5 @@ OF_MODEL = {
 
 
 def measured(rows: Iterable[ProbeValues]) -> dict[str, Measure]:
-    """Return the measures that any of the probes has, in order."""
     names = {name for row in rows for name in row}
     return {name: measure for name, measure in OF_LAYERS.items() if name in names}

@@ -1,4 +1,4 @@
-"""Optimizers, with parameter groups by role."""
+"""Optimizers and their parameter groups, which follow from the parameters' roles."""
 
 import math
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from archlab.model.roles import Role, roles_of
 
 
 class Treatment(NamedTuple):
-    """Settings by which a parameter is updated. Parameters with equal settings are a group of the optimizer."""
+    """Update settings of a parameter. Parameters with equal settings form one parameter group of the optimizer."""
 
     weight_decay: float
     lr_multiplier: float
 
 
 def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[nn.Parameter]]:
-    """Return treatment -> parameters, according to their roles."""
+    """Group parameters by the settings of their roles. Return a mapping from settings to parameters."""
     groups: dict[Treatment, list[nn.Parameter]] = {}
     for _, parameter, role, _ in roles_of(model):
         groups.setdefault(_treatment(role, model.config, train), []).append(parameter)
@@ -38,10 +38,10 @@ def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[n
 
 
 def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
-    """Return the treatment of parameters of one role.
+    """Return the update settings of parameters with one role.
 
-    With muP, AdamW's learning rate of matrices falls with the width. Their decay per step, learning rate times weight
-    decay, stays the same. Muon's updates already have the right size (Yang 2023).
+    With muP, AdamW's learning rate of matrices falls with the width. The decay per step (learning rate times weight
+    decay) stays the same. Muon's updates already have the right size (Yang 2023).
     """
     decays = role.decays == "always" or (role.decays == "if_asked" and train.decay_embeddings)
     weight_decay, multiplier = train.weight_decay * decays, getattr(train.lr_multipliers, role.name)
@@ -66,7 +66,10 @@ class ToTrain:
 
     @property
     def groups_by_use(self) -> list[dict[str, Any]]:
-        """Parameter groups, split further by `group` (matrix, table or vector) for optimizers that need it."""
+        """Parameter groups, split further by `group` (matrix, table or vector).
+
+        Some optimizers need this distinction.
+        """
         uses = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
         return [
             {**group, "params": [p for p in group["params"] if uses[p] == use], "group": use}
@@ -76,7 +79,7 @@ class ToTrain:
 
 
 def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
-    """Return the optimizer of the config. `set_rate` sets its learning rate."""
+    """Return the optimizer of the config. `set_rate` sets its learning rate before each update."""
     return make(train.optimizer, ToTrain(model, train), check=_check_optimizer)
 
 
@@ -106,13 +109,13 @@ def _muon(config: MuonConfig, to_train: ToTrain) -> Optimizer:
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of the next update; each group multiplies it by its `lr_multiplier`."""
+    """Set the learning rate of the next update. Each parameter group multiplies it by its `lr_multiplier`."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_multiplier"]
 
 
 class LightAdamW(AdamW):
-    """AdamW without the decorators of torch around its methods."""
+    """AdamW without the decorators that torch adds to its methods."""
 
     add_param_group = unwrap(AdamW.add_param_group)
     zero_grad = unwrap(AdamW.zero_grad)
@@ -122,13 +125,14 @@ class LightAdamW(AdamW):
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the polynomial a s + b s^3 + c s^5, which every step applies to all singular values s.
+"""Coefficients of the polynomial a s + b s^3 + c s^5, which every Newton-Schulz step applies to the singular values s.
 
-It is as steep at 0 as possible while s ends between 0.68 and 1.13 (Jordan 2024). torch.optim.Muon uses the same.
+The polynomial is as steep at 0 as possible while s ends between 0.68 and 1.13 (Jordan 2024). torch.optim.Muon uses the
+same coefficients.
 """
 
 LEAST_NORM = 1e-7
-"""Smallest norm by which a matrix is divided."""
+"""Lower bound on the norm by which a matrix is divided."""
 
 _SCALES: dict[str, Callable[[int, int], float]] = {
     "adamw": lambda d_out, d_in: 0.2 * math.sqrt(max(d_out, d_in)),
@@ -138,9 +142,9 @@ _SCALES: dict[str, Callable[[int, int], float]] = {
 
 
 class Muon(LightAdamW):
-    """Muon for the parameter groups with `group` matrix, AdamW for all others.
+    """Muon for the parameter groups whose `group` is matrix, AdamW for all others.
 
-    It keeps one tensor per matrix, `momentum`, and the state of AdamW for other parameters.
+    Muon keeps one state tensor per matrix, `momentum`. All other parameters have AdamW's state.
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: MuonConfig, **adamw_options: Any) -> None:
@@ -154,7 +158,6 @@ class Muon(LightAdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update every parameter that has a gradient."""
         all_groups = self.param_groups
         for group in all_groups:
             if group["group"] == "matrix":
@@ -180,9 +183,9 @@ class Muon(LightAdamW):
 
 
 def orthogonalized(matrices: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[..., M, N] -> [..., M, N]: map each matrix U S V^T to about U V^T, with singular values near 1.
+    """Map each matrix U S V^T of [..., M, N] to about U V^T, with singular values near 1.
 
-    The computation consists of Newton-Schulz steps in `dtype`, which need only matrix products.
+    Uses Newton-Schulz steps in `dtype`, which need only matrix products.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.to(dtype)

@@ -1,4 +1,4 @@
-"""Explanation of out-of-memory errors in training: settings that would fit, by the estimate of `archlab cost`."""
+"""Advice on out-of-memory errors in training: settings that fit according to the estimate of `archlab cost`."""
 
 import gc
 import re
@@ -17,14 +17,14 @@ from archlab.pricing.units import binary
 from archlab.training.device import Device
 
 _SAFE = 0.9
-"""Share of the free memory that an estimate may fill. Memory is fragmented, and evaluation needs some, too."""
+"""Fraction of the free memory that an estimate may fill. Fragmentation and evaluation need the rest."""
 
 
 @contextmanager
 def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
-    """Turn torch's out-of-memory error inside the block into a UserError that names settings that would fit.
+    """Turn torch's out-of-memory error inside the block into a UserError that suggests settings that fit.
 
-    The memory of the training is released first.
+    The training run's memory is released first.
     """
     try:
         yield
@@ -39,10 +39,10 @@ def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
 
 
 def what_would_fit(config: Config, device: Device, free: int) -> str:
-    """Return a sentence: the memory of a step, and settings with which it would fit into `free` bytes.
+    """Return a sentence with a step's memory and the settings that fit into `free` bytes.
 
-    The estimate counts only tensors. If it says that the step fits as it is, look for settings that need less, because
-    other processes may have used memory.
+    The estimate counts only tensors. If the estimate says that the step fits already, suggest settings that need less
+    memory, because other processes may have used memory.
     """
     train = resolve_train(config)
     needed = _peak(config, device, train.micro_batch_tokens, recompute=train.recompute)
@@ -55,7 +55,7 @@ def what_would_fit(config: Config, device: Device, free: int) -> str:
 
 
 def _fitting(config: Config, device: Device, room: int) -> Iterator[str]:
-    """Yield settings that would fit; first the one that does not change results."""
+    """Yield settings that fit. The first one does not change results."""
     train = resolve_train(config)
     smaller = [n * train.seq_len for n in range(train.rows, 0, -1) if train.rows % n == 0]
     smaller = [tokens for tokens in smaller if tokens < train.micro_batch_tokens]
@@ -84,7 +84,6 @@ def _peak(config: Config, device: Device, micro_batch_tokens: int, *, recompute:
 
 
 def _release(error: BaseException) -> None:
-    """Release the tensors in the frames of the error, and the memory that torch keeps for reuse."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)
@@ -95,7 +94,6 @@ def _release(error: BaseException) -> None:
 
 
 def _free(device: Device) -> int:
-    """Return the number of free bytes on the device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
     file = Path("/proc/meminfo")

@@ -1,19 +1,21 @@
 """Parallelism within layers: tensor, expert and context parallelism.
 
-Tensor parallelism (Shoeybi 2019): processes divide every component by heads, or by hidden units of MLPs. Each process
-has its share of the component (`Component.share`). All processes read the same input, and its gradient is summed; the
-outputs are summed. Every process computes everything else by itself, from the same numbers.
+Tensor parallelism (Shoeybi 2019): processes split every component by heads, or by hidden units of MLPs. Each process
+has its part of the component (`Component.share`). All processes read the same input. The outputs are summed over
+processes, and so is the gradient of the input. Everything outside the components is replicated in every process.
 
 Expert parallelism (Lepikhin 2020): the experts of a mixture are distributed over processes, which read different
-windows. Each row is sent to the process of its expert, and back. Every process has a copy of everything else.
+windows. Each row is sent to the process of its expert, and the result is sent back. All other parameters are
+replicated.
 
 Context parallelism: processes read the same windows and divide the tokens of each. A window is cut into twice as many
-pieces as there are processes. Each process has one piece from the beginning and the opposite one from the end. With a
-causal mask, all then compare the same number of pairs of tokens (Llama 3, 2024, arXiv 2407.21783). Every attention
-gathers the keys and values of all processes. Their gradients go back to the processes that have the tokens.
+pieces as there are processes. Each process has one piece from the beginning and the opposite piece from the end. With a
+causal mask, all processes then compare the same number of token pairs (Llama 3, 2024, arXiv 2407.21783). Every
+attention gathers the keys and values of all processes. In the backward pass, their gradients are sent to the processes
+that own the tokens.
 
-torch sees a divided parameter as a whole (DTensor), so that the optimizer, clipping, `fully_shard` and checkpoints need
-no changes. The module that reads it sees the part of this process.
+torch sees a divided parameter as a whole tensor (DTensor), so the optimizer, clipping, `fully_shard` and checkpoints
+need no changes. The module that uses the parameter sees only this process's part.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,13 +41,14 @@ from archlab.model.roles import ROLES
 from archlab.model.torch_private import exchange_rows
 
 View = Callable[[DTensor], Tensor]
-"""Function from a parameter to the tensor that the module reads."""
+"""Function that maps a parameter to the tensor that the module reads."""
 
 
 def moved(x: Tensor, mesh: DeviceMesh, before: Placement, after: Placement, gradient: Placement) -> Tensor:
-    """Redistribute a tensor from placement `before` to `after`: a part, a summand, or the whole tensor per process.
+    """Redistribute a tensor from placement `before` to `after`.
 
-    `gradient` is the placement of the gradient of the result.
+    A placement says whether each process holds a part, a summand or the whole tensor. `gradient` is the placement of
+    the result's gradient.
     """
     sent = DTensor.from_local(x, mesh, [before], run_check=False).redistribute(placements=[after])
     return sent.to_local(grad_placements=[gradient])
@@ -58,9 +61,9 @@ class _Group:
         self.mesh, self.size, self.rank = mesh, mesh.size(), mesh.get_local_rank()
 
     def divide(self, whole: nn.Module, own: nn.Module) -> None:
-        """Turn the parameters of `own`, this process's share of `whole`, into parts of the parameters of `whole`.
+        """Turn the parameters of `own` into parts of the parameters of `whole`, of which `own` is this process's share.
 
-        Shapes show along which axis a parameter is divided. Gradients are summed over processes.
+        The shapes show along which axis a parameter is divided. Gradients are summed over processes.
         """
         if hasattr(whole, "constants"):
             own.constants = whole.constants
@@ -77,7 +80,7 @@ class _Group:
     def hold(self, model: nn.Module, gradient: Placement) -> None:
         """Replicate all parameters that are not divided.
 
-        `gradient`: whether each process computes the whole gradient or a summand of it.
+        `gradient` says whether each process computes the whole gradient or a summand of it.
         """
         for module in model.modules():
             views = dict[str, View]()
@@ -88,9 +91,9 @@ class _Group:
             _see(module, views)
 
     def first(self, whole: int, own: int) -> int:
-        """Return the first row of this process, which has `own` of `whole` rows.
+        """Return the index of this process's first row, given that it has `own` of `whole` rows.
 
-        If there are fewer shares than processes, neighbors have the same rows.
+        If there are fewer shares than processes, neighboring processes have the same rows.
         """
         return self.rank * whole // self.size // own * own
 
@@ -108,9 +111,9 @@ class _Group:
         return Replicate(), _local(Partial(), lambda x: self._rows(x, axis, n, some))
 
     def _rows(self, x: Tensor, axis: int, whole: Sequence[int], own: Sequence[int]) -> Tensor:
-        """Return the rows of this process along an axis on which several blocks are concatenated.
+        """Return this process's rows along an axis on which several blocks are concatenated.
 
-        `whole` and `own` are the numbers of rows of each block, in total and in this process.
+        `whole` and `own` are the row counts of each block, in total and in this process.
         """
         starts = [end - n + self.first(n, some) for end, n, some in zip(accumulate(whole), whole, own, strict=True)]
         return torch.cat([x.narrow(axis, start, n) for start, n in zip(starts, own, strict=True)], axis)
@@ -132,7 +135,6 @@ def _local(gradient: Placement, pick: Callable[[Tensor], Tensor] = lambda x: x) 
 
 
 def _see(module: nn.Module, views: dict[str, View]) -> None:
-    """Let the module's code read its parameters through these views."""
     if views:
         own = type(module)
         module.__class__ = type(own.__name__, (own,), {name: _reading(name, view) for name, view in views.items()})
@@ -143,7 +145,7 @@ def _reading(name: str, view: View) -> property:
 
 
 def share_components(model: Decoder, mesh: DeviceMesh) -> None:
-    """Apply tensor parallelism in place, before the parameters have values."""
+    """Apply tensor parallelism in place. Call before the parameters are initialized."""
     group = _TensorGroup(mesh)
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for branch in config.branches:
@@ -162,7 +164,6 @@ class _TensorGroup(_Group):
     """Group of processes that divide components."""
 
     def fit(self, whole: nn.Module, own: nn.Module) -> None:
-        """Set what the shapes of a share's parameters do not show: norms over all features, and slopes of heads."""
         widths, whole_widths = (getattr(module, "over_all", {}) for module in (own, whole))
         for name, width in widths.items():
             if not isinstance(norm := getattr(whole, name), Same):
@@ -172,7 +173,6 @@ class _TensorGroup(_Group):
             own.slopes = whole.slopes[self.first(len(whole.slopes), len(own.slopes)) :][: len(own.slopes)]
 
     def enter(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Prepare the input of a component, and select its heads in a bias that all layers share."""
         x_BTD, context, *rest = args
         assert isinstance(context, Context)
         if (bias_BHTS := context.bias_BHTS) is not None:
@@ -181,14 +181,12 @@ class _TensorGroup(_Group):
         return self._moved(x_BTD, Replicate(), Replicate(), Partial()), context, *rest
 
     def leave(self, _: nn.Module, __: tuple[Any, ...], y: Tensor) -> Tensor:
-        """Sum the outputs of a component over all processes."""
         return self._moved(y, Partial(), Replicate(), Replicate())
 
     def _moved(self, x: Tensor, before: Placement, after: Placement, gradient: Placement) -> Tensor:
         return moved(x, self.mesh, before, after, gradient)
 
     def _gather_for(self, norm: nn.Module, whole: int, own: int) -> None:
-        """Let a norm read the features of all processes, and return those of this process."""
         copies = self.size * own // whole
 
         def gathered(_: nn.Module, args: tuple[Tensor]) -> Tensor:
@@ -200,7 +198,7 @@ class _TensorGroup(_Group):
 
 
 def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
-    """Apply expert parallelism in place, before the parameters have values."""
+    """Apply expert parallelism in place. Call before the parameters are initialized."""
     group = _ExpertGroup(mesh)
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for module in layer.children():
@@ -217,7 +215,7 @@ class _ExpertGroup(_Group):
     """Group of processes over which the experts of each mixture are distributed."""
 
     def through(self, experts: Experts, x_RD: Tensor, expert_R: Tensor) -> Tensor:
-        """Pass rows, [R, D] in the order of experts, through the experts of all processes. Return [R, D]."""
+        """Send rows, [R, D] sorted by expert, through the experts of all processes. Return the outputs, [R, D]."""
         E = len(experts.up)
         sent_PE = torch.bincount(expert_R, minlength=self.size * E).view(self.size, E)
         got_PE = self._exchanged(sent_PE, [1] * self.size, [1] * self.size)
@@ -229,7 +227,6 @@ class _ExpertGroup(_Group):
         return self._exchanged(y_SD.index_select(0, order_S.argsort()), sent, got)
 
     def _exchanged(self, x: Tensor, got: list[int], sent: list[int]) -> Tensor:
-        """Exchange rows between processes. `got` and `sent` are the numbers of rows from and to each process."""
         return exchange_rows(x.contiguous(), got, sent, self.mesh.get_group())
 
 
@@ -247,7 +244,10 @@ class ContextGroup:
         return SequenceShard(tuple(range(piece * length, (piece + 1) * length) for piece in own), self._gathered)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum a tensor over all processes. Gradients are not summed, because each process has that of the whole sum."""
+        """Sum a tensor over all processes.
+
+        Gradients are not summed, because each process has the gradient of the whole sum.
+        """
         return moved(x, self._mesh, Partial(), Replicate(), Replicate())
 
     def _pieces(self, rank: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Measures of attention for probes, recomputed from the queries and keys of a pass.
+"""Attention measures for probes, recomputed from the queries and keys of a forward pass.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. A tensor without B belongs to one
-text, or to one window of packed documents.
+sequence, or to one window of packed documents.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from archlab.model.masks import Mask, Visible, dense
 QUERIES_AT_ONCE = 256
 """Number of queries whose scores are in memory at a time."""
 LONGEST = 2048
-"""Number of tokens of a window that are measured; the whole mask of a long window would not fit into memory."""
+"""Number of tokens of a window that are measured. The full mask of a long window would not fit into memory."""
 
 
 class Weights(NamedTuple):
     """Attention scores and weights of some queries."""
 
     scores_HQS: Tensor
-    """Input of the softmax: scaled, biased and capped; -inf if the query does not see the key."""
+    """Input of the softmax: scaled, biased and capped. -inf if the query does not see the key."""
     weights_HQS: Tensor
-    """Weights on the values. With a learned sink, a row sums to less than 1."""
+    """Attention weights on the values. With a learned sink, a row sums to less than 1."""
     on_sink_HQ: Tensor
-    """Weight of the learned sink; 0 without one."""
+    """Attention weight of the learned sink; 0 without a sink."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Reached:
     q_HQC: Tensor
     k_KSC: Tensor
     seen_QS: Tensor | None
-    """None: plain causal."""
+    """Attention mask, true if the query sees the key. None means plain causal."""
     starts_Q: Tensor
-    """Index of the first token of each query's text."""
+    """Index of the first token of each query's sequence or document."""
     bias_HQS: Tensor | None
     sinks_H: Tensor | None
     scale: float
@@ -57,7 +57,7 @@ class Reached:
         bias_BHQS: Tensor | None,
         sinks_H: Tensor | None,
     ) -> "Reached":
-        """Take the inputs of the first tokens of the first row, which see no other tokens; without gradients."""
+        """Copy the inputs of the first LONGEST tokens in the first row, without gradients."""
         n = min(q_BHQC.shape[2], LONGEST)
         mask_BQS = _of_first(n, mask_BQS)
         seen_BQS = dense(mask_BQS)
@@ -76,19 +76,21 @@ class Reached:
         )
 
     def pieces(self) -> Iterator[slice]:
-        """Return slices that cover all queries, QUERIES_AT_ONCE at a time."""
         n_queries = self.q_HQC.shape[1]
         return (slice(i, min(i + QUERIES_AT_ONCE, n_queries)) for i in range(0, n_queries, QUERIES_AT_ONCE))
 
     def seen(self, queries: slice) -> Tensor:
-        """Return [Q, S] for these queries, true if the query sees the key."""
+        """Return the attention mask of these queries, [Q, S], true if the query sees the key."""
         if self.seen_QS is not None:
             return self.seen_QS[queries]
         index = torch.arange(self.k_KSC.shape[1], device=self.k_KSC.device)
         return index[queries, None] >= index
 
     def weights(self, queries: slice) -> Weights:
-        """Return the weights of these queries: softmax(mask(cap(scale q k^T + bias))), including a learned sink."""
+        """Return the attention weights of these queries: softmax(mask(cap(scale q k^T + bias))).
+
+        The softmax includes a learned sink, if there is one.
+        """
         group = self.q_HQC.shape[0] // self.k_KSC.shape[0]
         k_HSC = self.k_KSC.repeat_interleave(group, dim=0)
         with without_autocast(k_HSC):
@@ -107,7 +109,6 @@ class Reached:
 
 
 def _of_first(n: int, mask_BQS: Mask | None) -> Mask | None:
-    """Return the mask of the first n tokens. If there are no more, return the same mask, whose forms layers share."""
     if not isinstance(mask_BQS, Visible) or mask_BQS.query_BQ.shape[1] <= n:
         return mask_BQS
     starts_BQ = None if mask_BQS.starts_BQ is None else mask_BQS.starts_BQ[:, :n]
@@ -115,12 +116,13 @@ def _of_first(n: int, mask_BQS: Mask | None) -> Mask | None:
 
 
 def measure_attention(reached: Reached) -> dict[str, Tensor]:
-    """Return the largest score, the mean entropy and its share, and mean weights on the first token and a learned sink.
+    """Return measures of attention over the queries of a window.
 
-    Means are over heads and queries. A query that sees only one key has no choice, and counts only for the largest
-    score. The entropy, in nats, covers all visible keys and a learned sink. Its share is relative to ln(number of
-    these), the entropy of equal weights. The first token is that of the query's text; its weight is 0 if a window hides
-    it (Xiao 2023).
+    They are the largest score, the mean entropy, the relative entropy, and the mean weights on the first token and on a
+    learned sink. Means are over heads and queries. A query that sees only one key has no choice, so it counts only for
+    the largest score. The entropy, in nats, covers all visible keys and a learned sink. The relative entropy is the
+    entropy divided by ln(number of visible keys and sinks), the entropy of equal weights. The first token is that of
+    the query's sequence or document. Its weight is 0 if a sliding window hides it (Xiao 2023).
     """
     totals = torch.zeros(4, device=reached.q_HQC.device, dtype=torch.float64)
     largest, n_queries = torch.tensor(-torch.inf, device=totals.device), 0
@@ -148,7 +150,7 @@ def measure_attention(reached: Reached) -> dict[str, Tensor]:
 
 
 class WatchedAttend:
-    """Replacement of an `Attend` that returns the same output, and records measures of attention."""
+    """Replacement for an `Attend` that returns the same output and records attention measures."""
 
     def __init__(self, attend: Attend, measures: dict[str, Tensor]) -> None:
         self.attend, self.measures = attend, measures
@@ -164,7 +166,7 @@ class WatchedAttend:
         sinks_H: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """Return [B, H, Q, V]."""
+        """Return the attention output, [B, H, Q, V]."""
         with torch.no_grad():
             reached = Reached.of(self.attend, q_BHQC, k_BKSC, mask_BQS, bias_BHQS, sinks_H)
             self.measures.update(measure_attention(reached))

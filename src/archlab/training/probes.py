@@ -1,4 +1,4 @@
-"""Probes: numbers about the inside of a model, measured in one pass over a few windows and its gradient.
+"""Probes: numbers about the inside of a model, measured in one forward and backward pass over a few windows.
 
 docs/probes.md explains each number.
 """
@@ -32,10 +32,10 @@ from archlab.training.run_folder import PROBES, RunFolder
 from archlab.training.step import hidden_and_targets, select_scored
 
 NEARLY_ZERO = 0.01
-"""Share of the RMS of a layer's activations. A unit that never exceeds it is dead."""
+"""Fraction of the RMS of a layer's activations. A unit whose activation never exceeds this fraction is dead."""
 
 PROBED_TOKENS = 512
-"""Number of held-out tokens that a probe reads, always the same. If a window is longer, it reads one window."""
+"""Number of held-out tokens that a probe reads, always the same ones. A longer window is read as a whole."""
 
 Number = float | None
 """Value of a measure. None means that there is nothing to measure, or that the value is not finite."""
@@ -46,23 +46,25 @@ class Probed:
     """Values of one probe."""
 
     of_model: Mapping[str, Number]
-    """loss, log_z, log_z_rms, embedding_rms; with a cap on the logits also log_z_uncapped and log_z_uncapped_rms."""
+    """Values for the whole model: loss, log_z, log_z_rms and embedding_rms.
+
+    Models with a cap on the logits also have log_z_uncapped and log_z_uncapped_rms.
+    """
     of_layers: Mapping[str, Sequence[Number]]
     """Name in OF_LAYERS -> one number per layer. Measures that no layer has are left out."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return all values in one dict."""
         return {**self.of_model, **self.of_layers}
 
 
 @dataclass
 class LayerNotes:
-    """Measures of one layer in one pass."""
+    """Measures of one layer in one forward pass."""
 
     values: dict[str, Tensor] = field(default_factory=dict)
-    """Name -> value."""
+    """Name of the measure -> value."""
     stream_BTD: Tensor | None = None
-    """Output of the layer, with its graph."""
+    """Output of the layer, with its autograd graph."""
 
 
 def probe(
@@ -72,10 +74,11 @@ def probe(
     separator: int | None = None,
     scored_BT: Tensor | None = None,
 ) -> Probed:
-    """Probe a model on windows [B, T + 1], without dropout.
+    """Probe a model on windows, [B, T + 1], without dropout.
 
-    It changes neither weights, gradients, mode nor random numbers. `separator` is the token that begins a document, or
-    None if documents see each other. `scored_BT`, bool [B, T], marks the predicted tokens of the loss; None means all.
+    The model's weights, gradients and mode stay the same, and so does the state of the random generators. `separator`
+    is the token that begins a document, or None if attention is not masked between documents. `scored_BT`, bool [B, T],
+    marks the predicted tokens that count in the loss; None means all tokens.
     """
     was_training = model.training
     model.eval()
@@ -98,7 +101,6 @@ def probe(
 def _through_head(
     model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the gradient of the mean cross-entropy for the hidden states, [N, D], and measures of the logits."""
     gradients, losses, log_z, uncapped = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     for leaf_ND, logits_NV, piece_N in logits_in_pieces(model, hidden_ND, targets_N, device):
         share = len(piece_N) / len(targets_N)
@@ -116,7 +118,6 @@ def _through_head(
 
 @torch.no_grad()
 def _uncapped(model: Decoder, hidden_ND: Tensor, device: Device) -> Tensor:
-    """Return the logits, [N, V], before their soft cap."""
     head = model.head
     with device.autocast():
         return scaled(head.product(head.narrow(hidden_ND), model.embedding.weight), head.config.scale)
@@ -128,7 +129,6 @@ def _mean_and_rms(name: str, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], carrier: Tensor) -> None:
-    """Note the gradients of each layer's parameters, and of the stream after it."""
     streams = [note.stream_BTD for note in notes]
     parameters_by_layer = [[*layer.parameters()] for layer in model.layers]
     inputs = [*streams, *(parameter for parameters in parameters_by_layer for parameter in parameters)]
@@ -149,28 +149,27 @@ def _note_loads(model: Decoder, notes: Sequence[LayerNotes], collected: Collecte
 
 
 def per_layer(measures: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Number]]:
-    """Return name -> one number per layer. Names that no layer has are left out."""
+    """Return a mapping from names to one number per layer. Names that no layer has are left out."""
     names = [name for name in OF_LAYERS if any(name in layer for layer in measures)]
     return {name: [_number(layer[name]) if name in layer else None for layer in measures] for name in names}
 
 
 def _number(x: Tensor) -> Number:
-    """Return the number with six digits, or None if it is not finite."""
     value = x.item()
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all numbers of the tensors."""
+    """Return the Euclidean norm of all elements of the tensors together."""
     return torch.stack([x.detach().float().norm() for x in tensors]).norm()
 
 
 @contextmanager
 def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
-    """Yield notes of every layer, which passes inside the block fill in.
+    """Yield notes for every layer, which forward passes inside the block fill in.
 
-    Layers must run uncompiled, because compiled code calls no hooks. Attention is measured on the first window of a
-    batch, the stream and the MLP on all windows.
+    Layers must not be compiled, because compiled code calls no hooks. Attention is measured on the first window of a
+    batch; the residual stream and the MLP are measured on all windows.
     """
     notes = [LayerNotes() for _ in model.layers]
     with ExitStack() as stack:
@@ -196,23 +195,23 @@ def _note_units(notes: LayerNotes, _module: nn.Module, _inputs: tuple[Any, ...],
 
 
 def rms(x: Tensor) -> Tensor:
-    """Return the root of the mean square of all numbers, in float32."""
     return x.detach().float().square().mean().sqrt()
 
 
 def dead_units(activations_BTF: Tensor) -> Tensor:
-    """Return the share of hidden units that no token uses.
+    """Return the fraction of hidden units that are dead.
 
-    A unit is dead if its activation is at most 1% of the RMS over all units and tokens, for every token. The activation
-    is the output of relu, silu or gelu, before the product with a gate. For relu that means zero, or nearly zero. silu
-    and gelu are never exactly zero for a whole text; a unit counts as dead if all its inputs are far below zero.
+    A unit is dead if, for every token, its activation is at most 1% of the RMS over all units and tokens. The
+    activation is the output of relu, silu or gelu, before the product with a gate. With relu, it can be exactly zero.
+    With silu and gelu, it is never exactly zero for a whole sequence. A unit then counts as dead if all its inputs are
+    far below zero.
     """
     sizes_NF = activations_BTF.detach().float().flatten(0, -2).abs()
     return (sizes_NF.amax(0) <= NEARLY_ZERO * rms(sizes_NF)).float().mean()
 
 
 class Probing:
-    """Probes during training. It is called before and after every update, and does not affect training."""
+    """Probes during training, before and after every update. They do not affect training."""
 
     def __init__(self, model: Decoder, held_out: HeldOut, every: int | None, device: Device) -> None:
         rows = max(1, PROBED_TOKENS // held_out.seq_len)
@@ -221,7 +220,6 @@ class Probing:
         )
         self._model, self._every, self._device, self._separator = model, every, device, held_out.separator
         self._before: list[list[Tensor]] | None = None
-        """Weights of each layer before an update, if a probe is due after it."""
 
     def before_update(self, step: int) -> None:
         """Copy the layers' weights if a probe is due after update `step`, counted from 1."""
@@ -229,7 +227,7 @@ class Probing:
             self._before = [[weight.clone() for weight in weights] for weights in self._weights()]
 
     def after_update(self, step: int, folder: RunFolder) -> None:
-        """Probe and log the result if it is due. Step 0 is before any update."""
+        """Probe the model and log the result if a probe is due. Step 0 is before any update."""
         if not self._is_due(step):
             return
         values = probe(self._model, self._windows_BT, self._device, self._separator, self._scored_BT).as_json()
@@ -245,14 +243,16 @@ class Probing:
         return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.layers)
 
     def _ratios(self, before: list[list[Tensor]]) -> Iterator[dict[str, Tensor]]:
-        """Yield the norm of the update divided by the norm of the weights before it, for each layer."""
         for old, new in zip(before, self._weights(), strict=True):
             moved = norm(b - a for a, b in zip(old, new, strict=True))
             yield {"update_ratio": moved / norm(old)}
 
 
 def training_probes(run: Path) -> list[dict[str, Any]]:
-    """Return all probes of a run's training: the step and the values by name. Empty if `run` is not a run folder."""
+    """Return all probes of a training run, each with its step and its values by name.
+
+    The result is empty if `run` is not a run folder.
+    """
     if not (run / METRICS).is_file():
         return []
     return [{"step": line["step"], **line[PROBES]} for line in RunFolder(run).metrics() if PROBES in line]

@@ -1,7 +1,7 @@
 """Measured speed of a processor: matrix products, memory bandwidth and small operations.
 
-Each result is the best of several measurements, because other work on the machine only slows them down. They take at
-least `seconds`.
+Each result is the best of several measurements, because other work on the machine only slows them down. The
+measurements of one result take at least `seconds` in total.
 """
 
 import time
@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 
 REPEATS = 6
-"""Smallest number of measurements."""
 
 LARGE = 2**28
 """Size in bytes of an array that fits into no cache."""
@@ -18,30 +17,29 @@ SMALL = {"cpu": 2**20, "cuda": 2**25}
 """Size in bytes of an array that fits into the cache of a core or GPU."""
 
 _WIDTH = 512
-"""Length of the vector by which a matrix is multiplied; it stays in the nearest cache."""
 _CALLS = 2000
-"""Number of small operations in a row, so that the time of the clock and of the final wait on a GPU is negligible."""
+"""Number of small operations in a row, so that the cost of the clock and of the GPU synchronization is negligible."""
 
 
 def product_flops(device_type: str, dtype: torch.dtype, side: int, seconds: float = 0) -> float:
-    """Return the FLOPs per second of the product of two square matrices, with the threads in use.
+    """Return the FLOPs per second of the product of two square matrices, with the current number of threads.
 
-    The numbers are random, because a product of equal numbers draws less power: a GPU may then clock higher than in
-    training.
+    The matrices are random, because a product of constant matrices draws less power: a GPU may then clock higher than
+    in training.
     """
     a = _random((side, side), device_type, dtype)
     return 2 * side**3 / _shortest(lambda: a @ a, seconds)
 
 
 def copy_bandwidth(device_type: str, seconds: float = 0) -> float:
-    """Return the bytes per second that a copy of a large array reads and writes in total."""
+    """Return the memory bandwidth, reads plus writes, of copying a large array, in bytes per second."""
     source = torch.ones(LARGE, dtype=torch.uint8, device=device_type)
     target = torch.empty_like(source)
     return 2 * LARGE / _shortest(lambda: target.copy_(source), seconds)
 
 
 def read_bandwidth(device_type: str, n_bytes: int, seconds: float) -> float:
-    """Return the bytes per second at which a matrix of `n_bytes` is multiplied by a vector, as in decoding."""
+    """Return the bandwidth, in bytes per second, of multiplying a matrix of `n_bytes` by a vector, as in decoding."""
     matrix = _random((n_bytes // 4 // _WIDTH, _WIDTH), device_type)
     vector, result = _random((_WIDTH,), device_type), torch.empty(len(matrix), device=device_type)
     calls = min(LARGE // n_bytes, 8)
@@ -55,7 +53,7 @@ def read_bandwidth(device_type: str, n_bytes: int, seconds: float) -> float:
 
 
 def dispatch(device_type: str, seconds: float) -> float:
-    """Return the seconds from the start of one small operation to the next."""
+    """Return the seconds from the start of one small operation to the start of the next."""
     numbers = torch.zeros(64, device=device_type)
 
     def add() -> torch.Tensor:
@@ -67,13 +65,11 @@ def dispatch(device_type: str, seconds: float) -> float:
 
 
 def _random(shape: tuple[int, ...], device_type: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normally distributed numbers from a separate random stream."""
     own = torch.Generator(device_type).manual_seed(0)
     return torch.randn(shape, generator=own, dtype=dtype, device=device_type)
 
 
 def _shortest(compute: Callable[[], torch.Tensor], at_least: float) -> float:
-    """Return the seconds until the result is available, of the fastest call."""
     seconds = list[float]()
     while len(seconds) < REPEATS or sum(seconds) < at_least:
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Folder of a run: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, documents.json, summary.json.
+"""Run folder: config, environment, tokenizer, metrics, checkpoints, document scores and summary.
 
-Their digests are in digests.json, so that damage is noticed. docs/run_folder.md describes all files.
+digests.json holds digests of the files, so that damage is noticed. docs/run_folder.md describes all files.
 """
 
 import fcntl
@@ -52,14 +52,17 @@ _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
     "micro_batch_tokens": "train.micro_batch_tokens",
 }  # fmt: skip
-"""Entry of the environment -> config field that it resolves. A run can continue if the resolved value is the same, even
-if the field changed. Micro batches are in the environment only if losses depend on them."""
+"""Entry of the environment -> config field that it resolves.
+
+A run can continue if the resolved value is the same, even if the field changed. Micro-batches are in the environment
+only if the loss depends on them.
+"""
 
 PROBES = "probes"
-"""Field of a line of metrics with the values of a probe."""
+"""Key of a probe's values in a line of metrics."""
 
 _TEXT_PATHS = ("data.path", "data.mixture", "data.held_out")
-"""Fields that locate the text. They may change if the tokens stay the same, which is checked by their fingerprint."""
+"""Config fields that locate the text. They may change if the fingerprint shows that the tokens are the same."""
 
 SUMMARY = "summary.json"
 DOCUMENTS = "documents.json"
@@ -68,33 +71,37 @@ _LOCK = ".lock"
 _TEST_TIME = 0.1
 """Seconds after which a process that only tests the lock (`is_locked`) has released it."""
 _CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
-"""Entries of the environment that change rounding. If one differs, a resumed run is only nearly equal to an
-uninterrupted one."""
+"""Entries of the environment that change rounding.
+
+If one of them differs, a resumed run is only nearly equal to an uninterrupted one.
+"""
 
 
 Changed = dict[str, tuple[Any, Any]]
-"""Dotted field -> its value in the folder's config and in the new one."""
+"""Dotted field -> its value in the folder's config and in the new config."""
 
 
 class BusyError(UserError):
-    """Another process is training the run."""
+    """Error: another process is training the run."""
 
 
 class RunFolder:
-    """Files of one run. A process that is killed at any moment leaves a folder from which the run can resume."""
+    """Files of one run.
+
+    If the process is killed at any moment, the run can resume from the folder.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self._metrics = path / METRICS
         self._logged: bytearray | None = None
-        """Metrics of a run in training. Changes of the file by others do not affect the result."""
         self.copies = Copies({})
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
-        """Make it the folder of this run, or check that it is. A longer run extends the run in the folder.
+        """Create the folder for this run, or check that the folder already belongs to it. Return notes for the user.
 
-        Return notes for the user. Raise UserError if the folder holds something else.
+        A longer run extends the run in the folder. Raise UserError if the folder holds something else.
         """
         names = self._begin()
         self.verify()
@@ -121,7 +128,6 @@ class RunFolder:
         return notes
 
     def _begin(self) -> list[str]:
-        """Make the folder, or check that a run may use it. Return the names of its files."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; --out names a folder")
         make_folder(self.path)
@@ -133,13 +139,13 @@ class RunFolder:
         return names
 
     def verify(self) -> None:
-        """Raise UserError if a file is damaged. Metrics and summary are verified only when they are read."""
+        """Raise UserError if a file is damaged. Metrics and the summary are verified only when they are read."""
         for name in names_with_digest(self.path):
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
     def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
-        """Raise UserError if the run began with another version of a user's kind; called before either is loaded."""
+        """Raise UserError if the run began with another version of a plug-in. Called before either is loaded."""
         if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
             raise UserError(
                 f"{self.path}: was begun with plugins that have changed since, and cannot continue with another "
@@ -148,7 +154,6 @@ class RunFolder:
             )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
-        """Raise UserError unless model and tokenizer are the imported ones. Other settings may differ."""
         refused = {field: values for field, values in changed.items() if field.startswith("model.")}
         self._refuse(refused, "holds an imported model of another config")
         if tokenizer:
@@ -157,16 +162,18 @@ class RunFolder:
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
         """Return the step from which the run of `old` can continue as the longer run of `new`.
 
-        Raise UserError if there is none.
+        Raise UserError if there is no such step.
         """
         if self.is_of_study:
-            raise UserError(f"{self.path} belongs to a study, which sets the length of its runs; change budget.tokens there")
+            raise UserError(
+                f"{self.path} belongs to a study, which sets the length of its runs; change budget.tokens there"
+            )
         return step_to_extend(self.path, self.checkpoints, old, new)
 
     def _extend(self, before: Config, config: Config) -> str:
-        """Turn the run into the longer one, of which it is the first part. Return a note.
+        """Turn the run into the longer run, and return a note for the user.
 
-        If the process is killed between two of these changes, the folder can continue as either run.
+        If the process is killed during these changes, the folder can continue as either run.
         """
         old, new = resolve_train(before), resolve_train(config)
         step = self.check_extension(old, new)
@@ -178,9 +185,10 @@ class RunFolder:
         return f"the run of {old.trained:,} training tokens is extended to {new.trained:,}"
 
     def _check_same(self, old: Config, config: Config, env: dict[str, Any], before: dict[str, Any]) -> bool:
-        """Return whether it is the folder's run, but longer. Raise UserError if it is another run.
+        """Return whether the config is a longer version of the folder's run. Raise UserError if it is another run.
 
-        The path of the text may differ if the tokens are the same. `auto` may be replaced by the value that it had.
+        The path of the text may differ if the tokens are the same. `auto` may be replaced by the value to which it was
+        resolved.
         """
         changed = diff(old, config)
         outcomes = {name: field for name, field in _OUTCOMES.items() if before and name in env}
@@ -205,19 +213,17 @@ class RunFolder:
 
     @property
     def is_of_study(self) -> bool:
-        """Whether the folder is a run in the folder of a study."""
         runs = self.path.absolute().parent
         return runs.name == "runs" and (runs.parent / STUDY).is_file()
 
     def _refuse(self, changed: Changed, why: str) -> None:
-        """Raise UserError that lists the changed fields, if there are any."""
         if changed:
             lines = [f"  {field}: {old} in the folder, {new} here" for field, (old, new) in changed.items()]
             raise UserError("\n".join([f"{self.path}: {why}", *lines]))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder, so that only one process trains the run. Make the folder if needed."""
+        """Hold the folder's lock, so that only one process trains the run. Create the folder if needed."""
         self._begin()
         with open_to_append(self.path / _LOCK) as file:
             if not (self._taken(file) or self._taken(file, after=_TEST_TIME)):
@@ -229,7 +235,7 @@ class RunFolder:
     def _taken(self, file: TextIO, after: float = 0.0) -> bool:
         """Try to take the lock after some seconds, and return whether it worked.
 
-        Raise UserError if the disk has no locks.
+        Raise UserError if the file system does not support locks.
         """
         time.sleep(after)
         try:
@@ -241,7 +247,6 @@ class RunFolder:
         return True
 
     def is_locked(self) -> bool:
-        """Return whether a process is training the run now."""
         try:
             descriptor = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
@@ -255,14 +260,13 @@ class RunFolder:
         return False
 
     def rewind(self, metrics: bytes) -> None:
-        """Continue from the metrics of a checkpoint. Later lines will be written again."""
+        """Continue from the metrics of a checkpoint. Training will write later lines again."""
         self._logged = bytearray(metrics)
         write_atomic(self._metrics, metrics)
         *_, last = ({"step": -1}, *self.metrics())
         self.copies.begin(last["step"] + 1)
 
     def log(self, **values: Any) -> None:
-        """Append one line of metrics."""
         line = json.dumps(values) + "\n"
         if self._logged is not None:
             self._logged += line.encode()
@@ -271,17 +275,23 @@ class RunFolder:
         self.copies.log(values)
 
     def logged(self) -> bytes:
-        """Return all lines so far, as they were written."""
+        """Return all lines of metrics so far, as bytes of the file."""
         if self._logged is not None:
             return bytes(self._logged)
         if not self._metrics.exists():
             return b""
         if (summary := self.path / SUMMARY).exists():  # before that, the file still grows
-            verify(self._metrics, f"delete {summary} and run again, which restores both from the last checkpoint")
+            verify(
+                self._metrics,
+                f"delete {summary} and repeat the command, which restores both files from the last checkpoint",
+            )
         return read_bytes(self._metrics, limit=sys.maxsize)  # the file grows with the run
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all lines so far, without an incomplete last line. Lines with `held_out_loss` are evaluations."""
+        """Return all lines of metrics so far, without an incomplete last line.
+
+        Lines with `held_out_loss` are evaluations.
+        """
         lines = self.logged().splitlines(keepends=True)
         try:
             return [_checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
@@ -291,12 +301,12 @@ class RunFolder:
             ) from None
 
     def write_documents(self, scores: Sequence[DocumentScore]) -> None:
-        """Write the score of each document at the end of training. A task has no documents."""
+        """Write each document's score at the end of training. A task has no documents."""
         if scores:
             write_with_digests(self.path, {DOCUMENTS: json.dumps([score.model_dump() for score in scores], indent=0)})
 
     def documents(self) -> list[DocumentScore]:
-        """Return the scores of documents that were written at the end of training; empty if there are none."""
+        """Return the document scores from the end of training; empty if there are none."""
         path = self.path / DOCUMENTS
         if not path.exists():
             return []
@@ -304,11 +314,11 @@ class RunFolder:
         return _DOCUMENTS.validate_json(path.read_bytes())
 
     def finish(self, summary: RunSummary) -> None:
-        """Write the metrics, and then the summary that was computed from them. It marks the run as finished."""
+        """Write the metrics, then the summary that was computed from them. The summary marks the run as finished."""
         write_with_digests(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
 
     def summary(self) -> RunSummary | None:
-        """Return the summary of a finished run, or None if it has not finished."""
+        """Return the summary of a finished run, or None if the run has not finished."""
         path, remedy = self.path / SUMMARY, "delete the file and run again"
         if not path.exists():
             return None
@@ -319,7 +329,7 @@ class RunFolder:
             raise UserError(f"{path}: damaged; {remedy}") from None
 
     def tokenizer(self) -> Tokenizer:
-        """Return the run's tokenizer, with the token that preceded each document in training.
+        """Return the run's tokenizer with the token that preceded each document in training.
 
         Before training, this token is that of the imported model. Old versions did not record it.
         """
@@ -329,7 +339,10 @@ class RunFolder:
         return load(file, env.get("document_token"))
 
     def environment(self) -> dict[str, Any]:
-        """Return env.json: everything besides the config that decides a run's numbers. Empty before the run begins."""
+        """Return the content of env.json: everything besides the config that decides a run's numbers.
+
+        The result is empty before the run begins.
+        """
         path = self.path / "env.json"
         if not path.exists():
             return {}
@@ -344,27 +357,20 @@ class RunFolder:
 
 
 class SeenByOthers(RunFolder):
-    """Folder of a run in all processes except the first, which is the only one that writes to it."""
+    """Run folder as all processes except the first use it. Only the first process writes to the folder."""
 
-    def rewind(self, metrics: bytes) -> None:
-        """Do nothing: only the first process writes."""
+    def rewind(self, metrics: bytes) -> None: ...
 
-    def log(self, **values: Any) -> None:
-        """Do nothing: only the first process writes."""
+    def log(self, **values: Any) -> None: ...
 
     def logged(self) -> bytes:
-        """Return nothing: only the first process logs."""
         return b""
 
-    def write_documents(self, scores: Sequence[DocumentScore]) -> None:
-        """Do nothing: only the first process writes."""
+    def write_documents(self, scores: Sequence[DocumentScore]) -> None: ...
 
 
 def _with_plugins(config: Config, folder: Path) -> dict[str, str | bytes]:
-    """Return config.yaml and a copy of every plug-in that the run uses, so that it can always be loaded.
-
-    Plug-ins that do not affect the run are left out.
-    """
+    """Return config.yaml and a copy of every plug-in that affects the run, so that the run can always be loaded."""
     names, copied = copies(deciding(config), folder)
     remember(deciding(config))
     return {**copied, "config.yaml": to_yaml(config.model_dump(mode="json") | {"plugins": names})}
@@ -375,11 +381,9 @@ _REQUIRED_WITH = {
     "bits_per_byte": ("tokens", "held_out_loss"),
     "accuracy": ("tokens", "held_out_loss"),
 }
-"""Field of a line of metrics -> other fields that a line with this field must have."""
 
 
 def _checked(line: Any) -> dict[str, Any]:
-    """Return a line of metrics. Raise ValueError if fields are missing or values are not allowed."""
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         raise ValueError("a line is not an object with a step")
     complete = all(other in line for key, others in _REQUIRED_WITH.items() if key in line for other in others)

@@ -18,10 +18,10 @@ from archlab.training.world import ALONE, World
 
 
 class Saver:
-    """Writer of checkpoints, one at a time. It is a context manager; at its end all checkpoints are on the disk.
+    """Writer of checkpoints, one at a time. On exit from its context, all checkpoints are on the disk.
 
     A single process writes whole tensors. Several processes each write their parts (torch.distributed.checkpoint); the
-    first renames the folder when all have finished.
+    first process renames the folder when all have finished.
     """
 
     def __init__(self, folder: Path, retention: Retention, world: World) -> None:
@@ -33,8 +33,8 @@ class Saver:
     def save(self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes) -> None:
         """Wait for the previous checkpoint, then begin to write `folder/step-N`.
 
-        Remove checkpoints that are not kept after it is written. Raise UserError if the previous checkpoint could not
-        be written.
+        Checkpoints that are no longer kept are removed after the new one is written. Raise UserError if the previous
+        checkpoint could not be written.
         """
         self.wait()
         optimizer = optimizer if self._retention.needs_optimizer(step) else None
@@ -62,7 +62,7 @@ class Saver:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the checkpoint is on the disk. Raise UserError if it could not be written."""
+        """Wait until the checkpoint is on the disk. Raise UserError if the checkpoint could not be written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -71,12 +71,11 @@ class Saver:
             raise error
 
     def check(self) -> None:
-        """Raise the error of a checkpoint that has finished, like `wait`, but without waiting."""
+        """Raise the error of a checkpoint that could not be written. Return at once if one is still being written."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def _writing(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
-        """Copy the state, and return a function that writes the copy."""
         state = state_of(model, optimizer)
         if self._group is None:
             copies = {
@@ -101,7 +100,7 @@ class Saver:
 
 
 def _written(future: Future[Any], folder: Path) -> None:
-    """Wait for the parts of all processes. If the disk of one is full, raise UserError in all of them."""
+    """Wait for the parts of all processes. If one process's disk is full, raise UserError in all processes."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     with disk_errors(folder):
@@ -113,7 +112,6 @@ def _written(future: Future[Any], folder: Path) -> None:
 
 
 def _group_of_all() -> torch.distributed.ProcessGroup:
-    """Make a separate process group for the communication of the writing threads."""
     group = torch.distributed.new_group(backend="gloo")
     assert isinstance(group, torch.distributed.ProcessGroup)
     return group
@@ -122,7 +120,7 @@ def _group_of_all() -> torch.distributed.ProcessGroup:
 def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
 ) -> None:
-    """Write one checkpoint before returning. Without `optimizer`, training cannot continue from it."""
+    """Write one checkpoint before returning. Without `optimizer`, training cannot continue from the checkpoint."""
     ends_here = optimizer is None
     with Saver(folder, Retention(Keep(), last_step=step if ends_here else step + 1), ALONE) as saver:
         saver.save(step, model, optimizer, metrics)

@@ -17,7 +17,10 @@ LENGTH = {"tokens", "warmup", "schedule", "decay", "final_lr"}
 
 
 def learning_rate(train: TrainConfig, step: int) -> float:
-    """Return the learning rate of update `step`, counted from 0: linear warm-up, then the shape of the schedule."""
+    """Return the learning rate of update `step`, counted from 0.
+
+    The rate rises linearly during warmup, then follows the shape of the schedule.
+    """
     steps, warmup = train.steps, warmup_steps(train)
     if step < warmup:
         return train.lr * (step + 1) / warmup
@@ -32,7 +35,7 @@ def _check_share(kind: type[Schedule], share: Any, train: TrainConfig, done: flo
 
 
 def warmup_steps(train: TrainConfig) -> int:
-    """Return the number of warm-up steps; the config has it in steps or as a share of the run."""
+    """Return the number of warmup steps. The config gives it in steps or as a fraction of the run."""
     return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
 
 
@@ -58,9 +61,10 @@ def _wsd(train: TrainConfig, done: float) -> float:
 
 
 def extension_step(train: TrainConfig) -> int:
-    """Return the step up to which the learning rate does not depend on the run's length, if warm-up is given in steps.
+    """Return the step up to which the learning rate does not depend on the run's length.
 
-    A longer run can continue from the checkpoint of this step. Return 0 if the rate falls during the whole run.
+    A longer run can continue from the checkpoint of this step. This holds only if warmup is given in steps. Return 0 if
+    the rate falls during the whole run.
     """
     if not kinds(Schedule)[train.schedule].holds_peak:
         return 0
@@ -70,9 +74,10 @@ def extension_step(train: TrainConfig) -> int:
 
 
 def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainConfig) -> int:
-    """Return the step of the newest checkpoint of `old` that the longer run of `new` would have made, too.
+    """Return the newest checkpoint step of `old` up to which the longer run of `new` would be identical.
 
-    From some step on, the two have different learning rates. Raise UserError with the reason if there is none.
+    After some step, the learning rates of the two runs differ. Raise UserError with the reason if no checkpoint
+    qualifies.
     """
     pairs = ((learning_rate(old, step), learning_rate(new, step)) for step in range(old.steps))
     same = next((step for step, (before, now) in enumerate(pairs) if before != now), old.steps)

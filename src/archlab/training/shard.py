@@ -7,10 +7,10 @@ from archlab.training.world import World
 
 
 def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
-    """Return the model in training mode. Each process has its part of every tensor.
+    """Return the model in training mode, with each process holding its part of every tensor.
 
-    The values are the same as in a single process. On a CPU no process ever holds more than one whole layer, because
-    memory that is allocated but not written takes no space, and each tensor is drawn separately.
+    The values are the same as in a single process. On a CPU, no process ever holds more than one whole layer: memory
+    that is allocated but not written takes no space, and each tensor is drawn separately.
     """
     if world.mesh is None:
         return Decoder(config, seed=seed).to(device_type).train()

@@ -1,4 +1,4 @@
-"""Tracking tools, to which the metrics of a run are copied during training (`train.log`)."""
+"""Tracking tools (`train.log`), to which the metrics of a run are copied during training."""
 
 import json
 import os
@@ -22,33 +22,31 @@ from archlab.files import read_bytes, real_path
 
 Measures = Mapping[str, float]
 PROJECT = "archlab"
-"""Name of the project in tools, unless their own environment variables set another."""
+"""Default project name in the tools. Each tool's own environment variables override it."""
 
 _ID = "log.json"
 _MLFLOW_TAG = "archlab.id"
 _MLFLOW_BATCH = 100
-"""Largest number of parameters in a request."""
 
 _MLFLOW_LONGEST = 500
-"""Longest value of a parameter, in characters, that every store accepts."""
 
 
 class Sink(Protocol):
-    """Interface of a tracking tool that is open for one run. Its exceptions end the copying, not the training."""
+    """Interface of a tracking tool that is open for one run. Exceptions end the copying, not the training."""
 
     def begin(self, step: int) -> None:
-        """Begin with `step`: 0 at the start of a run, another if it resumes or went back.
+        """Begin with `step`: 0 at the start of a run, a later step if the run resumes or went back.
 
-        Metrics of this step and later ones will be logged again.
+        Training will log the metrics of this step and all later steps again.
         """
         ...
 
     def log(self, step: int, measures: Measures) -> None:
-        """Log measurements of a step. There may be several calls per step."""
+        """Log metrics of a step. Several calls may be made for the same step."""
         ...
 
     def close(self, *, ended: bool) -> None:
-        """Close the tool. `ended` is true if the training reached its end, and false if it was stopped."""
+        """Close the tool. `ended` is true if training reached its end, and false if it was stopped."""
         ...
 
 
@@ -58,34 +56,32 @@ class LoggedRun:
 
     folder: Path
     id: str
-    """Unique id of the run, which stays the same when it resumes."""
+    """Unique id of the run, which stays the same when the run resumes."""
     values: Mapping[str, Any]
     """Config of the run, including derived values, and its environment."""
 
     @property
     def name(self) -> str:
-        """Name for users: the name of the folder, and part of the id to distinguish runs with equal names."""
+        """Name for users: the folder's name and part of the id, which distinguishes runs with equal names."""
         return f"{real_path(self.folder).name}-{self.id[:4]}"
 
 
 class Copies:
-    """Copies of metrics for all tools. A tool that fails receives nothing more, and the training continues."""
+    """Copies of metrics for all tools. After a tool fails, it receives nothing more, and training continues."""
 
     def __init__(self, sinks: Mapping[str, Sink], on_failure: Callable[[str], None] = lambda _: None) -> None:
         """`sinks` maps names to tools. `on_failure` receives a sentence, once for each tool that fails."""
         self._sinks, self._on_failure = dict(sinks), on_failure
 
     def begin(self, step: int) -> None:
-        """Call `begin` of every tool."""
         self._each(lambda sink: sink.begin(step))
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log the numbers of a line of metrics; other values are left out."""
+        """Log the numbers of a line of metrics. Other values are left out."""
         measures = dict(numbers({name: value for name, value in line.items() if name != "step"}))
         self._each(lambda sink: sink.log(line["step"], measures))
 
     def close(self, *, ended: bool) -> None:
-        """Close every tool."""
         self._each(lambda sink: sink.close(ended=ended))
 
     def _each(self, call: Callable[[Sink], None]) -> None:
@@ -98,7 +94,6 @@ class Copies:
 
 
 def failure(name: str, error: Exception) -> str:
-    """Return the message for the user about a tool that failed."""
     why = (str(error).strip().splitlines() or [""])[0]
     return f"train.log: {name} has failed ({type(error).__name__}: {why}); metrics.jsonl has everything"
 
@@ -124,7 +119,7 @@ class TensorBoard:
         self._library, self._run, self._writer = tensorboardx, run, None
 
     def begin(self, step: int) -> None:
-        """Begin a new file. It hides what older files have of this step and later ones."""
+        """Begin a new event file. TensorBoard then hides this step and later steps of older files."""
         if self._writer is not None:
             self._writer.close()
         folder = self._run.folder / "tensorboard"
@@ -134,13 +129,11 @@ class TensorBoard:
             self._writer.add_text("config", f"```\n{to_yaml(dict(self._run.values))}```", 0)
 
     def log(self, step: int, measures: Measures) -> None:
-        """Log one scalar per measurement."""
         assert self._writer is not None
         for name, value in measures.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self, *, ended: bool) -> None:
-        """Write everything to the disk."""
         if self._writer is not None:
             self._writer.close()
 
@@ -148,8 +141,8 @@ class TensorBoard:
 class WandB:
     """Weights & Biases. WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline have their usual meaning.
 
-    The wandb run has the id of archlab's run. Steps are a separate axis, because wandb drops values of earlier steps,
-    and a run that went back logs steps twice.
+    The wandb run has the id of archlab's run. `step` is logged as a separate x axis: wandb drops values of earlier
+    steps, and a run that went back logs steps twice.
     """
 
     def __init__(self, wandb: Any, run: LoggedRun) -> None:
@@ -165,22 +158,20 @@ class WandB:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def begin(self, step: int) -> None:
-        """Do nothing: repeated steps are shown again."""
+    def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
-        """Log one row."""
         self._run.log({"step": step, **measures})
 
     def close(self, *, ended: bool) -> None:
-        """Wait until everything is sent. A run that was stopped is marked as crashed until it resumes."""
+        """Wait until everything is sent. A stopped run is marked as crashed until it resumes."""
         self._run.finish(exit_code=0 if ended else 1)
 
 
 class Trackio:
     """Trackio: a local database, or a Space on the Hugging Face hub if TRACKIO_SPACE_ID names one.
 
-    The Trackio run has the name of archlab's run. Messages of Trackio go to stderr, because stdout is for results.
+    The Trackio run has the name of archlab's run. Trackio's messages go to stderr, because stdout is for results.
     """
 
     def __init__(self, trackio: Any, run: LoggedRun) -> None:
@@ -194,11 +185,9 @@ class Trackio:
                 embed=False,
             )
 
-    def begin(self, step: int) -> None:
-        """Do nothing: repeated steps are shown again."""
+    def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
-        """Log one row."""
         self._run.log(dict(measures), step=step)
 
     def close(self, *, ended: bool) -> None:
@@ -232,11 +221,10 @@ class MLflow:
             self._client.log_batch(id, params=params[i : i + _MLFLOW_BATCH])
         return id
 
-    def begin(self, step: int) -> None:
-        """Do nothing: repeated steps are shown again."""
+    def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
-        """Send measurements in a thread of MLflow, so that a slow server delays no step."""
+        """Send metrics in one of MLflow's threads, so that a slow server delays no step."""
         now = int(time.time() * 1000)
         metrics = [self._entities.Metric(name, value, now, step) for name, value in measures.items()]
         self._sent = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
@@ -254,7 +242,7 @@ SINKS: dict[LogTo, tuple[str, Callable[[Any, LoggedRun], Sink]]] = {
     "trackio": ("trackio", Trackio),
     "mlflow": ("mlflow", MLflow),
 }
-"""Name of a tool, and of its extra -> (package that it needs, class that receives the imported package)."""
+"""Name of a tool and of its extra -> (package that the tool needs, class that receives the imported package)."""
 
 
 def check_installed(log: Sequence[LogTo]) -> None:
@@ -271,9 +259,9 @@ def check_installed(log: Sequence[LogTo]) -> None:
 def opened(
     folder: Path, config: Config, environment: Mapping[str, Any], on_failure: Callable[[str], None]
 ) -> Iterator[Copies]:
-    """Open the tools that the config of the run in `folder` names, and close them after the block.
+    """Open the tools that the run's config names, and close them after the block.
 
-    A tool that cannot be opened is left out, with a note.
+    A tool that cannot be opened is left out, with a note for the user.
     """
     sinks = dict[str, Sink]()
     for name in config.train.log:
@@ -293,7 +281,6 @@ def opened(
 
 
 def _id(folder: Path) -> str:
-    """Return the id of the run for all tools, which is drawn when the first tool is opened."""
     path = folder / _ID
     if not path.exists():
         write_with_digests(folder, {_ID: json.dumps({"id": secrets.token_hex(4)})})

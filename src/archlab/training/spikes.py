@@ -1,4 +1,4 @@
-"""Detection of spikes, steps whose loss or gradient is far above those before, and their fields in the log."""
+"""Detection of spikes: steps whose loss or gradient norm is far above those of previous steps."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,17 @@ import numpy as np
 from archlab.config.schema import Spikes
 
 SPIKE, SKIPPED, REWOUND, PASSED_OVER = "spike", "skipped", "rewound_from", "batches_passed_over"
-"""Fields of a line of metrics.
+"""Fields of a line of metrics about spikes.
 
-They hold the number of standard deviations above the mean; that no update was made; the step from which training went
-back to this one; and the number of batches that are not read again.
+In this order: the number of standard deviations above the mean; whether the update was skipped; the step from which
+training went back to this one; the number of batches that are not read again.
 """
 
 MOST_REWINDS = 5
-"""Number of times that a run goes back to one checkpoint. If it still spikes after that, the text is not the cause."""
+"""Maximum number of times that a run goes back to one checkpoint.
+
+If the run still spikes after that, the text is not the cause.
+"""
 
 
 class SpikeWatch:
@@ -31,10 +34,10 @@ class SpikeWatch:
                 self._add(line["loss"], line["grad_norm"])
 
     def add(self, loss: float, grad_norm: float) -> float | None:
-        """Add a step to the window. If it is a spike, return how many standard deviations it is above the mean.
+        """Add a step to the window. If the step is a spike, return its number of standard deviations above the mean.
 
-        The larger of the values for the loss and the gradient counts, relative to the window before the step. Return
-        None if it is not a spike, or if the window is not full yet.
+        The larger of the numbers for the loss and the gradient norm counts, relative to the window before the step.
+        Return None if the step is not a spike, or if the window is not full yet.
         """
         full = len(self._losses) == self._config.window
         most = max(_above(loss, self._losses), _above(grad_norm, self._norms)) if full else 0.0
@@ -52,10 +55,9 @@ def _above(value: float, usual: Sequence[float]) -> float:
 
 
 def batches_passed_over(metrics: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many batches all rewinds passed over so far. A step reads the batch that is so much later."""
+    """Return the number of batches that all rewinds so far passed over. Later steps read that many ahead."""
     return sum(line.get(PASSED_OVER, 0) for line in metrics)
 
 
 def rewinds_to(step: int, metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the lines of metrics that record that training went back to `step`."""
     return [line for line in metrics if REWOUND in line and line["step"] == step]

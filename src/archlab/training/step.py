@@ -1,4 +1,4 @@
-"""One optimizer update: forward pass, gradient and learning rate."""
+"""One optimizer update: forward pass, backward pass and weight update."""
 
 import hashlib
 import math
@@ -34,7 +34,7 @@ class StepResult:
     updated: bool
     """Whether the weights were changed."""
     routers: Mapping[str, float] = field(default_factory=dict)
-    """Losses and loads of mixtures of experts, by name; empty if there are none."""
+    """Losses and loads of mixtures of experts, by name. Empty if the model has none."""
 
     @property
     def is_finite(self) -> bool:
@@ -55,15 +55,15 @@ def update(
 ) -> StepResult:
     """Compute the clipped gradient over the windows, and make one update.
 
-    There is no update if the loss or gradient is not finite, or if `refuses(loss, grad_norm)` returns True.
-    `separator` is the token that begins a document, or None if documents see each other.
+    The update is skipped if the loss or gradient is not finite, or if `refuses(loss, grad_norm)` returns True.
+    `separator` is the token that begins a document, or None if attention is not masked between documents.
 
-    Every process of `world` receives all windows, and processes only its part of their micro batches. Processes that
-    share components process the same micro batches, and each adds its part of the router losses. Processes that divide
+    Every process of `world` receives all windows and processes only its part of the micro-batches. Processes that split
+    components process the same micro-batches, and each adds its part of the router losses. Processes that divide
     windows each process their own tokens of the same windows.
 
-    Dropout has its own seed per train.seed, step and micro batch. A resumed run therefore drops the same numbers as an
-    uninterrupted one, with any number of processes.
+    Dropout has its own seed for each train.seed, step and micro-batch. A resumed run therefore drops the same
+    activations as an uninterrupted one, with any number of processes.
     """
     loss, routers = torch.zeros((), device=device.type), Routers(model, world)
     for index, micro_BT, scored_BT, share in _micro_batches(windows, train.micro_batch_tokens, device, world):
@@ -96,9 +96,10 @@ def update(
 def _micro_batches(
     windows: Windows, micro_batch_tokens: int, device: Device, world: World
 ) -> Iterator[tuple[int, Tensor, Tensor | None, float]]:
-    """Yield this process's micro batches: (index, tokens, scored, share).
+    """Yield this process's micro-batches: (index, tokens, scored, share).
 
-    `scored` marks the predicted tokens to train on; None means all. `share` is their share of those of the batch.
+    `scored` marks the predicted tokens to train on; None means all. `share` is the fraction of the batch's predicted
+    tokens to train on that are in this micro-batch.
     """
     rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
     tokens = torch.from_numpy(windows.tokens).split(rows)
@@ -115,7 +116,7 @@ def _micro_batches(
 
 
 def select_scored(x_BT: Tensor, scored_BT: Tensor | None) -> Tensor:
-    """[B, T, ...] -> [N, ...]: select the scored tokens. If `scored_BT` is None, select all."""
+    """Select the scored tokens: [B, T, ...] -> [N, ...]. If `scored_BT` is None, select all tokens."""
     return x_BT.flatten(0, 1) if scored_BT is None else x_BT[scored_BT]
 
 
@@ -140,10 +141,11 @@ def hidden_and_targets(
     collected: Collected | None = None,
     part: SequenceShard | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return (hidden states [B, T - 1, D], targets [B, T - 1]) of windows [B, T]. A target is the next token.
+    """Return the hidden states, [B, T - 1, D], and the targets, [B, T - 1], of windows [B, T].
 
-    `separator` is the token that begins a document, or None if documents see each other. Layers add auxiliary losses
-    and expert loads to `collected`. With `part`, return only the tokens of that part.
+    A target is the next token. `separator` is the token that begins a document, or None if attention is not masked
+    between documents. Layers add auxiliary losses and expert loads to `collected`. With `part`, return only the tokens
+    of that part.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
     with device.autocast():
@@ -154,9 +156,9 @@ def hidden_and_targets(
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
-    """Return the number of each token's document in its window, [B, T]; None if documents see each other.
+    """Return the document index of each token in its window, [B, T].
 
-    Document 0 is the rest of one that began before the window. A separator belongs to the document that it begins, and
-    is predicted from the document before it.
+    Return None if attention is not masked between documents. Document 0 is the rest of a document that began before the
+    window. A separator belongs to the document that it begins, and is predicted from the previous document.
     """
     return None if separator is None else (tokens_BT == separator).cumsum(-1)

@@ -15,14 +15,14 @@ from archlab.training.spikes import SPIKE
 NOT_FINITE = "a loss or gradient is NaN or infinite"
 
 _UNTRAINED_MARGIN = 1.1
-"""Factor on the loss of a uniform guess up to which a run has not diverged.
+"""Factor by which the final loss may exceed that of a uniform guess before the run counts as diverged.
 
-An untrained model is worse than a uniform guess, because its logits vary. A run of a few steps may end a little above
-a guess.
+An untrained model is worse than a uniform guess, because its logits vary. A run of a few steps may end slightly worse
+than a uniform guess.
 """
 
 _NO_PROGRESS_MARGIN = 1.01
-"""Factor on the first loss up to which a run has not diverged.
+"""Factor by which the final loss may exceed the first loss before the run counts as diverged.
 
 A run that learned nothing ends very near its first loss, above or below it.
 """
@@ -32,39 +32,44 @@ class RunSummary(Base):
     """Summary of a run that has ended."""
 
     status: Literal["finished", "diverged"]
-    """Outcome. diverged means that a loss or gradient was not finite, or the final loss too high (see `divergence`)."""
+    """Whether the run finished or diverged.
+
+    A run has diverged if a loss or gradient was not finite, or if the final loss is too high (see `divergence`).
+    """
     why: str | None = None
-    """Reason if it diverged, as text; null when finished."""
+    """Reason why the run diverged; null if it finished."""
     steps: Natural
     """Number of updates made."""
     tokens: Natural
     """Number of training tokens read, including those of skipped batches."""
     bits_per_byte: NonNegative | None
-    """Bits per byte of held-out text at the end; null when diverged, and for a task."""
+    """Bits per byte of held-out text at the end; null if the run diverged, and for a task."""
     accuracy: NonNegative | None = None
-    """Share of a task's answers that are correct at the end; null when diverged, and for text."""
+    """Fraction of a task's answers that are correct at the end; null if the run diverged, and for text."""
     loss: NonNegative | None
-    """Held-out cross-entropy in nats per token at the end; null when diverged."""
+    """Held-out cross-entropy in nats per token at the end; null if the run diverged."""
     train_loss: NonNegative | None
-    """Mean cross-entropy over the last tenth of the steps."""
+    """Mean cross-entropy in nats per token over the last tenth of the steps."""
     tokens_per_second: Positive | None
     """Median training speed over the steps, without evaluation and checkpoints."""
     mfu: NonNegative | None
-    """Model FLOPs (attention over visible pairs) per second, divided by the peak measured on this machine."""
+    """Model FLOPs utilization: model FLOPs per second, divided by the peak measured on this machine.
+
+    The FLOPs of attention count only visible pairs of tokens.
+    """
     spikes: Natural = 0
-    """Number of steps whose loss or gradient was far above those before (train.spikes)."""
+    """Number of steps whose loss or gradient norm was far above those of previous steps (train.spikes)."""
     parameters: Natural
     device: str
     dtype: str
 
     @property
     def score(self) -> float | None:
-        """Bits per byte, or the share of correct answers; None when diverged."""
+        """Bits per byte, or the fraction of correct answers; None if the run diverged."""
         return self.accuracy if self.bits_per_byte is None else self.bits_per_byte
 
     @property
     def result(self) -> str:
-        """Score of a finished run, as text."""
         if self.bits_per_byte is None:
             return f"{self.accuracy:.2%} of the task's answers are correct"
         return f"{self.bits_per_byte:.4f} bits per byte of held-out text"
@@ -87,8 +92,8 @@ def summarize(
 ) -> RunSummary:
     """Summarize a run from its metrics alone, so that interruptions do not matter.
 
-    `why` is a reason if a loss or gradient was not finite, otherwise None. `is_imported`: the run began with published
-    weights.
+    `why` is the reason if a loss or gradient was not finite, otherwise None. `is_imported` is true if the run began
+    with published weights.
     """
     whole = [m for m in metrics if "diverged" not in m]
     steps, updates, evaluations = ([m for m in whole if key in m] for key in ("grad_norm", "lr", "held_out_loss"))
@@ -117,14 +122,14 @@ def summarize(
 
 
 def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
-    """Return why a run with finite losses has diverged nonetheless, or None if it has not.
+    """Return why a run with finite losses has diverged, or None if it has not.
 
-    `first` and `last` are its held-out losses in nats per token, before the first update and after the last one. A run
-    has diverged if the model ends more than a tenth worse than a uniform guess, whose loss is ln(vocab_size), or worse
-    than before training. How far beyond the bound it ends says nothing about the architecture.
+    `first` and `last` are the run's held-out losses in nats per token, before the first update and after the last one.
+    A run has diverged if the model ends more than a tenth worse than a uniform guess, whose loss is ln(vocab_size), or
+    worse than before training. How far the loss exceeds the bound says nothing about the architecture.
 
-    The first evaluation is the one before the first update, so that the answer does not depend on `eval_every`. `first`
-    is None if the run began with published weights, because a result worse than these is still a result.
+    The first evaluation is the one before the first update, so that the result does not depend on `eval_every`. `first`
+    is None if the run began with published weights, because a result worse than theirs is still a result.
     """
     uniform = math.log(vocab_size)
     if last > _UNTRAINED_MARGIN * uniform:

@@ -24,19 +24,21 @@ from archlab.training.summary import RunSummary
 from archlab.training.world import World, joined
 
 WORTH_REPEATING = 4
-"""Number of passes up to which a text teaches about as much as new text (Muennighoff 2023, arXiv 2305.16264)."""
+"""Number of passes over a text up to which repeated text teaches about as much as new text.
+
+Source: Muennighoff 2023, arXiv 2305.16264.
+"""
 
 
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
-    """Train in the folder `out`, or continue from its last checkpoint. Return the summary of the run.
+    """Train a run in the folder `out`, or continue it from its last checkpoint. Return the run's summary.
 
-    A finished run is only read. Under torchrun, call it in every process; together they train one run.
-
-    `callback` is called during training; without one, progress is printed to stderr. `corpus` is the fingerprint that
-    the text must have; None accepts any text.
+    If the run is finished, return its summary without training. Under torchrun, call this function in every process;
+    together they train one run. `callback` is called during training; without a callback, progress is printed to
+    stderr. `corpus` is the fingerprint that the text must have; None accepts any text.
 
     Raise UserError if the folder holds another run, the text has another fingerprint, or a step does not fit into
-    memory. Raise KeyboardInterrupt, after saving a checkpoint, if the run is asked to stop.
+    memory. If the run is asked to stop, save a checkpoint and raise KeyboardInterrupt.
     """
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
@@ -52,7 +54,6 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
 
 
 def _set_up(config: Config, device: Device, world: World) -> RunSetup:
-    """Prepare everything a run needs besides its folder. Raise UserError if the model, machine or text cannot do it."""
     settings = shared_by(world.readers, config)
     check_run(config, settings, device, world)
     compiled = is_compiled(config, settings, device)
@@ -72,7 +73,6 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
-    """Raise UserError unless the text is that of the study, and the same in all processes."""
     named, data, world = setup.config.data.named, setup.data, setup.world
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{named}: the text has changed since the study began; begin a new study")
@@ -83,7 +83,6 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
 
 
 def _notes(setup: RunSetup) -> Iterator[str]:
-    """Yield notes that the user should read before the run begins."""
     settings, data, vocab_size = setup.settings, setup.data, setup.config.model.vocab_size
     if vocab_size > (known := data.known_tokens):
         rows = f"rows of the embedding from {known:,} on are never used"
@@ -102,7 +101,6 @@ def _notes(setup: RunSetup) -> Iterator[str]:
 
 
 def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str]) -> RunSummary:
-    """Claim the folder and train in it."""
     config, device, world = setup.config, setup.device, setup.world
     with ExitStack() as stack:
         world.broadcast_from_first(lambda: stack.enter_context(folder.locked()))
@@ -120,7 +118,6 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
 
 
 def _record(setup: RunSetup) -> dict[str, Any]:
-    """Return the content of env.json: everything besides the config that decides a run's numbers or describes it."""
     env = environment(setup.device) | {
         "compiled": setup.is_compiled,
         "attention": dict(setup.kernels),

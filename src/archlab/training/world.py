@@ -28,24 +28,23 @@ class World:
     """This process and its place in the group of processes that train a run together."""
 
     rank: int = 0
-    """Index of this process, counted from 0 over all machines."""
+    """Index of this process over all machines, counted from 0."""
     size: int = 1
-    """Number of processes."""
     local_rank: int = 0
     """Index of this process on its machine, counted from 0."""
     mesh: "DeviceMesh | None" = None
-    """Mesh [replicate, shard, within] of processes; None for a single process.
+    """Device mesh [replicate, shard, within]; None for a single process.
 
     `within` is the axis of `tensor` or `expert`. The axis `shard` includes `context`.
     """
     tensor: int = 1
-    """Number of neighboring processes that read the same windows and divide components."""
+    """Number of neighboring processes that read the same windows and split components (tensor parallelism)."""
     reading: "ProcessGroup | None" = None
-    """Group of this process and one process of each other group that reads its own windows; None: all processes."""
+    """Process group that contains one process of each reader, including this process. None means all processes."""
     expert: int = 1
-    """Number of neighboring processes over which experts are distributed."""
+    """Number of neighboring processes over which experts are distributed (expert parallelism)."""
     context_group: "ContextGroup | None" = None
-    """Group of neighboring processes that divide the tokens of the same windows; None: windows are not divided."""
+    """Group of neighboring processes that divide the tokens of the same windows. None if windows are not divided."""
 
     @property
     def is_first(self) -> bool:
@@ -59,21 +58,21 @@ class World:
 
     @property
     def readers(self) -> int:
-        """Number of groups of processes that each read their own windows."""
+        """Number of process groups that each read their own windows."""
         return self.size // (self.tensor * self.context)
 
     @property
     def reader(self) -> int:
-        """Index of this process's group, counted from 0."""
+        """Index of this process's group among the groups that read their own windows, counted from 0."""
         return self.rank // (self.tensor * self.context)
 
     @property
     def averaged(self) -> int:
-        """Number of processes whose gradients `fully_shard` averages; it adds those of the others."""
+        """Number of processes whose gradients `fully_shard` averages. Gradients of the other processes are summed."""
         return self.size // (self.tensor * self.expert)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum a tensor over all groups that read their own windows. Its shape must be the same everywhere."""
+        """Sum a tensor over all groups that read their own windows. Every process must pass the same shape."""
         if self.size > 1:
             torch.distributed.all_reduce(values, group=self.reading)
         return values
@@ -87,7 +86,10 @@ class World:
         return bool(count)
 
     def broadcast_from_first(self, compute: Callable[[], T]) -> T:
-        """Return in every process what `compute` returns in the first one, or raise its UserError there."""
+        """Call `compute` in the first process, and return its result in every process.
+
+        If `compute` raises UserError, every process raises that error.
+        """
         if self.size == 1:
             return compute()
         message: list[Any] = [None, None]
@@ -127,12 +129,15 @@ class World:
 
 
 WITHIN = ("tensor", "expert", "context")
-"""Ways to divide a model within groups of processes. Only one of them may be above 1 at a time."""
+"""Ways to divide a model within groups of processes. Only one of these settings may be above 1 at a time."""
 
 ALONE = World()
 
 _PATIENCE = timedelta(days=1)
-"""Time for which processes wait while one prepares a text, which may be large. If one dies, torchrun stops all."""
+"""Time for which processes wait while one of them prepares a text, which may be large.
+
+If a process dies, torchrun stops all processes.
+"""
 
 
 def n_processes() -> int:
@@ -144,7 +149,8 @@ def n_processes() -> int:
 def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     """Connect all processes for the duration of the block, divided as the config says.
 
-    Raise ConfigError if their number does not fit. If a process dies inside the block, torchrun stops the others.
+    Raise ConfigError if the number of processes does not match the config. If a process dies inside the block, torchrun
+    stops the others.
     """
     size = n_processes()
     sizes = divided(parallel, size)

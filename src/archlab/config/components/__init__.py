@@ -1,4 +1,4 @@
-"""Kinds of the parts of a layer. Importing the package registers all of them."""
+"""Kinds of layer components. Importing the package registers all of them."""
 
 from archlab.config.core.registry import import_all
 

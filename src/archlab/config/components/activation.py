@@ -1,4 +1,4 @@
-"""Activations, which act on every number separately. A config names the kind: `activation: silu`."""
+"""Activations, which act on each element separately. A config names the kind: `activation: silu`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -6,33 +6,33 @@ from archlab.config.core.registry import KindName, Named, Section, kinds
 
 
 class Activation(Named):
-    """Base class of the activations."""
+    """Base class of activations."""
 
     section: ClassVar[Section] = "activation"
 
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with this activation. Empty: the word `gated` and the display name."""
+    """Name of a gated MLP with this activation, such as SwiGLU. If it is empty, the name is the word `gated` and the
+    activation's display name."""
     flops_per_number: ClassVar[int]
-    """Operations per number. An elementary function such as exp counts as one, and so does a division."""
+    """FLOPs per element. An elementary function such as exp counts as one, and so does a division."""
     n_parameters: ClassVar[int] = 0
-    """Number of its learned parameters, whatever the width."""
+    """Number of the activation's learned parameters, whatever the width."""
     saved_per_number: ClassVar[float] = 1
-    """Numbers that training keeps for the backward pass. 0 if it needs only the output, which the next operation
-    keeps."""
+    """Number of values per element that training stores for the backward pass. 0 if the backward pass needs only the
+    output, which the next operation stores."""
     computes_in_float32: ClassVar[bool] = False
-    """Whether the kept numbers are float32, whatever the dtype of the activations."""
+    """Whether the stored values are float32, whatever the dtype of the activations."""
 
 
 ActivationName = Annotated[str, KindName(Activation)]
 
 
 def activation_named(name: str) -> type[Activation]:
-    """Return the activation of that kind."""
     return kinds(Activation)[name]
 
 
 def name_of_mlp(activation: str, *, is_gated: bool) -> str:
-    """Return the name of an MLP with that activation: ReLU, SwiGLU."""
+    """Return the name of an MLP with that activation, such as ReLU or SwiGLU."""
     kind = activation_named(activation)
     return (kind.gated_name or f"gated {kind.display_name}") if is_gated else kind.display_name
 
@@ -73,7 +73,6 @@ class QuickGELU(Activation):
     gated_name: ClassVar[str] = "GEGLU (quick)"
     flops_per_number: ClassVar[int] = 5
     saved_per_number: ClassVar[float] = 2
-    """The input and the sigmoid."""
 
 
 class SiLU(Activation):
@@ -127,7 +126,7 @@ class Softplus(Activation):
 
 
 class Identity(Activation):
-    """x itself, which makes a gated MLP bilinear."""
+    """Identity function, which makes a gated MLP bilinear."""
 
     kind: Literal["identity"] = "identity"
     display_name: ClassVar[str] = "identity"
@@ -145,5 +144,6 @@ class XIELU(Activation):
     flops_per_number: ClassVar[int] = 8
     n_parameters: ClassVar[int] = 2
     saved_per_number: ClassVar[float] = 4.25
-    """x, a x, expm1 of x and the number that b multiplies, and one byte for the sign of x."""
+    """Values stored for the backward pass: x, a x, expm1 of x and the factor of b, each in float32, and one byte for
+    the sign of x."""
     computes_in_float32: ClassVar[bool] = True

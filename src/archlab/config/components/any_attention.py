@@ -1,4 +1,4 @@
-"""Parts common to all kinds of attention: query heads, visible keys, weights from scores, and the cost of a pair."""
+"""Parts common to all kinds of attention: query heads, visible keys, attention weights from scores, and the costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,34 +13,35 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive
 
 SOFTMAX_FLOPS = 5
-"""FLOPs per score: scale, subtract the largest, exponentiate, sum, divide."""
+"""FLOPs per score of the softmax: scale, subtract the maximum, exponentiate, sum, divide."""
 SINK_WIDTH = 8
 """Number of dimensions that a sink adds to queries and keys (model/kernels.py)."""
 CAP_FLOPS = 3
-"""FLOPs per score of a soft cap: divide, tanh, multiply."""
+"""FLOPs per score of the soft cap: divide, tanh, multiply."""
 
 PRODUCTS_AND_MASK, CAPPING = 4, 6
-"""Number of times that a score is read or written without a fused kernel: by the two products and the mask between
-them, and by the three operations of a soft cap."""
+"""Number of times that each score is read or written without a fused kernel: by the two matrix products and the
+mask, and by the three operations of the soft cap."""
 
 
 class QueryHeads(Attention):
-    """Base with the number of query heads."""
+    """Base class of components with query heads."""
 
     n_heads: Heads
     """Number of query heads."""
 
 
 class AnyAttention(Visibility, QueryHeads):
-    """Base of all kinds of attention: query heads, the rule for visible keys, and how a score becomes a weight."""
+    """Base class of all kinds of attention. It sets the query heads, the visible keys, and how scores become
+    weights."""
 
     scale: Derived[Positive] = DERIVED
-    """Factor on the product of query and key. null: 1 / sqrt(width of a query)."""
+    """Factor on the product of a query and a key. null: 1 / sqrt(width of a query)."""
     softcap: Positive | None = None
     """Soft limit c on the scores s: they become c tanh(s / c) before the mask (Gemma 2). null: no limit."""
 
     rotary_field: ClassVar[str]
-    """Name of the field with the width of the part of a query that RoPE may rotate."""
+    """Name of the field that sets the width of the part of a query that RoPE may rotate."""
 
     @property
     def score_heads(self) -> int:
@@ -48,12 +49,11 @@ class AnyAttention(Visibility, QueryHeads):
 
     @property
     def query_width(self) -> int:
-        """Number of dimensions of one query and of one key."""
+        """Width of one query, which is also the width of one key."""
         raise NotImplementedError
 
     @property
     def rotary_width(self) -> int:
-        """Number of dimensions of a query that RoPE may rotate."""
         return getattr(self, self.rotary_field)
 
     def mixing(
@@ -65,14 +65,15 @@ class AnyAttention(Visibility, QueryHeads):
         kv_width: int,
         sinks: int = 0,
     ) -> Iterator[Operation]:
-        """Yield the products of queries with keys, the softmax, and the products with values. A fused kernel keeps no
-        scores.
+        """Yield the query-key products, the softmax, and the products of weights and values. A fused kernel does not
+        store the scores.
 
-        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more: the
-        product with the vector of every distance, of which each pair uses one. A bias is read for every pair.
+        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more: each
+        query is multiplied by the vector of every distance, although a pair uses only one of these products. A bias is
+        read for every pair.
 
-        `kv_width` is the number of elements per token in the keys and values of all heads. With a cache, they are read
-        from it.
+        `kv_width` is the number of elements per token in the keys and values of all heads. After a cache, keys and
+        values are read from the cache.
         """
         needs = self._needs_in_pass(site, model_pass)
         heads, pairs = self.n_heads, model_pass.texts * self._pairs(needs, model_pass)
@@ -109,7 +110,6 @@ class AnyAttention(Visibility, QueryHeads):
         )
 
     def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether queries lie in memory head by head instead of token by token."""
         return False
 
     def _saved(
@@ -122,10 +122,10 @@ class AnyAttention(Visibility, QueryHeads):
         *,
         has_sinks: bool,
     ) -> float:
-        """Return the bytes of queries, keys, values, masks and biases that training keeps.
+        """Return the bytes of queries, keys, values, masks and biases that training stores for the backward pass.
 
-        The output of attention is the input of the next product and counted there. The fused kernel of a CPU keeps it
-        as well if it does not lie in memory in the order in which that product reads it.
+        The output of attention is the input of the next product and is counted there. The fused kernel of a CPU stores
+        a second copy of the output if its memory layout differs from the one that this product reads.
         """
         needs, position = self._needs_in_pass(site, model_pass), site.position
         heads, n_kv_heads = self.n_heads, kv_width / (key_width + value_width)
@@ -159,17 +159,16 @@ class AnyAttention(Visibility, QueryHeads):
         return kept + numbers * bytes_each + in_float32 * FLOAT32_BYTES
 
     def _mask_pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
-        """Return the pairs of a query and a key in the masks that a kernel keeps: 0 for a plain causal mask without
+        """Return the number of query-key pairs in the masks that a kernel stores: 0 for a plain causal mask without
         bias."""
         if blocks := self._blocks(needs, model_pass):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
         return model_pass.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
 
     def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
-        """Return the number of keys of a text that a kernel keeps.
+        """Return the number of keys per sequence that a kernel stores.
 
-        Blocks of queries either see parts of one tensor or copy their keys. They copy them if they also see shared
-        keys.
+        Blocks of queries usually see views of one key tensor. Blocks that also see shared keys copy their keys.
         """
         blocks = self._blocks(needs, model_pass)
         copies = [b for b in blocks if b.shared or are_copied]
@@ -177,11 +176,10 @@ class AnyAttention(Visibility, QueryHeads):
         return sum(b.all_keys for b in copies) + whole
 
     def _blocks(self, needs: KernelNeeds, model_pass: Pass) -> Sequence[QueryBlocks]:
-        """Return the blocks into which a kernel cuts the queries of a text; nothing if it does not cut them."""
         return query_blocks(self, model_pass.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
-        """Return the requirements of a layer on its kernel, before a call."""
+        """Return what the layer requires of its kernel, as far as the config determines it."""
         return KernelNeeds(
             softcap=self.softcap is not None,
             dropout=site.dropout.attention > 0,
@@ -189,7 +187,7 @@ class AnyAttention(Visibility, QueryHeads):
         )
 
     def _needs_in_pass(self, site: Site, model_pass: Pass) -> KernelNeeds:
-        """Return the requirements of a pass on a CPU's kernel. The boundaries of packed documents are unknown here."""
+        """Return what a pass requires of a CPU's kernel. The boundaries of packed documents are unknown here."""
         layer = self.kernel_needs(site)
         needs = replace(
             layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
@@ -201,20 +199,21 @@ class AnyAttention(Visibility, QueryHeads):
         return replace(needs, masked=masked, is_cut=is_cut)
 
     def rotating(self, site: Site, model_pass: Pass, heads: int) -> Iterator[Operation]:
-        """Yield the rotation of the queries and keys of `heads` heads in total, if the position rotates them."""
+        """Yield the rotation of queries and keys if the position encoding rotates them. `heads` counts query and key
+        heads."""
         if site.position.acts_on == "queries":
             width = heads * site.position.rotated(self.rotary_width)
             yield model_pass.element_wise("element-wise", "positions", width, flops=3)
 
     def _pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
-        """Return the number of pairs of a query and a key in one text.
+        """Return the number of computed query-key pairs in one sequence.
 
         The counting `computed` uses the kernel that a CPU takes (`kernel_choice.py`). The counting `packed` uses all
         pairs, because the boundaries of documents are unknown here. After a cache, every query is counted with every
-        kept key.
+        cached key.
 
         Differences between machines are not counted, so that a budget does not depend on the machine. On a GPU, flex
-        skips hidden tiles. On a CPU, sinks are padded, and so are values of another width than queries.
+        skips hidden tiles. On a CPU, sinks are padded, and so are values whose width differs from that of the queries.
         """
         length = model_pass.context
         if model_pass.counting == "visible":

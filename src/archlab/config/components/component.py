@@ -1,7 +1,5 @@
-"""Base classes of the components of a layer. Each component's config states its own costs.
-
-Counts, costs, caches and descriptions add up what components return, and know no component by name.
-"""
+"""Base classes of the components of a layer. Each component states its own costs. The code that adds up parameters,
+FLOPs, caches and descriptions knows no component by name."""
 
 import math
 from abc import abstractmethod
@@ -21,41 +19,43 @@ from archlab.config.core.registry import Registered, Section
 from archlab.errors import UserError
 
 RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant", "output_bias"]
-"""Purpose of a parameter. `model/roles.py` says how each role is initialized and trained."""
+"""Purpose of a parameter. `model/roles.py` defines how parameters of each role are initialized and trained."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Surroundings of a component: the facts about its layer that its costs depend on."""
+    """Facts about a layer that the costs of its components depend on."""
 
     d_model: int
     norm: BlockNorm
-    """Norm of the layer. Inner norms are of the same kind."""
+    """Norm of the layer. Norms inside its components are of the same kind."""
     position: Position
     dropout: Dropout = field(default_factory=Dropout)
     kernel: str = "auto"
-    """Name of the attention kernel (model/kernels.py)."""
+    """Name of the layer's attention kernel (model/kernels.py)."""
 
 
 class StateTensor(NamedTuple):
-    """Tensor that a component keeps between passes, for one sequence."""
+    """Shape of a tensor that a component keeps between passes, such as cached keys, for one sequence."""
 
     name: str
     shape: tuple[Natural, ...]
-    """Shape without the batch axis."""
+    """Shape of the tensor without the batch axis."""
     per_token: bool = False
-    """Whether it has one row per token that may still be seen. It then grows with the text, like keys and values."""
+    """Whether the tensor has one row for each token that later tokens may see. It then grows with the sequence, like
+    keys and values."""
     float32: bool = False
-    """Whether it is stored in float32 at least, whatever the dtype of the other tensors."""
+    """Whether the tensor is stored in float32 or wider, whatever the dtype of the other tensors."""
 
     def n_bytes(self, bytes_each: int) -> int:
-        """Return the bytes for one sequence if a number takes `bytes_each` bytes. Float32 tensors always take 4 per
-        number."""
+        """Return the bytes for one sequence, with `bytes_each` bytes per element. Float32 tensors always take 4 per
+        element."""
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
 def divide_evenly(n: int, tensor: int, what: str) -> int:
-    """Return `n` divided by `tensor`. Raise UserError if it does not divide evenly."""
+    """Return `n` divided by `tensor`, a number of devices. If there is a remainder, raise UserError, which names
+    `what`."""
     if n % tensor:
         raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices")
     return n // tensor
@@ -74,50 +74,52 @@ def _own(operation: Operation) -> Operation:
 
 
 PARTS = ("norms", "positions", "attention", "mixer", "mlp")
-"""Rows of the table of parameters that a component may add to."""
+"""Rows of the parameter table that a component may add to."""
 
 _OF_THE_MODEL = ("embedding", "head", "stream", "loss", "optimiser", "total")
-"""Rows of the table of FLOPs that belong to the model, so that no component may add to them."""
+"""Rows of the FLOP table that belong to the model, so that no component may add to them."""
 
 PartName = Annotated[str, AfterValidator(_part)]
 OwnOperation = Annotated[Operation, AfterValidator(_own)]
 
 
 class Component(Registered):
-    """One part of a layer. It reads the residual stream, and its output is added to the stream."""
+    """One part of a layer. A component reads the residual stream, and its output is added to the stream."""
 
     def resolve(self, d_model: int) -> Self:
-        """Return the same component with every `Derived` field filled in. Resolving twice changes nothing."""
+        """Return a copy with every `Derived` field filled in. Resolving a resolved component changes nothing."""
         return self
 
     @property
     def score_heads(self) -> int:
-        """Number of heads that compare queries with keys. A position encoding can then add to their scores."""
+        """Number of heads that compare queries with keys. 0: no scores that a position encoding could add to."""
         return 0
 
     def describe(self) -> dict[str, str]:
-        """Return headings and short texts for a table of layers. By default: the kind and all fields."""
+        """Return heading -> short text for the table of layers. By default: the kind and all fields."""
         fields = (f"{name} {value}" for name, value in self if name != "kind")
         return {self.section: " ".join([self.kind, *fields])}
 
     @abstractmethod
     def parameters(self, site: Site) -> dict[PartName, Natural]:
-        """Return the number of parameters per row of the table of parameters: `norms`, `positions` and the component's
-        own row."""
+        """Return the parameter counts by row of the parameter table: `norms`, `positions` and the component's own
+        row."""
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the roles of its parameters. `constant` is left out, because any component may have constants."""
+        """Return the roles of the component's parameters. `constant` is left out, because any component may have
+        constants."""
         return ("input", "output")
 
     def vectors(self, site: Site) -> int:
         """Return the number of parameters outside weight matrices: biases, convolutions, decay rates.
 
-        Norms and positions are not counted.
+        The parameters of norms and position encodings are not counted.
         """
         return 0
 
     def in_matrices(self, site: Site) -> int:
-        """Return the number of parameters in weight matrices. An optimizer may update these differently (Muon)."""
+        """Return the number of parameters in weight matrices. An optimizer such as Muon may update these
+        differently."""
         parts = self.parameters(site)
         return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
 
@@ -128,63 +130,65 @@ class Component(Registered):
     def share(self, tensor: int) -> Self:
         """Return the part of this component on each of `tensor` devices (tensor parallelism, Shoeybi 2019).
 
-        It is a component of the same kind with fewer heads or a narrower middle. The outputs of all parts add up to the
-        output of the whole. Raise UserError if it cannot be divided this way.
+        The part is a component of the same kind with fewer heads or a narrower hidden layer. The outputs of all parts
+        add up to the output of the whole component. Raise UserError if the component cannot be divided this way.
         """
         raise UserError(f"{self.kind}: it cannot be divided among devices; allowed: tensor=1")
 
     @abstractmethod
     def work(self, site: Site, model_pass: Pass) -> Iterator[OwnOperation]:
-        """Yield the operations of this pass. Every parameter that the pass uses must be among the weights of an
+        """Yield the operations of this pass. Each parameter that the pass uses must be counted in the weights of an
         operation."""
 
     def flops(self, site: Site, model_pass: Pass) -> Counter[str]:
-        """Return the FLOPs of its matrix products and convolutions in this pass, by row of the table of FLOPs."""
+        """Return the FLOPs of the component's matrix products and convolutions in this pass, by row of the FLOP
+        table."""
         return matrix_flops(self.work(site, model_pass))
 
     @abstractmethod
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return the tensors that it keeps between passes over a text of up to `capacity` tokens."""
+        """Return the tensors that the component keeps between passes over a sequence of up to `capacity` tokens."""
 
     def kept_bytes(self, site: Site, model_pass: Pass) -> int:
-        """Return the bytes that this pass reads from the cache, including those of its own tokens. 0 without a
+        """Return the bytes that this pass reads from the cache, including those of its own new tokens. 0 without a
         cache."""
         kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, model_pass.context))
         return model_pass.texts * kept if model_pass.is_cached else 0
 
 
 class Attention(Component):
-    """Attention of a layer, or none."""
+    """Base class of the kinds of attention, including none."""
 
     section: ClassVar[Section] = "attention"
     default_kind: ClassVar[str | None] = "multihead"
 
 
 class Mixer(Component):
-    """Recurrent mixer next to attention or instead of it, or none. Its state has a fixed size."""
+    """Base class of recurrent mixers, including none. A mixer stands next to attention or replaces it. Its state has
+    a fixed size."""
 
     section: ClassVar[Section] = "mixer"
     default_kind: ClassVar[str | None] = "none"
 
 
 class MLP(Component):
-    """MLP of a layer, or none."""
+    """Base class of the kinds of MLP, including none."""
 
     section: ClassVar[Section] = "mlp"
     default_kind: ClassVar[str | None] = "gated"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return nothing, because an MLP sees one token at a time."""
+        """Return no tensors, because an MLP processes each token separately."""
         return ()
 
 
 class Absent(Component):
-    """Placeholder for a branch that the layer lacks. It counts zero in every row."""
+    """Placeholder for a component that the layer lacks. Its counts are zero."""
 
     part: ClassVar[str]
-    """Row of such a branch in the table of parameters."""
+    """Row of the absent component in the parameter table."""
     flop_parts: ClassVar[tuple[str, ...]]
-    """Rows of such a branch in the table of FLOPs."""
+    """Rows of the absent component in the FLOP table."""
 
     def describe(self) -> dict[str, str]:
         return {}
@@ -230,7 +234,7 @@ _C = TypeVar("_C", bound=Component)
 
 
 def expect(config: Component, schema: type[_C], section: str, where: str, allowed: str) -> _C:
-    """Return the config as an instance of `schema`. Raise UserError if it is of another kind."""
+    """Return the config as an instance of `schema`. Raise UserError if the config is of another kind."""
     if isinstance(config, schema):
         return config
     raise UserError(f"model.{section}.kind: {config.kind} in {where}; allowed here: {allowed}")

@@ -1,4 +1,4 @@
-"""Dense MLPs: plain or gated, their activation and their width."""
+"""Dense MLPs, plain and gated."""
 
 import math
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from archlab.config.core.base import DERIVED, Derived, Positive, Width
 
 
 class Dense(MLP):
-    """Base of plain and gated MLPs."""
+    """Base class of plain and gated MLPs."""
 
     activation: ActivationName = "silu"
-    """Activation of the MLP. In a gated MLP, silu is SwiGLU, gelu is GEGLU, relu is ReGLU, sigmoid is GLU, and identity
-    is bilinear."""
+    """Activation of the MLP. A gated MLP with silu is SwiGLU, with gelu GEGLU, with relu ReGLU, with sigmoid GLU,
+    and with identity bilinear."""
     d_ff: Derived[Width] = DERIVED
     """Width of the hidden layer. null: 4 d_model (plain) or 8/3 d_model (gated), rounded up to a multiple of 8."""
     bias: bool = False
     """Whether every projection of the MLP has a bias."""
     sub_norm: bool = False
-    """Whether there is a norm of the block's kind before the down projection (BitNet)."""
+    """Whether a norm of the block's kind precedes the down projection (BitNet)."""
 
     matrices: ClassVar[int]
-    """Number of weight matrices with d_model x d_ff numbers each."""
+    """Number of weight matrices, each with d_model x d_ff elements."""
     default_width: ClassVar[float]
     """Default of d_ff as a multiple of d_model."""
 
@@ -41,12 +41,10 @@ class Dense(MLP):
         return {"mlp": projections + self.vectors(site), "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases and of parameters of the activation."""
         biases = self.bias * ((self.matrices - 1) * self.d_ff + site.d_model)
         return biases + activation_named(self.activation).n_parameters
 
     def share(self, tensor: int) -> Self:
-        """Return the MLP with its part of the hidden width."""
         return self.model_copy(update={"d_ff": divide_evenly(self.d_ff, tensor, "d_ff")})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
@@ -58,12 +56,12 @@ class Dense(MLP):
         yield model_pass.product("mlp", self.d_ff, site.d_model, bias=site.d_model * self.bias)
 
     def inner_work(self, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations between the products."""
+        """Yield the operations between the up projection and the down projection."""
         yield from model_pass.activation("mlp", self.activation, self.d_ff)
 
 
 class PlainMLP(Dense):
-    """W2 act(W1 x)."""
+    """Plain MLP: W2 act(W1 x)."""
 
     kind: Literal["plain"] = "plain"
 
@@ -72,20 +70,21 @@ class PlainMLP(Dense):
 
 
 class GatedMLP(Dense):
-    """W2 (act(W1 x) * V x) (Shazeer 2020)."""
+    """Gated MLP: W2 (act(W1 x) * V x) (Shazeer 2020)."""
 
     kind: Literal["gated"] = "gated"
     clamp: Positive | None = None
     """Limit c before the gate multiplies: W1 x is clamped to at most c, and V x to [-c, c] (gpt-oss: 7). null: no
     limit."""
     up_offset: Positive | None = None
-    """Number added to V x after the clamp (gpt-oss: 1). null: nothing is added."""
+    """Number added to V x after the clamp, before the gate multiplies (gpt-oss: 1). null: nothing is added."""
 
     matrices: ClassVar[int] = 3
     default_width: ClassVar[float] = 8 / 3
 
     def inner_work(self, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the activation and the product with the gate. Clamps keep their inputs as well."""
+        """Yield the activation and the product with the gate. Clamps store their inputs for the backward pass as
+        well."""
         yield from super().inner_work(model_pass)
         saved = 2 if self.clamp is None else 4
         yield model_pass.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=saved)

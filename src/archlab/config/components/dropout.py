@@ -1,4 +1,4 @@
-"""Dropout: its places, and its probability at each."""
+"""Dropout: the places where it acts, and its probability at each place."""
 
 from typing import Annotated, Any
 
@@ -8,14 +8,14 @@ from archlab.config.core.base import Probability, Settings
 
 
 class Dropout(Settings):
-    """Probability of dropout at each place during training. A single number sets all places."""
+    """Dropout probability at each place during training. A single number sets all places."""
 
     embedding: Probability = 0.0
-    """Probability of dropout after the embedding and its positions."""
+    """Dropout probability after the token embedding and any position embedding."""
     attention: Probability = 0.0
-    """Probability of dropout on the attention weights."""
+    """Dropout probability of the attention weights."""
     branch: Probability = 0.0
-    """Probability of dropout on the output of every branch, before it is added to the stream."""
+    """Dropout probability of the output of every branch, before it is added to the residual stream."""
 
 
 def _everywhere(value: Any) -> Any:
@@ -25,4 +25,4 @@ def _everywhere(value: Any) -> Any:
 
 
 DropoutPlaces = Annotated[Dropout, BeforeValidator(_everywhere, json_schema_input_type=Dropout | Probability)]
-"""Dropout for each place, or one number for all places."""
+"""Dropout probabilities for each place, or one number for all places."""

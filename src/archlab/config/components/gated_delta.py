@@ -1,4 +1,4 @@
-"""Gated delta rule."""
+"""Gated delta rule, a recurrent mixer."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
@@ -10,27 +10,27 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
 
 
 class GatedDelta(Mixer):
-    """Gated delta rule: a head's state decays, then moves its value for the key k towards v by the fraction beta (Yang
-    2024)."""
+    """Gated delta rule (Yang 2024). The state of a head decays at each token. Then the value that the state stores
+    for the key k moves towards v by the fraction beta."""
 
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
     n_key_heads: Derived[Heads] = DERIVED
-    """Number of heads of queries and keys. null: d_model / key_dim, rounded down; at least one."""
+    """Number of query heads and of key heads. null: d_model / key_dim, rounded down; at least one."""
     n_value_heads: Derived[Heads] = DERIVED
-    """Number of heads of values, each with its own state. One key head serves several consecutive value heads. null:
+    """Number of value heads, each with its own state. One key head serves several consecutive value heads. null:
     n_key_heads."""
     key_dim: Width = 128
-    """Width of one query or key, which is the number of rows of the state of a head."""
+    """Width of one query or key, which is the number of rows of a head's state."""
     value_dim: Derived[Width] = DERIVED
-    """Width of one value, which is the number of columns of the state of a head. null: 2 key_dim."""
+    """Width of one value, which is the number of columns of a head's state. null: 2 key_dim."""
     taps: KernelSize = 4
-    """Number of tokens that the convolution of queries, keys and values sees."""
+    """Number of tokens, the current one included, that the convolution of queries, keys and values sees."""
     negative_eigenvalues: bool = False
-    """Whether beta ranges from 0 to 2 instead of 0 to 1. Above 1 it can reverse the value of a key in the state (Grazzi
-    2024)."""
+    """Whether beta ranges from 0 to 2 instead of 0 to 1. A beta above 1 can reverse the sign of a stored value
+    (Grazzi 2024)."""
     norm_eps: Positive = 1e-6
-    """Small number added to the mean square of a head's output before the square root."""
+    """Small number added to the mean square of a head's output before the square root, in the output norm."""
 
     def resolve(self, d_model: int) -> Self:
         n_key_heads = self.n_key_heads or max(1, d_model // self.key_dim)
@@ -43,27 +43,21 @@ class GatedDelta(Mixer):
 
     @property
     def key_width(self) -> int:
-        """Width of all key heads together."""
         return self.n_key_heads * self.key_dim
 
     @property
     def value_width(self) -> int:
-        """Width of all value heads together."""
         return self.n_value_heads * self.value_dim
 
     @property
     def conv_width(self) -> int:
-        """Number of channels of the convolution: queries, keys and values."""
         return sum(self.conv_widths)
 
     @property
     def conv_widths(self) -> tuple[int, ...]:
-        """Numbers of channels of queries, keys and values."""
         return self.key_width, self.key_width, self.value_width
 
     def _projections(self, d_model: int) -> int:
-        """Return the parameters of the projections to queries, keys, values, the gate, beta and the decay, and to the
-        output."""
         return d_model * (self.conv_width + 2 * self.value_width + 2 * self.n_value_heads)
 
     def describe(self) -> dict[str, str]:
@@ -71,27 +65,25 @@ class GatedDelta(Mixer):
         return {"mixer": f"{self.kind} {keys} keys, {values} values"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the projections, the convolution, and a decay rate for each value head."""
         return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
         return self.conv_width * self.taps + 2 * self.n_value_heads
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with its part of the key heads and the value heads that they serve."""
+        """Return the mixer with a fraction of its key heads and the value heads that they serve."""
         n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations. A step reads the state at k, writes to it at k and reads it at q; chunks use larger
-        products.
+        """Yield the operations.
 
-        The inverse of a chunk's triangular matrix is not a matrix product and is not counted. It takes about Q^2 FLOPs
-        per token and head, less than 3% of the rest at published widths.
+        A single step reads the state at k, writes to it at k and reads it at q; a chunk of tokens uses larger products
+        instead. The inverse of a chunk's triangular matrix is not a matrix product and is not counted. The inverse
+        takes about Q^2 FLOPs per token and head for chunks of Q tokens, less than 3% of the rest at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
         n, Q = chunking(model_pass.tokens)

@@ -1,7 +1,8 @@
-"""Kernels of attention: the limits of each, and the choice of `auto`.
+"""Attention kernels: the limits of each, and the choice of `auto`.
 
-Prices (`any_attention.py`), the kernels themselves (`model/kernels.py`) and the record of a run
-(`training/attention_kernels.py`) all read this table. It does not import torch, so that pricing works without it.
+The costs (`any_attention.py`), the kernels themselves (`model/kernels.py`) and the record of a run
+(`training/attention_kernels.py`) all read this table. This module does not import torch, so that costs can be computed
+without torch.
 """
 
 from collections.abc import Callable
@@ -15,18 +16,19 @@ KernelName = Literal["flex", "blocked", "products", "sdpa", "reference"]
 
 @dataclass(frozen=True)
 class KernelNeeds:
-    """Requirements of a layer, and later of a call, on a kernel. Every kernel supports grouped heads and any scale."""
+    """Requirements of a layer, and later of one call, on an attention kernel. Every kernel supports grouped heads
+    and any scale."""
 
     softcap: bool = False
     dropout: bool = False
     bias: bool = False
     products_up_to: int = 0
-    """Length of a text in tokens up to which `products` trains faster than `sdpa` on this machine."""
+    """Largest sequence length in tokens at which `products` trains faster than `sdpa` on this machine."""
     # The fields below describe a call. Before a call, the defaults are the easiest case.
     masked: bool = False
-    """Whether the mask hides more than a plain causal mask does."""
+    """Whether the mask hides more keys than a plain causal mask does."""
     is_cut: bool = False
-    """Whether blocks of queries compute at most half of the square."""
+    """Whether cutting the queries into blocks leaves at most half of all query-key pairs to compute."""
     sinks: bool = False
     is_cached: bool = False
     width: int = 64
@@ -39,14 +41,16 @@ class KernelNeeds:
 
 @dataclass(frozen=True)
 class KernelRules:
-    """Limits of one kernel, and the pairs that it computes."""
+    """Limits of one attention kernel, and the query-key pairs that it computes."""
 
     lacks: Callable[[KernelNeeds], str | None]
-    """Name of a requirement that the kernel cannot meet; None if it meets all."""
+    """Function that returns the name of a requirement that the kernel cannot meet, or None if the kernel meets all
+    requirements."""
     suits: Callable[[KernelNeeds], bool]
-    """Whether `auto` may choose the kernel if it meets the requirements."""
+    """Function that returns whether `auto` may choose the kernel if it meets all requirements."""
     pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]
-    """Pairs of a query and a key that it computes: only the visible pairs, those of blocks of queries, or all."""
+    """Function that returns which query-key pairs the kernel computes: only the visible pairs, the pairs of blocks
+    of queries, or all."""
 
 
 def _products_lack(needs: KernelNeeds) -> str | None:
@@ -55,7 +59,8 @@ def _products_lack(needs: KernelNeeds) -> str | None:
 
 
 def _products_suit(needs: KernelNeeds) -> bool:
-    """Allow it in training only, so that a model's scores differ between machines by float32 rounding at most."""
+    """Return whether `auto` may choose `products`: in training only, so that the scores of a trained model differ
+    between machines by float32 rounding at most."""
     return needs.gradients and needs.queries <= needs.products_up_to
 
 
@@ -70,11 +75,11 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
 
 
 def _flex_suits(needs: KernelNeeds) -> bool:
-    """Return whether flex is worth its compilation: torch's fused kernel lacks a feature, or would compute masked
-    pairs.
+    """Return whether flex is worth its compilation, because torch's fused kernel lacks a feature or would compute
+    masked pairs.
 
-    Flex compiles for every shape, and a cache's shapes grow. On a CPU it needs a C++ compiler. On a GPU heads must be
-    at least 16 wide, wide ones may not fit, and the gradients of a bias are added up one by one.
+    Flex compiles for every shape, and a cache's shapes grow. On a CPU, flex needs a C++ compiler. On a GPU, heads must
+    be at least 16 wide, wide heads may not fit, and the gradients of a bias are added up one by one.
     """
     is_wanted = needs.softcap or needs.masked
     return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
@@ -96,14 +101,12 @@ RULES: dict[KernelName, KernelRules] = {
     ),
     "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
 }
-"""Kernels in the order in which `auto` prefers them."""
+"""Attention kernels by name, in the order in which `auto` prefers them."""
 
 
 def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
-    """Return the named kernel, or for `auto` the first kernel that suits the requirements and meets them.
-
-    Raise UserError if the named kernel cannot meet them.
-    """
+    """Return the named kernel. For `auto`, return the first kernel that suits the requirements and meets them. Raise
+    UserError if the named kernel cannot meet the requirements."""
     if name == "auto":
         return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
     if name not in RULES:
@@ -115,6 +118,6 @@ def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
 
 
 def writes_scores(needs: KernelNeeds) -> bool:
-    """Return whether a CPU's kernel writes all scores to memory: `reference` does, and so does torch's attention with
-    dropout."""
+    """Return whether a CPU's kernel writes all scores to memory. The kernel `reference` does, and so does torch's
+    attention with dropout."""
     return RULES["sdpa"].lacks(needs) is not None or needs.dropout

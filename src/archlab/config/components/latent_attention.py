@@ -1,4 +1,5 @@
-"""Latent attention, which computes the keys and values of all heads from one narrow vector per token (DeepSeek-V2)."""
+"""Multi-head latent attention, which computes the keys and values of all heads from one narrow vector per token
+(DeepSeek-V2)."""
 
 import math
 from collections.abc import Iterator
@@ -13,22 +14,24 @@ from archlab.config.core.base import DERIVED, Derived, Positive, Width
 
 
 class Latent(AnyAttention):
-    """Multi-head latent attention. A cache keeps one narrow vector per token, and one part of the key for all heads.
+    """Multi-head latent attention (MLA, DeepSeek-V2).
 
-    A query and a key have two parts. The part of width nope_dim differs between heads and is never rotated. The part of
-    width rope_dim is rotated by positions, and all heads share it in the key.
+    A cache stores one narrow vector per token, and one part of the key that all heads share. Queries and keys have two
+    parts. The part of width nope_dim differs between heads and is never rotated. The part of width rope_dim is rotated
+    by positions; in keys, all heads share this part.
     """
 
     kind: Literal["latent"] = "latent"
     display_name: ClassVar[str] = "latent attention"
     q_rank: Width | None = None
-    """Width of the narrow vector from which queries are computed. null: queries are computed from the stream itself."""
+    """Width of the narrow vector from which queries are computed. null: queries are computed from the residual
+    stream itself."""
     kv_rank: Width
     """Width of the narrow vector from which keys and values are computed."""
     nope_dim: Width
-    """Width of the part of a query and key that is never rotated."""
+    """Width of the part of each query and key that is never rotated."""
     rope_dim: Width
-    """Width of the part of a query and key that positions rotate."""
+    """Width of the part of each query and key that positions rotate."""
     v_dim: Derived[Width] = DERIVED
     """Width of one value. null: nope_dim."""
     qkv_bias: bool = False
@@ -36,7 +39,7 @@ class Latent(AnyAttention):
     out_bias: bool = False
     """Whether the output projection has a bias."""
     norm_eps: Positive = 1e-6
-    """Epsilon of the RMS norms on the narrow vectors."""
+    """Small number added to the mean square before the square root, in the RMS norms of the narrow vectors."""
 
     rotary_field: ClassVar[str] = "rope_dim"
 
@@ -50,12 +53,12 @@ class Latent(AnyAttention):
 
     @property
     def kept_width(self) -> int:
-        """Number of elements that a cache keeps per token."""
+        """Number of elements that a cache stores per token."""
         return self.kv_rank + self.rope_dim
 
     @property
     def narrow_norm(self) -> RMSNorm:
-        """Norm of the narrow vectors. It rounds like the published code."""
+        """Norm of the narrow vectors. Its rounding matches the published code."""
         return RMSNorm(eps=self.norm_eps, cast="before_weight")
 
     def describe(self) -> dict[str, str]:
@@ -65,13 +68,11 @@ class Latent(AnyAttention):
         }
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the projections; the norms of the narrow vectors; the table of distances for the scores."""
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
         return {"attention": self._matrices(site) + self.vectors(site), "norms": norms, "positions": positions}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `narrow` for its narrow vectors."""
         return ("input", "narrow", "output")
 
     def vectors(self, site: Site) -> int:
@@ -79,7 +80,7 @@ class Latent(AnyAttention):
         return self.qkv_bias * narrow + self.out_bias * site.d_model
 
     def share(self, tensor: int) -> Self:
-        """Return the attention with its part of the heads. Every device computes the whole narrow vectors."""
+        """Return the attention with a fraction of its heads. Every device computes the narrow vectors in full."""
         return self.model_copy(update={"n_heads": divide_evenly(self.n_heads, tensor, "query heads")})
 
     def _matrices(self, site: Site) -> int:
@@ -89,11 +90,12 @@ class Latent(AnyAttention):
         return queries + keys_values + self.n_heads * self.v_dim * d
 
     def absorbing_is_less(self, n_queries: int) -> bool:
-        """Return whether `n_queries` new tokens need fewer multiplications absorbed than expanded.
+        """Return whether absorbed attention needs fewer multiplications than expanded attention for `n_queries` new
+        tokens.
 
-        Counted per head and visible key. Absorbed, each query costs 2 kept_width. Expanded, each query costs nope_dim +
-        rope_dim + v_dim, and computing the key and value once costs kv_rank (nope_dim + v_dim).
-        `model/latent_attention.py` explains both forms.
+        The multiplications are counted per head and visible key. In the absorbed form, each query costs 2 kept_width.
+        In the expanded form, each query costs nope_dim + rope_dim + v_dim, and computing the key and value once costs
+        kv_rank (nope_dim + v_dim). `model/latent_attention.py` explains both forms.
         """
         kv_width = self.nope_dim + self.v_dim
         return n_queries * (2 * self.kv_rank + self.rope_dim - kv_width) <= self.kv_rank * kv_width
@@ -101,9 +103,9 @@ class Latent(AnyAttention):
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the projections of every token, the norms of the narrow vectors, and the scores.
 
-        As in training, the keys and values of all heads are computed for every visible token. A few tokens after a
-        cache compute none of them, but multiply more per pair: in every head, a key has width kept_width and a value
-        kv_rank.
+        As in training, the keys and values of all heads are computed for every visible token (expanded form). For a few
+        new tokens after a cache, the absorbed form computes no keys and values, but multiplies more per query-key pair:
+        in every head, a key has width kept_width and a value has width kv_rank.
         """
         d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
         is_absorbed = self._is_absorbed(model_pass)
@@ -142,7 +144,6 @@ class Latent(AnyAttention):
         return model_pass.is_cached and self.absorbing_is_less(model_pass.tokens)
 
     def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether the keys and values of all heads are computed."""
         return not self._is_absorbed(model_pass)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

@@ -1,4 +1,4 @@
-"""Mamba 2's mixer."""
+"""Mixer of Mamba 2."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
@@ -18,9 +18,9 @@ from archlab.config.core.base import DERIVED, Derived, Heads, NonNegative, Posit
 
 
 class Mamba2(Mixer):
-    """State-space model with one decay rate per head (Dao & Gu 2024).
+    """State-space model with one decay rate per head (Mamba 2, Dao & Gu 2024).
 
-    S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x. The output is then multiplied by silu(z).
+    At each token, S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x. The output y is then multiplied by silu(z).
     """
 
     kind: Literal["mamba2"] = "mamba2"
@@ -28,14 +28,14 @@ class Mamba2(Mixer):
     n_heads: Derived[Heads] = DERIVED
     """Number of heads, each with its own state. null: 2 d_model / head_dim, rounded down; at least one."""
     head_dim: Width = 64
-    """Width of the input and output of one head, which is the number of rows of its state."""
+    """Width of the input and output of one head, which is the number of rows of the head's state."""
     d_state: Width = 128
-    """Width of B and C, which is the number of columns of the state of a head."""
+    """Width of B and C, which is the number of columns of a head's state."""
     n_groups: Heads = 1
-    """Number of groups of consecutive heads. The heads of a group share B and C, and the output norm takes its mean
+    """Number of groups of consecutive heads. The heads of a group share B and C, and the output norm takes the mean
     square over one group."""
     taps: KernelSize = 4
-    """Number of tokens that the convolution of x, B and C sees."""
+    """Number of tokens, the current one included, that the convolution of x, B and C sees."""
     conv_bias: bool = True
     """Whether the convolution of x, B and C has a bias."""
     in_bias: bool = False
@@ -43,9 +43,9 @@ class Mamba2(Mixer):
     out_bias: bool = False
     """Whether the output projection has a bias."""
     dt_min: NonNegative = 0.0
-    """Smallest step dt of a token (`time_step_limit` in transformers)."""
+    """Smallest step dt of a token, after the softplus (`time_step_limit` in transformers)."""
     dt_max: Positive | None = None
-    """Largest step dt of a token. null: no limit."""
+    """Largest step dt of a token, after the softplus. null: no limit."""
     norm: GatedNorm = GatedRMSNorm()
     """Norm of the output, combined with the gate silu(z). `none`: the gate without a norm (Falcon-H1)."""
 
@@ -54,17 +54,14 @@ class Mamba2(Mixer):
 
     @property
     def inner_width(self) -> int:
-        """Width of all heads together."""
         return self.n_heads * self.head_dim
 
     @property
     def conv_width(self) -> int:
-        """Number of channels of the convolution: x, and B and C of every group."""
         return sum(self.conv_widths)
 
     @property
     def conv_widths(self) -> tuple[int, ...]:
-        """Numbers of channels of x, B and C."""
         group_width = self.n_groups * self.d_state
         return self.inner_width, group_width, group_width
 
@@ -72,33 +69,31 @@ class Mamba2(Mixer):
         return {"mixer": f"{self.kind} {self.n_heads}x{self.head_dim}, state {self.d_state}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the projections, the convolution, and for each head a decay rate, a skip and the bias of its step."""
         projections = (self._inputs + self.inner_width) * site.d_model
         return {"mixer": projections + self.vectors(site), "norms": self.inner_width * (self.norm.kind != "none")}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return everything except the matrices of the projections."""
         biases = self._inputs * self.in_bias + site.d_model * self.out_bias
         return biases + self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
 
     @property
     def _inputs(self) -> int:
-        """Width of all input projections together."""
         return self.inner_width + self.conv_width + self.n_heads
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with its part of the groups, each with its B and C."""
         n_groups = divide_evenly(self.n_groups, tensor, "groups of the mixer")
         n_heads = divide_evenly(self.n_heads, tensor, "heads of the mixer")
         return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations. A step writes x B^T into every state and reads S C from it; chunks do so with larger
-        products."""
+        """Yield the operations.
+
+        A single step writes x B^T into every state and reads S C from it; a chunk of tokens uses larger products
+        instead.
+        """
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
         n, Q = chunking(model_pass.tokens)

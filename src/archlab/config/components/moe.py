@@ -18,104 +18,112 @@ Experts = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Groups(Settings):
-    """Groups of experts. A token may choose only experts of the best groups (DeepSeek-V2), so that it visits few
-    devices."""
+    """Groups of experts. A token may choose experts from the best groups only (DeepSeek-V2), so that each token
+    visits few devices."""
 
     n: Experts
-    """Number of groups. Each has the same number of consecutive experts."""
+    """Number of groups, each with equally many consecutive experts."""
     kept: Experts
-    """Number of groups from which a token may choose its experts."""
+    """Number of groups from which each token may choose its experts."""
     by: Literal["max", "top2"] = "top2"
-    """Score of a group: the score of its best expert (max, DeepSeek-V2), or the sum of its two best (top2,
-    DeepSeek-V3)."""
+    """Score of a group. `max`: the score of the group's best expert (DeepSeek-V2). `top2`: the sum of the scores of
+    its two best experts (DeepSeek-V3)."""
 
 
 class Correction(Settings):
-    """Number per expert that is added to its score for the choice of experts, but not for their weights.
+    """Per-expert bias on the scores that affects the routing, but not the weights of the chosen experts.
 
-    It balances the load of the experts without a loss (Wang 2024, DeepSeek-V3).
+    This bias balances the load of the experts without a loss (Wang 2024, DeepSeek-V3).
     """
 
     rate: NonNegative = 1e-3
-    """Step of the correction after each update: it rises for experts below the mean load, and falls for those above."""
+    """Amount by which each bias changes per update. The bias of an expert below the mean load rises; above the mean
+    load, it falls."""
 
 
 class Router(Settings):
-    """Choice of the experts of each token, and their weights. Its logits are z = W x, in float32."""
+    """Routing: the choice of the experts of each token, and their weights. The logits are z = W x, in float32."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
-    """Function from logits to scores. `softmax`: over all experts (Shazeer 2017). `sigmoid`: for each expert separately
-    (DeepSeek-V3)."""
+    """Function that turns logits into scores. `softmax`: over all experts (Shazeer 2017). `sigmoid`: for each expert
+    separately (DeepSeek-V3)."""
     bias: bool = False
-    """Whether the logits have a learned bias (gpt-oss)."""
+    """Whether a learned bias is added to the logits (gpt-oss)."""
     normalise: bool = True
-    """Whether the weights of the chosen experts are divided by their sum (Mixtral). false: the weights are the scores
-    (OLMoE)."""
+    """Whether the weights of a token's chosen experts are their scores divided by the sum of these scores (Mixtral).
+    false: the weights are the scores (OLMoE)."""
     factor: Positive = 1.0
-    """Factor on all weights, applied last (DeepSeek-V3: 2.5)."""
+    """Factor on the weights of the chosen experts, applied last (DeepSeek-V3: 2.5)."""
     correction: Correction | None = None
-    """Correction of the scores that balances the load without a loss. null: none."""
+    """Per-expert bias on the scores that balances the load without a loss. null: no bias."""
     groups: Groups | None = None
-    """Groups of experts that limit the choice. null: no limit."""
+    """Groups of experts that limit the routing. null: no limit."""
 
 
 class Shared(Settings):
-    """Expert that all tokens pass through, in addition to the chosen experts (DeepSeekMoE, Dai 2024)."""
+    """Shared expert, which every token passes through in addition to its chosen experts (DeepSeekMoE, Dai 2024)."""
 
     d_ff: Derived[Width] = DERIVED
-    """Width of the hidden layer. null: that of one routed expert. Several shared experts are written as one with their
-    total width."""
+    """Width of the hidden layer of the shared expert. null: that of one routed expert. Several shared experts are
+    written as one with their total width."""
     gate: bool = False
-    """Whether the output is multiplied by sigmoid(w . x), one number per token (Qwen2-MoE)."""
+    """Whether the output of the shared expert is multiplied by sigmoid(w . x), one factor per token (Qwen2-MoE)."""
     bias: bool = False
-    """Whether its projections have biases (ERNIE 4.5)."""
+    """Whether the projections of the shared expert have biases (ERNIE 4.5)."""
 
 
 class Balance(Settings):
-    """Losses of the router. They are minimized together with the cross-entropy and logged; the reported loss excludes
-    them."""
+    """Auxiliary losses of the router. Training minimizes them together with the cross-entropy and logs them. The
+    reported loss excludes them."""
 
     loss: NonNegative = 0.01
-    """Coefficient of the balancing loss E * sum over experts of f_e P_e (Fedus 2021). E is the number of experts, f_e
-    is how often a token chooses expert e on average, and P_e is the mean score of e, with the scores of one token
-    summing to 1. At equal loads the loss before the coefficient is `active`."""
+    """Coefficient of the load-balancing loss E * sum over experts of f_e P_e (Fedus 2021).
+
+    E is the number of experts, f_e is how often a token chooses expert e on average, and P_e is the mean score of e,
+    with the scores of one token summing to 1. At equal loads the loss before the coefficient is `active`.
+    """
     pooled: bool = False
-    """Whether f and P average over the tokens of all layers together, as in transformers. Each layer may then prefer
-    some experts. false: over the tokens of each layer; the loss is the mean over layers."""
+    """Whether f and P of the load-balancing loss average over the tokens of all layers together, as in transformers.
+    Each layer may then prefer some experts. false: they average over the tokens of each layer, and the loss is the
+    mean over layers."""
     router_z_loss: NonNegative = 0.0
-    """Coefficient of the mean of log^2 Z, where Z is the softmax denominator of the router's logits (Zoph 2022:
-    1e-3)."""
+    """Coefficient of the router's z-loss, the mean of log^2 Z, where Z is the softmax denominator of the router's
+    logits (Zoph 2022: 1e-3)."""
 
 
 class MoE(MLP):
-    """sum of weight_e * MLP_e(x) over the chosen experts e, plus a shared expert's MLP(x) if there is one."""
+    """Mixture of experts: the sum of weight_e * MLP_e(x) over the chosen experts e, plus the output of a shared
+    expert if there is one."""
 
     kind: Literal["moe"] = "moe"
     display_name: ClassVar[str] = "mixture of experts"
     experts: Experts = 8
     """Number of routed experts."""
     active: Experts = 2
-    """Number of experts that each token passes through. No token is dropped, however many choose the same expert."""
+    """Number of experts that each token passes through. No token is dropped, however many tokens choose the same
+    expert."""
     d_ff: Derived[Width] = DERIVED
-    """Width of the hidden layer of one expert. null: a width at which the active experts together are as wide as the
-    default dense MLP, and cost as many FLOPs."""
+    """Width of the hidden layer of one expert. null: the width at which the active experts together are as wide as
+    the default dense MLP, and cost as many FLOPs."""
     gated: bool = True
-    """Whether each expert is a gated MLP, W2 (act(W1 x) * V x). false: a plain one, W2 act(W1 x)."""
+    """Whether each expert is a gated MLP, W2 (act(W1 x) * V x). false: each expert is a plain MLP, W2 act(W1 x)."""
     activation: ActivationName = "silu"
-    """Activation of all experts, the shared one included. All routed experts share the parameters of the activation."""
+    """Activation of all experts, including the shared one. If the activation has parameters, all routed experts
+    share them."""
     bias: bool = False
     """Whether every projection of the experts has a bias (gpt-oss)."""
     clamp: Positive | None = None
     """Limit c of gated experts before the gate multiplies: W1 x is clamped to at most c, and V x to [-c, c] (gpt-oss:
     7). null: no limit."""
     up_offset: Positive | None = None
-    """Number added to V x of gated experts after the clamp (gpt-oss: 1). null: nothing is added."""
+    """Number added to V x of gated experts after the clamp, before the gate multiplies (gpt-oss: 1). null: nothing
+    is added."""
     router: Router = Router()
-    """Scores, choice and weights of the experts."""
+    """Routing of tokens to experts: scores, choice of experts and their weights."""
     shared: Shared | None = None
-    """Expert for all tokens. null: none."""
+    """Expert that every token passes through. null: none."""
     balance: Balance = Balance()
-    """Losses that keep the load of the experts balanced."""
+    """Auxiliary losses that balance the load of the experts."""
 
     def resolve(self, d_model: int) -> Self:
         dense = GatedMLP() if self.gated else PlainMLP()
@@ -125,12 +133,10 @@ class MoE(MLP):
 
     @property
     def expert_mlp(self) -> Dense:
-        """One routed expert as a dense MLP."""
         return self._mlp(self.d_ff, self.bias)
 
     @property
     def shared_mlp(self) -> Dense | None:
-        """The shared expert as a dense MLP."""
         return self.shared and self._mlp(self.shared.d_ff, self.shared.bias)
 
     def _mlp(self, d_ff: int, bias: bool) -> Dense:
@@ -146,11 +152,9 @@ class MoE(MLP):
         return {"mlp": self._learned(site, self.experts)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `narrow` for its router."""
         return ("input", "narrow", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases of the router and of all experts, and of parameters of activations."""
         per_activation = activation_named(self.activation).n_parameters
         routed = self.experts * (self.expert_mlp.vectors(site) - per_activation) + per_activation
         shared = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
@@ -160,7 +164,6 @@ class MoE(MLP):
         return self._learned(site, self.active)
 
     def share(self, tensor: int) -> Self:
-        """Return the mixture with a part of the hidden width of every expert, and the whole router."""
         d_ff = divide_evenly(self.d_ff, tensor, "d_ff of an expert")
         shared = self.shared and self.shared.model_copy(
             update={"d_ff": divide_evenly(self.shared.d_ff, tensor, "d_ff of the shared expert")}
@@ -168,9 +171,9 @@ class MoE(MLP):
         return self.model_copy(update={"d_ff": d_ff, "shared": shared})
 
     def dealt(self, n: int) -> Self:
-        """Return the mixture with its part of the experts on each of `n` devices (expert parallelism, Lepikhin 2020).
+        """Return the mixture with the routed experts of one of `n` devices (expert parallelism, Lepikhin 2020).
 
-        Everything else stays whole. Raise UserError if the experts cannot be divided evenly.
+        The router and the shared expert stay whole. Raise UserError if the experts cannot be divided evenly.
         """
         return self.model_copy(update={"experts": divide_evenly(self.experts, n, "experts")})
 
@@ -184,8 +187,8 @@ class MoE(MLP):
         return router + routed + shared + gate
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the router, the chosen experts with the sorting of rows before and after, the shared expert and its
-        gate."""
+        """Yield the operations of the router, of the chosen experts with the sorting of rows before and after them,
+        and of the shared expert and its gate."""
         d, E, K = site.d_model, self.experts, self.active
         yield model_pass.product("mlp", d, E, bias=E * self.router.bias)
         yield model_pass.element_wise("element-wise", "mlp", E, flops=4)._replace(

@@ -1,4 +1,4 @@
-"""Multi-head attention: number and width of its heads, and the operations on queries, keys and outputs."""
+"""Multi-head attention: the number and width of its heads, and the operations on queries, keys and outputs."""
 
 import math
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from archlab.errors import UserError
 
 class _Scoped(Settings):
     scope: Literal["head", "each_head", "width"] = "head"
-    """Features that one norm covers. `head`: each head, with one weight [head_dim] for all heads (Qwen 3). `each_head`:
-    each head, with its own weight, [heads, head_dim] (Command R+). `width`: all heads together, before the split (OLMo
-    2)."""
+    """Features that one norm covers. `head`: each head, with one weight of shape [head_dim] for all heads (Qwen 3).
+    `each_head`: each head, with its own weight, in one tensor of shape [heads, head_dim] (Command R+). `width`: the
+    features of all heads together, before the split into heads (OLMo 2)."""
 
 
 class QKLayerNorm(_Scoped, AnyLayerNorm):
@@ -29,7 +29,7 @@ class QKLayerNorm(_Scoped, AnyLayerNorm):
     def saved_per_number(self) -> int:
         """Return 1 for the input, or 2 if each head has its own weight.
 
-        Torch's fused norm cannot do that, so the number that the weight multiplies is kept, too.
+        Torch's fused norm does not support a weight per head, so the values that the weight multiplies are stored, too.
         """
         return 2 if self.scope == "each_head" and self.weight else 1
 
@@ -42,33 +42,33 @@ QKNorm = Annotated[QKLayerNorm | QKRMSNorm | NoNorm, Field(discriminator="kind")
 
 
 class OutputGate(Settings):
-    """Gate on the output of attention, before the output projection. It is computed from the input of attention
-    (Qwen3-Next, Trinity)."""
+    """Gate on the output of attention, before the output projection. The gate is computed from the input of
+    attention (Qwen3-Next, Trinity)."""
 
     per: Literal["element", "head"] = "element"
-    """Size of the gate: one factor for every element, or one for every head."""
+    """Granularity of the gate: one factor per element of the output, or one per head."""
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
-    """Activation of the projection that computes the factors."""
+    """Activation that turns the projected input into the factors."""
     bias: bool = False
-    """Whether the projection of the gate has a bias."""
+    """Whether the projection that computes the factors has a bias."""
 
 
 class Temperature(Settings):
-    """Factor on queries that grows with the position: 1 + beta ln(1 + floor((position + offset) / length)) (Llama
+    """Factor on queries that grows with their position: 1 + beta ln(1 + floor((position + offset) / length)) (Llama
     4)."""
 
     beta: Positive
-    """Coefficient of the logarithm, which sets how fast the factor grows."""
+    """Coefficient of the logarithm. It sets how fast the factor grows."""
     length: Length
-    """Number of consecutive tokens with the same factor."""
+    """Number of consecutive positions with the same factor, in tokens."""
     offset: Index = 0
     """Number added to the position, which counts from 0 (Llama 4: 1)."""
 
 
 class _Shape(QueryHeads):
     n_kv_heads: Derived[Heads] = DERIVED
-    """Number of key/value heads. n_heads is MHA, 1 is MQA (Shazeer 2019), and numbers between are GQA (Ainslie 2023).
-    null: n_heads."""
+    """Number of key/value heads. With n_heads, attention is MHA; with 1, MQA (Shazeer 2019); with a number between,
+    GQA (Ainslie 2023). null: n_heads."""
     head_dim: Derived[Width] = DERIVED
     """Width of one query and of one key. n_heads * head_dim may differ from d_model. null: d_model / n_heads."""
     v_dim: Derived[Width] = DERIVED
@@ -76,7 +76,7 @@ class _Shape(QueryHeads):
 
 
 class MultiHead(AnyAttention, _Shape):
-    """Multi-head attention, from MHA through GQA to MQA."""
+    """Multi-head attention: MHA, GQA or MQA, depending on n_kv_heads."""
 
     kind: Literal["multihead"] = "multihead"
     display_name: ClassVar[str] = "multi-head attention"
@@ -85,24 +85,23 @@ class MultiHead(AnyAttention, _Shape):
     out_bias: bool = False
     """Whether the output projection has a bias."""
     qk_norm: QKNorm = NoNorm()
-    """Norm of queries and keys before their product (Henry 2020)."""
+    """Norm of queries and of keys before their product (Henry 2020)."""
     clip_qkv: Positive | None = None
     """Limit c: queries, keys and values are clamped to [-c, c] right after their projection (OLMo, MPT). null: no
     limit."""
     temperature: Temperature | None = None
     """Factor on the normalized and rotated queries that grows with their position. null: no factor."""
     sinks: bool = False
-    """Whether the softmax of each head has one more learned score, which has no value. The weights of the keys then
-    need not sum to 1 (gpt-oss)."""
+    """Whether the softmax of each head has one more learned score, which has no value. The weights of the keys can
+    then sum to less than 1 (gpt-oss)."""
     sub_norm: bool = False
-    """Whether there is a norm of the block's kind before the output projection (BitNet)."""
+    """Whether a norm of the block's kind precedes the output projection (BitNet)."""
     gate: OutputGate | None = None
-    """Gate on the input of the output projection. null: no gate."""
+    """Gate on the output of attention, before the output projection. null: no gate."""
 
     rotary_field: ClassVar[str] = "head_dim"
 
     def resolve(self, d_model: int) -> Self:
-        """Return the same attention with the number and widths of its heads and its scale filled in."""
         head_dim = self.head_dim or d_model // self.n_heads
         derived = {
             "n_kv_heads": self.n_kv_heads or self.n_heads,
@@ -118,27 +117,25 @@ class MultiHead(AnyAttention, _Shape):
 
     @property
     def out_width(self) -> int:
-        """Width of the values of all heads, which the output projection reads."""
+        """Width of the values of all query heads together, which is the input width of the output projection."""
         return self.n_heads * self.v_dim
 
     @property
     def gate_width(self) -> int:
-        """Number of factors per token that the output gate computes."""
         if self.gate is None:
             return 0
         return self.n_heads if self.gate.per == "head" else self.out_width
 
     @property
     def qkv_width(self) -> int:
-        """Width of the queries, keys and values of one token together."""
         return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
 
     def describe(self) -> dict[str, str]:
+        """Return the numbers and widths of heads, and the window."""
         width = f"{self.head_dim}" if self.v_dim == self.head_dim else f"{self.head_dim}:{self.v_dim}"
         return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": self.describe_visibility()}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the projections, the gate and the sinks; the norms; the table of distances for the scores."""
         d, sinks = site.d_model, self.n_heads * self.sinks
         projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
@@ -147,15 +144,12 @@ class MultiHead(AnyAttention, _Shape):
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
     def vectors(self, site: Site) -> int:
-        """Return the number of biases and sinks."""
         gate_biases = self.gate_width * (self.gate is not None and self.gate.bias)
         return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + gate_biases + self.n_heads * self.sinks
 
     def share(self, tensor: int) -> Self:
-        """Return the attention with its part of the query and KV heads.
-
-        If there are more devices than KV heads, each device has a copy of one.
-        """
+        """Return the attention with a fraction of its query and KV heads. If there are more devices than KV heads,
+        each device has a copy of one KV head."""
         n_heads, K = divide_evenly(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
             raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
@@ -168,6 +162,8 @@ class MultiHead(AnyAttention, _Shape):
         return sum(norm.n_parameters(n * self.head_dim) for n in (self.n_heads, self.n_kv_heads))
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
+        """Yield the operations: projections, norms and rotations of queries and keys, scores, gate, output
+        projection."""
         d, queries_keys = site.d_model, (self.n_heads + self.n_kv_heads) * self.head_dim
         yield model_pass.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
         if self.clip_qkv is not None:
@@ -191,7 +187,7 @@ class MultiHead(AnyAttention, _Shape):
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
     def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether torch's norms or a partial rotation copy the queries head by head."""
+        """Return whether torch's norms or a partial rotation leave the queries in memory head by head."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
         if isinstance(norm, NoNorm) or norm.scope != "head":
@@ -199,6 +195,7 @@ class MultiHead(AnyAttention, _Shape):
         return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """Return the keys and values of the tokens that may still be seen."""
         slots = keys_kept(self, capacity)
         return tuple(
             StateTensor(name, (self.n_kv_heads, slots, width), per_token=True)

@@ -1,4 +1,4 @@
-"""Maximal update parametrization: a model of any width learns like one of a chosen base width."""
+"""Maximal update parametrization (muP), with which a model of any width trains like one of a chosen base width."""
 
 import math
 
@@ -6,26 +6,26 @@ from archlab.config.core.base import Settings, Width
 
 
 class MuP(Settings):
-    """Maximal update parametrization (muP; Yang 2022, Tensor Programs V, table 8): rates tuned at one width hold at all
-    widths.
+    """Maximal update parametrization (muP; Yang 2022, Tensor Programs V, table 8): learning rates tuned at one width
+    hold at all widths.
 
-    With m = d_model / base_width, it differs from the same config without muP as follows. The learning rate of matrices
-    under AdamW is m times lower. Their weight decay is m times higher, so that the decay per step stays the same.
-    Embeddings and an untied head are initialized and scaled as at base_width. Initial deviations of matrices that the
-    config sets are divided by sqrt(m). Logits are divided by m. Scores are divided by head_dim instead of its root. At
-    base_width and base_head_dim, nothing differs. The widths inside layers should grow in proportion to d_model.
+    With m = d_model / base_width, training differs from the same config without muP as follows. The learning rate of
+    matrices under AdamW is m times lower. Their weight decay is m times higher, so that the decay per step stays the
+    same. Embeddings and an untied head are initialized and scaled as at base_width. Standard deviations of initial
+    matrices that the config sets are divided by sqrt(m). Logits are divided by m. Attention scores are divided by
+    head_dim instead of its square root. At base_width and base_head_dim, nothing differs. The widths inside layers
+    should grow in proportion to d_model.
     """
 
     base_width: Width
-    """Value of d_model at which everything is as without muP. Learning rates and deviations are tuned at this width."""
+    """Value of d_model at which the model trains as it does without muP. Tune learning rates and initial standard
+    deviations at this width."""
     base_head_dim: Width = 64
-    """Value of head_dim at which scores are divided by its root, as without muP. The factor on scores is
-    sqrt(base_head_dim) / head_dim."""
+    """Value of head_dim at which attention scores are divided by its square root, as without muP. The factor on
+    scores is sqrt(base_head_dim) / head_dim."""
 
     def wider(self, d_model: int) -> float:
-        """Return d_model as a multiple of base_width."""
         return d_model / self.base_width
 
     def score_scale(self, head_dim: int) -> float:
-        """Return the factor on the product of a query and a key."""
         return math.sqrt(self.base_head_dim) / head_dim

@@ -1,4 +1,4 @@
-"""Norms: the kinds, and their placement in a block."""
+"""Normalization: the kinds of norm, and their placement in a block."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
@@ -15,22 +15,23 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
     "output": ("after",),
     "carried": ("before",),
 }
-"""Norms around a branch, by placement. `before`: at the branch's input. `after`: at its output. `stream`: on the stream
-after the addition. The placement `carried` has its norm before the fork, so that the stream is normed as well."""
+"""Places of norms around a branch, by placement. `before`: on the branch's input. `after`: on its output. `stream`:
+on the residual stream after the addition. The placement `carried` has its norm before the residual connection forks,
+so that the stream is normalized as well."""
 
 
 class AnyNorm(Settings):
-    """Facts that every norm states about itself."""
+    """Base class of all norms: their costs and their display name."""
 
     display_name: ClassVar[str]
     """Name in drawings and tables."""
     flops_per_number: ClassVar[int]
-    """Operations per number, including those of the weight and the bias. 0 if the norm does nothing."""
+    """FLOPs per element, including those of the weight and the bias. 0 if the norm does nothing."""
 
     @property
     def saved_per_number(self) -> int:
-        """Numbers that training keeps for the backward pass: the input and, for some norms, the number that the weight
-        multiplies."""
+        """Number of values per element that training stores for the backward pass: the input and, for some norms,
+        the value that the weight multiplies."""
         return 1
 
     @abstractmethod
@@ -39,28 +40,28 @@ class AnyNorm(Settings):
 
 
 class WeightedNorm(AnyNorm):
-    """Base of layer norm and RMS norm: the epsilon and the learned weight."""
+    """Base class of layer norm and RMS norm, with an epsilon and a learned weight."""
 
     kind: Any
     eps: Positive = 1e-5
-    """Small number added to the variance (or the mean square) before the square root."""
+    """Small number added to the variance (layer norm) or the mean square (RMS norm) before the square root."""
     weight: bool = True
-    """Whether a learned weight per feature multiplies the result. A layer norm with neither weight nor bias is the norm
-    of OLMo 1."""
+    """Whether the result is multiplied by a learned weight per feature. A layer norm with neither weight nor bias is
+    the norm of OLMo 1."""
     unit_offset: bool = False
-    """Whether the factor is 1 + weight, with the weight starting at 0 (Gemma; LN1P in Nemotron)."""
+    """Whether the factor is 1 + weight, with the weight initialized to 0 (Gemma; LN1P in Nemotron)."""
 
     def n_parameters(self, width: int) -> int:
         return width * self.weight
 
 
 class AnyLayerNorm(WeightedNorm):
-    """(x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
+    """Layer norm: (x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
 
     kind: Literal["layernorm"] = "layernorm"
     display_name: ClassVar[str] = "LayerNorm"
     bias: bool = True
-    """Whether a learned bias per feature is added after the weight."""
+    """Whether a learned bias per feature is added after the multiplication by the weight."""
 
     flops_per_number: ClassVar[int] = 7
 
@@ -69,13 +70,13 @@ class AnyLayerNorm(WeightedNorm):
 
 
 class AnyRMSNorm(WeightedNorm):
-    """x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
+    """RMS norm: x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
     display_name: ClassVar[str] = "RMSNorm"
     cast: Literal["after_weight", "before_weight"] = "after_weight"
-    """When the result is cast back to the dtype of the activations: after or before the weight multiplies it. The two
-    differ only in bfloat16 (Llama: before_weight)."""
+    """Point at which the result is cast back to the dtype of the activations: after or before the weight multiplies
+    it. The two differ only in low precision such as bfloat16 (Llama: before_weight)."""
 
     flops_per_number: ClassVar[int] = 4
 
@@ -86,19 +87,19 @@ class AnyRMSNorm(WeightedNorm):
 
 
 class BlockNorm(AnyNorm, Registered):
-    """Norm of a block, or none."""
+    """Base class of the norms of a block, including none."""
 
     section: ClassVar[Section] = "norm"
     default_kind: ClassVar[str | None] = "rmsnorm"
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Places of the norms around a branch."""
+        """Places around a branch that have a norm."""
         return ()
 
     @property
     def is_carried(self) -> bool:
-        """Whether a branch is added to the normed stream instead of the stream."""
+        """Whether a branch's output is added to the normalized stream instead of the stream itself."""
         return False
 
 
@@ -117,8 +118,8 @@ class Norm(BlockNorm):
     """Base class of the norms of a block."""
 
     placement: Placement = "pre"
-    """Place of the norm n around a branch f, with names as in Xiong 2020. `pre`: x + f(n(x)). `post`: n(x + f(x)).
-    `double`: x + n'(f(n(x))). `output`: x + n'(f(x)). `carried`: n(x) + f(n(x)) (an option of BLOOM)."""
+    """Placement of the norm n around a branch f, with names as in Xiong 2020. `pre`: x + f(n(x)). `post`: n(x +
+    f(x)). `double`: x + n'(f(n(x))). `output`: x + n'(f(x)). `carried`: n(x) + f(n(x)) (an option of BLOOM)."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -130,26 +131,27 @@ class Norm(BlockNorm):
 
 
 class LayerNorm(Norm, AnyLayerNorm):
-    """Layer norm of a block."""
+    """Layer norm around the branches of a block."""
 
 
 class RMSNorm(Norm, AnyRMSNorm):
-    """RMS norm of a block."""
+    """RMS norm around the branches of a block."""
 
 
 class ScaleNorm(Norm):
-    """g x / max(||x||, eps), where g is one learned number that starts at sqrt(width) (Nguyen & Salazar 2019)."""
+    """Scale norm: g x / max(||x||, eps), where g is one learned number that is initialized to sqrt(width) (Nguyen &
+    Salazar 2019)."""
 
     kind: Literal["scalenorm"] = "scalenorm"
     display_name: ClassVar[str] = "ScaleNorm"
     eps: Positive = 1e-5
-    """Smallest length that x is divided by."""
+    """Lower limit of the divisor ||x||."""
 
     flops_per_number: ClassVar[int] = 3
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input, and the number that g multiplies."""
+        """Return 2 for the input and the value that g multiplies."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -157,20 +159,20 @@ class ScaleNorm(Norm):
 
 
 class PartialRMSNorm(Norm):
-    """RMS norm that takes the mean square from the first features only (pRMSNorm in Zhang & Sennrich 2019)."""
+    """RMS norm whose mean square is taken over the first features only (pRMSNorm in Zhang & Sennrich 2019)."""
 
     kind: Literal["prmsnorm"] = "prmsnorm"
     display_name: ClassVar[str] = "Partial RMSNorm"
     eps: Positive = 1e-5
     """Small number added to the mean square before the square root."""
     share: Share = 0.0625
-    """Fraction of the features used for the mean square, rounded up; at least one feature."""
+    """Fraction of the features over which the mean square is taken, rounded up to at least one feature."""
 
     flops_per_number: ClassVar[int] = 3
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input, and the number that the weight multiplies."""
+        """Return 2 for the input and the value that the weight multiplies."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -178,20 +180,20 @@ class PartialRMSNorm(Norm):
 
 
 class DynamicTanh(Norm):
-    """tanh(alpha x) * w + b instead of a norm, where alpha is one learned number. It needs no statistics (Zhu 2025)."""
+    """Dynamic tanh, which replaces a norm: tanh(alpha x) * w + b, where alpha is one learned number. It needs no
+    statistics of x (Zhu 2025)."""
 
     kind: Literal["dyt"] = "dyt"
     display_name: ClassVar[str] = "Dynamic tanh"
     alpha: Positive = 0.5
-    """Initial value of alpha."""
+    """Initial value of the learned number alpha."""
 
     flops_per_number: ClassVar[int] = 4
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input, and its tanh."""
+        """Return 2 for the input and its tanh."""
         return 2
 
     def n_parameters(self, width: int) -> int:
-        """Return the number of weights and biases, one each per feature, and alpha."""
         return 2 * width + 1

@@ -1,4 +1,4 @@
-"""Position encodings: how the model knows the position of a token."""
+"""Position encodings, which tell the model the position of each token."""
 
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -12,31 +12,32 @@ from archlab.errors import UserError
 Theta = Annotated[float, Field(gt=1)]
 Stretch = Annotated[float, Field(ge=1)]
 Longer = Annotated[float, Field(gt=1)]
-"""Factor above 1, so that the sequence does become longer."""
+"""Factor above 1, because scaling must lengthen the sequence."""
 
 INDEX_BYTES = 8
-"""Bytes of one index into a table."""
+"""Size in bytes of one index into a table."""
 
 ActsOn = Literal["embedding", "scores", "queries", "nothing"]
 ON_ATTENTION: tuple[ActsOn, ...] = ("scores", "queries")
-"""Values of `acts_on` that have an effect only in a model with attention."""
+"""Values of `acts_on` for position encodings that have an effect only in a model with attention."""
 
 
 class Position(Registered):
-    """Encoding of the position of tokens."""
+    """Base class of the position encodings."""
 
     section: ClassVar[Section] = "position"
     default_kind: ClassVar[str | None] = "rope"
 
     acts_on: ClassVar[ActsOn]
-    """Place where it acts. `embedding`: it is added once to the token embedding. `scores`: it reads the distance
-    between query and key and adds to their score. `queries`: it rotates queries and keys."""
+    """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a
+    number that depends on the distance between query and key to their score. `queries`: it rotates queries and keys."""
     reads_queries: ClassVar[bool] = False
-    """Whether the number added to a score depends on the query. Otherwise all texts of a batch share one table."""
+    """Whether the number added to a score depends on the query. If it does not, all sequences of a batch share one
+    table of these numbers."""
 
     @classmethod
     def check_class(cls) -> None:
-        """Raise UserError if the kind acts on an unknown place, because it would be ignored."""
+        """Raise UserError if `acts_on` is unknown, because the model would then ignore the encoding."""
         if cls.acts_on not in get_args(ActsOn):
             allowed = ", ".join(get_args(ActsOn))
             raise UserError(f"position {kind_of(cls)}: acts_on {cls.acts_on!r}; allowed: {allowed}")
@@ -47,31 +48,31 @@ class Position(Registered):
         return False
 
     def rotated(self, width: int) -> float:
-        """Return how many of `width` dimensions rotate."""
+        """Return how many of `width` dimensions are rotated, if the encoding rotates queries and keys."""
         return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
-        """Return the number of parameters of a table that the whole model has once, for the embedding or for all
-        scores."""
+        """Return the number of parameters in the table that the whole model shares, for the embedding or for the
+        scores of all layers."""
         return 0
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
-        """Return the number of parameters of the table that each layer has for its scores."""
+        """Return the number of parameters in the table that each layer has for its scores."""
         return 0
 
     @property
     def learns_scores(self) -> bool:
-        """Whether it adds learned numbers to scores."""
+        """Whether the encoding adds learned numbers to scores."""
         return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the bytes that training keeps for the gradient of the learned table: per layer, or once if all share
-        it."""
+        """Return the bytes that training stores for the gradient of the learned table: per layer, or once if all
+        layers share the table."""
         return 0.0
 
 
 class NoPosition(Position):
-    """No position information except the causal mask (NoPE)."""
+    """No position information except what the causal mask gives (NoPE)."""
 
     kind: Literal["none"] = "none"
     display_name: ClassVar[str] = "NoPE"
@@ -87,14 +88,15 @@ class Sinusoidal(Position):
     theta: Theta = 10000.0
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
-    """Order of the features. `interleaved`: the sine and cosine of one frequency side by side (Vaswani 2017). `halves`:
-    all sines, then all cosines."""
+    """Order of the features. `interleaved`: the sine and cosine of each frequency side by side (Vaswani 2017).
+    `halves`: all sines, then all cosines."""
     offset: Index = 0
-    """Number of positions skipped at the start of the waves (XGLM: 2)."""
+    """Number of positions skipped before the first token (XGLM: 2)."""
 
 
 class Learned(Position):
-    """Learned vector per position, added to the token embedding. There are max_seq_len of them."""
+    """Learned vector per position, added to the token embedding. The table has a row for each of max_seq_len
+    positions."""
 
     kind: Literal["learned"] = "learned"
     display_name: ClassVar[str] = "learned"
@@ -107,39 +109,40 @@ class Learned(Position):
 
 
 class Shaw(Position):
-    """Learned vectors a for each distance, added to the keys: q.(k + a) (Shaw 2018). Each layer has its own; its heads
-    share them."""
+    """Learned vector a per distance, added to the keys: q.(k + a) (Shaw 2018). Each layer has its own vectors, and
+    its heads share them."""
 
     kind: Literal["shaw"] = "shaw"
     display_name: ClassVar[str] = "Shaw"
     acts_on: ClassVar[ActsOn] = "scores"
     reads_queries: ClassVar[bool] = True
     max_distance: Width = 16
-    """Distance in tokens from which on all distances share the last vector."""
+    """Distance in tokens from which all distances share the last vector."""
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         return (self.max_distance + 1) * query_width
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the bytes of the distance of every pair, the queries in one matrix, and their products with every
-        vector."""
+        """Return the bytes of the distance of every query-key pair, of the queries as one matrix, and of their
+        products with every vector."""
         queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
         return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
 
 
 class T5(Position):
-    """Learned bias per head and bucket of distances, added to the scores (Raffel 2020). Keys after the query count as
-    distance 0."""
+    """Learned bias per head and bucket of distances, added to the scores (T5, Raffel 2020). Keys after the query
+    count as distance 0."""
 
     kind: Literal["t5"] = "t5"
     display_name: ClassVar[str] = "T5"
     acts_on: ClassVar[ActsOn] = "scores"
     buckets: Annotated[Width, Field(ge=3)] = 32
-    """Number of buckets. Half of them hold one distance each; the others grow logarithmically up to max_distance."""
+    """Number of buckets of distances. Half of them hold one distance each; the width of the others grows
+    logarithmically up to max_distance."""
     max_distance: Length = 128
-    """Distance in tokens from which on all distances share the last bucket."""
+    """Distance in tokens from which all distances share the last bucket."""
     shared: bool = True
-    """Whether all layers share one table. false: each layer has its own."""
+    """Whether all layers share one table of biases. false: each layer has its own table."""
 
     @property
     def is_shared(self) -> bool:
@@ -152,113 +155,115 @@ class T5(Position):
         return 0 if self.shared else self.buckets * n_heads
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the bytes of the bucket of every pair."""
         return INDEX_BYTES * model_pass.mask_pairs
 
 
 class Alibi(Position):
-    """Bias on the scores that falls linearly with the distance, with a different slope in each head (Press 2021)."""
+    """Bias on the scores that falls linearly with the distance, with a different slope in each head (ALiBi, Press
+    2021)."""
 
     kind: Literal["alibi"] = "alibi"
     display_name: ClassVar[str] = "ALiBi"
     acts_on: ClassVar[ActsOn] = "scores"
     max_bias: Positive = 8.0
-    """Largest exponent of the slopes: head i of h has the slope 2^(-max_bias i / h). If h is not a power of two, slopes
-    are interleaved as in the paper."""
+    """Largest exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power of
+    two, slopes are interleaved as in the paper."""
     form: Literal["distance", "falcon"] = "distance"
     """Form of the bias. `distance`: -slope * distance, added to the scaled scores. `falcon`: slope * key position, both
     rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
 
 
 class NoScaling(Settings):
-    """RoPE's angles without any change."""
+    """No change of RoPE's angles."""
 
     kind: Literal["none"] = "none"
 
 
 class LinearScaling(Settings):
-    """Division of all frequencies by one factor (Chen 2023)."""
+    """Position interpolation: all frequencies are divided by one factor (Chen 2023)."""
 
     kind: Literal["linear"] = "linear"
     factor: Longer
-    """Ratio of the new maximum length to the length of the original training."""
+    """Ratio of the new maximum length to the maximum length in the original training run."""
 
 
 class DynamicNTK(Settings):
-    """Theta that grows with the sequence once it is longer than the original length.
+    """Dynamic NTK: theta grows with the sequence once the sequence is longer than the original maximum length.
 
     Cached decoding then differs from one full pass by design, because earlier keys were rotated with another theta.
     """
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Stretch
-    """Speed at which theta grows with the length of the sequence."""
+    """Factor that sets how fast theta grows with the length of the sequence."""
     original_max_seq_len: Length
-    """Length in tokens up to which nothing changes."""
+    """Sequence length in tokens up to which theta does not change."""
 
 
 class Llama3Scaling(Settings):
-    """Stretching of long waves only, with a smooth blend to the short waves, which are kept (Llama 3.1)."""
+    """Scaling that stretches long waves and keeps short ones, with a smooth transition between them (Llama 3.1)."""
 
     kind: Literal["llama3"] = "llama3"
     factor: Longer
-    """Factor by which long waves are stretched."""
+    """Factor by which the wavelengths of long waves are multiplied."""
     low_freq_factor: Positive = 1.0
-    """Divisor for the upper limit: waves longer than original_max_seq_len / low_freq_factor are stretched in full."""
+    """Divisor that sets the upper limit: waves longer than original_max_seq_len / low_freq_factor are stretched by
+    the whole factor."""
     high_freq_factor: Positive = 4.0
-    """Divisor for the lower limit: waves shorter than original_max_seq_len / high_freq_factor are kept."""
+    """Divisor that sets the lower limit: waves shorter than original_max_seq_len / high_freq_factor stay unchanged."""
     original_max_seq_len: Length = 8192
-    """Maximum length in tokens before the stretch."""
+    """Maximum sequence length in tokens before the scaling."""
 
 
 class Yarn(Settings):
-    """Interpolation of each frequency by how often it rotates within the original length (YaRN, Peng 2023)."""
+    """Interpolation that depends on how often each frequency rotates within the original maximum length (YaRN, Peng
+    2023)."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
-    """Ratio of the new maximum length to the length of the original training."""
+    """Ratio of the new maximum length to the maximum length in the original training run."""
     original_max_seq_len: Length
-    """Maximum length in tokens before the stretch."""
+    """Maximum sequence length in tokens before the scaling."""
     beta_fast: Positive = 32.0
-    """Number of rotations within the original length above which a pair of dimensions is kept."""
+    """Number of rotations within the original length above which a pair of dimensions stays unchanged."""
     beta_slow: Positive = 1.0
-    """Number of rotations within the original length below which a pair of dimensions is interpolated."""
+    """Number of rotations within the original length below which a pair of dimensions is interpolated in full."""
     truncate: bool = True
-    """Whether the range between the two limits is rounded outward to whole pairs."""
+    """Whether the range of pairs between the two limits is rounded outward to whole pairs."""
     attention_factor: Positive | None = None
-    """Factor on cosines and sines. null: 0.1 ln(factor) + 1."""
+    """Factor on the cosines and sines. null: 0.1 ln(factor) + 1."""
 
 
 class Longrope(Settings):
-    """Factor per pair of dimensions, from one list for short and one for long sequences (LongRoPE, Ding 2024).
+    """Divisor per pair of dimensions, from one list for short and one for long sequences (LongRoPE, Ding 2024).
 
-    A cache filled on both sides of the original length holds keys of both lists. `generate` therefore reads the text
-    again when it crosses that length.
+    If a sequence crosses the original length, its cache would hold keys rotated with both lists. `generate` therefore
+    processes the whole sequence again at that length.
     """
 
     kind: Literal["longrope"] = "longrope"
     original_max_seq_len: Annotated[Length, Field(ge=2)]
-    """Length in tokens up to which short_factor applies. Longer sequences use long_factor for all of their tokens."""
+    """Sequence length in tokens up to which short_factor applies. Longer sequences use long_factor for all of their
+    tokens."""
     short_factor: Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
-    """Divisors of the frequencies, one per pair of dimensions, for sequences up to the original length."""
+    """Divisors of the frequencies, one per pair of dimensions, for sequences of up to original_max_seq_len tokens."""
     long_factor: Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
     """Divisors of the frequencies, one per pair of dimensions, for longer sequences."""
     factor: Stretch
-    """Ratio of the new maximum length to the original one. It determines attention_factor. If attention_factor is set,
-    it must be 1."""
+    """Ratio of the new maximum length to the original one. It determines attention_factor, and must be 1 if
+    attention_factor is set."""
     attention_factor: Positive | None = None
-    """Factor on cosines and sines. null: sqrt(1 + ln(factor) / ln(original_max_seq_len))."""
+    """Factor on the cosines and sines. null: sqrt(1 + ln(factor) / ln(original_max_seq_len))."""
 
 
 class Proportional(Settings):
-    """p-RoPE: only the fastest pairs of dimensions rotate; the others stay as they are (Barbero 2024)."""
+    """p-RoPE: only the fastest pairs of dimensions rotate; the others stay unrotated (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
     turning: Annotated[float, Field(gt=0, lt=1)]
     """Fraction of the pairs of dimensions that rotate."""
 
     def rotated_pairs(self, n: int) -> int:
-        """Return how many of the pairs of n dimensions rotate."""
         return int(self.turning * n // 2)
 
 
@@ -277,14 +282,15 @@ class Rope(Position):
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of each head that rotates: its first int(head_dim * fraction) dimensions."""
+    """Fraction of each head that rotates. These are the first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
-    """Dimensions that rotate together. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i + 1."""
+    """Dimensions that rotate together as a pair. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i +
+    1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
-    """Order of the rotation and the norm of queries and keys: the rotation comes after or before it (Hunyuan:
-    before)."""
+    """Order of the rotation and the norm of queries and keys: whether the rotation comes after or before the norm
+    (Hunyuan: before)."""
     scaling: RopeScaling = NoScaling()
-    """Change of the angles for sequences longer than in training."""
+    """Scaling of the rotation angles for sequences longer than those in training."""
 
     def rotated(self, width: int) -> float:
         return width * self.fraction

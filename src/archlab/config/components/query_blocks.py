@@ -1,6 +1,6 @@
-"""Division of a text into blocks of queries, so that each block is compared with the keys in its reach only.
+"""Division of a sequence into blocks of queries, so that each block is compared only with the keys in its reach.
 
-This module has numbers only: kernels compute with them, and costs can count the computed pairs without torch.
+This module computes with plain numbers. Kernels use the blocks, and the costs count the computed pairs without torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from archlab.config.components.visibility import Visibility, reaches_all
 
 BLOCK = 192
-"""Number of queries in a block unless the rule sets it. A window of W is then computed as a window of W + 191.
+"""Number of queries in a block unless the rule sets it. A window of W tokens then costs as much as a window of W + 191.
 
-From 192 queries on, torch's kernel for CPUs handles 64 of them at a time instead of 32, which makes its backward pass
+From 192 queries on, torch's kernel for CPUs handles 64 queries at a time instead of 32, which makes its backward pass
 faster.
 """
 
 
 @dataclass(frozen=True)
 class SharedKeys:
-    """Keys below `end` that are the last of every `period` keys. In each period, the first `first` keys are left
-    out."""
+    """Keys below position `end` at the end of each period of `period` keys. The first `first` keys of each period
+    are left out."""
 
     period: int
     first: int
@@ -33,44 +33,47 @@ class SharedKeys:
 
 @dataclass(frozen=True)
 class QueryBlocks:
-    """Consecutive blocks of queries, each `size` tokens long. Their keys move on with them."""
+    """Consecutive blocks of queries, each `size` tokens long. From block to block, the keys move on by the same
+    number of tokens."""
 
     first: int
-    """First query of the first block."""
+    """Position of the first query of the first block."""
     count: int
     size: int
     first_key: int
-    """First key of the first block."""
+    """Position of the first key of the first block."""
     n_keys: int
-    """Number of keys of each block."""
+    """Number of keys of each block, without the shared keys."""
     shared: SharedKeys | None = None
-    """Keys that every block sees in addition. If they are among the block's own keys, they are masked."""
+    """Keys that every block sees in addition to its own. If a shared key is also among the block's own keys, one
+    copy is masked."""
     is_alike: bool = True
-    """Whether one mask serves all blocks."""
+    """Whether all blocks have the same mask."""
     is_causal: bool = False
-    """Whether each query sees exactly the tokens of its block up to itself. This needs no mask."""
+    """Whether each query sees exactly the tokens of its block up to itself, so that the kernel needs no mask."""
 
     @property
     def pairs(self) -> int:
-        """Number of computed (query, key) pairs. For causal blocks about half, because fused kernels skip the rest."""
+        """Number of query-key pairs that are computed. Causal blocks compute about half of their pairs, because
+        fused kernels skip the rest."""
         return self.count * self.size * (self.size + 1) // 2 if self.is_causal else self.all_pairs
 
     @property
     def all_pairs(self) -> int:
-        """Number of computed pairs if nothing is skipped within a block."""
+        """Number of query-key pairs that are computed if nothing is skipped within a block."""
         return self.size * self.all_keys
 
     @property
     def all_keys(self) -> int:
-        """Total number of keys of all blocks. A key counts once per block that is compared with it."""
+        """Total number of keys of all blocks. A key counts once for each block that is compared with it."""
         return self.count * (self.n_keys + (self.shared.count if self.shared else 0))
 
 
 def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
-    """Return the blocks of a text of `length` tokens without a prefix.
+    """Return the blocks of a sequence of `length` tokens without a prefix.
 
-    Return None if blocks save nothing: if a query sees keys all over the text, as with a stride, or in both directions
-    without a bound.
+    Return None if blocks save nothing. This is the case if a query sees keys all over the sequence, as with a stride,
+    or in both directions without a limit.
     """
     is_one_sided = rule.visibility != "two_sided"
     if is_one_sided and reaches_all(rule, length):
@@ -85,18 +88,19 @@ def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
 
 
 def is_worth_cutting(rule: Visibility, length: int) -> bool:
-    """Return whether the blocks compute at most half of the square."""
+    """Return whether the blocks compute at most half of the query-key pairs of a sequence of `length` tokens."""
     blocks = query_blocks(rule, length)
     return blocks is not None and 2 * sum(same_size.pairs for same_size in blocks) <= length**2
 
 
 def of_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
-    """Return the parts of a text's blocks that fall into the given runs of queries, in the order of the runs."""
+    """Return the parts of a sequence's blocks that fall into the given runs of queries, in the order of the runs."""
     return [part for run in runs for block in blocks for part in _of_run(block, run)]
 
 
 def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
-    """Yield whole blocks unchanged, and of a block that the run cuts, the queries inside the run."""
+    """Yield blocks that lie inside the run unchanged. If the run cuts a block, yield a block of the queries inside
+    the run."""
     size, end = blocks.size, blocks.first + blocks.count * blocks.size
     first, last = max(run.start, blocks.first), min(run.stop, end)
     while first < last:
@@ -113,12 +117,10 @@ def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
 
 
 def _whole(first: int, count: int, size: int) -> QueryBlocks:
-    """Return blocks that are each a separate causal text."""
     return QueryBlocks(first, count, size, first, size, is_causal=True)
 
 
 def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> list[QueryBlocks]:
-    """Return the blocks of the rule itself. All of them share the summaries."""
     count, rest = divmod(length, size)
     stretches = [(0, count, size), (count * size, 1, rest)]
     if is_one_sided and not summary:
@@ -132,7 +134,7 @@ def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> 
 
 
 def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlocks]:
-    """Return one block of the first queries, and then blocks with the keys before them.
+    """Return one block of the first queries, followed by blocks that see the window before them.
 
     The first queries see every token before them, either in the window or as a global token.
     """
@@ -144,7 +146,6 @@ def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlo
 
 
 def _windows_to_both_sides(window: int, length: int) -> list[QueryBlocks]:
-    """Return blocks with the keys before and after them, and the rests at both ends."""
     side = window - 1
     count = max(0, length - 2 * side) // BLOCK
     if not count:
@@ -158,7 +159,5 @@ def _windows_to_both_sides(window: int, length: int) -> list[QueryBlocks]:
 
 
 def _moving(first: int, count: int, size: int, window: int, after: int, shared: SharedKeys | None) -> list[QueryBlocks]:
-    """Return blocks that see the window before their first query and `after` keys after their last; none without
-    queries."""
     n_keys = window - 1 + size + after
     return [QueryBlocks(first, count, size, first - window + 1, n_keys, shared)] if count and size else []

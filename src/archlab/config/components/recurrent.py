@@ -1,4 +1,4 @@
-"""Parts common to recurrent mixers: convolutions over a few tokens, scans in chunks, norms with a gate."""
+"""Parts common to recurrent mixers: convolutions over a few tokens, scans in chunks, and norms with a gate."""
 
 import math
 from collections.abc import Iterator
@@ -12,23 +12,25 @@ from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import Positive
 
 CHUNK = 64
-"""Largest number of tokens that a scan mixes at once with matrix products. A state is passed from chunk to chunk."""
+"""Largest number of tokens that a scan processes at once with matrix products. The state is passed from chunk to
+chunk."""
 
 KernelSize = Annotated[int, Field(ge=2, le=1000)]
-"""Number of tokens that a causal convolution sees, the current one included. Published models have up to 7."""
+"""Kernel size of a causal convolution: the number of tokens that it sees, the current one included. Published models
+have up to 7."""
 
 
 def chunking(seq_len: int) -> tuple[int, int]:
-    """Return the number of chunks, and the tokens in each: as few chunks as possible, then as short as possible.
+    """Return the number of chunks and the number of tokens per chunk.
 
-    The last chunk may not be full.
+    There are as few chunks as possible, and they are as short as that allows. The last chunk may not be full.
     """
     n = max(1, math.ceil(seq_len / CHUNK))
     return n, max(1, math.ceil(seq_len / n))
 
 
 class GatedRMSNorm(AnyNorm):
-    """RMS norm of a mixer's output over each of its groups of heads, with one weight per feature."""
+    """RMS norm of a mixer's output over each group of heads, with one weight per feature."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
     display_name: ClassVar[str] = "RMSNorm"
@@ -42,7 +44,7 @@ class GatedRMSNorm(AnyNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input, and the number that the weight multiplies."""
+        """Return 2 for the input and the value that the weight multiplies."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -53,7 +55,7 @@ GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
 
 
 def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
-    """Return a convolution of each channel over `taps` tokens."""
+    """Return a convolution over `taps` tokens, separate for each channel."""
     return Operation(
         "convolutions",
         "mixer",
@@ -68,8 +70,10 @@ def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *
 def scanning(
     model_pass: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
 ) -> Operation:
-    """Return a scan. `flops` and `saved` count the FLOPs and numbers of one text, `read` and `written` numbers per
-    token."""
+    """Return the operation of a scan.
+
+    `flops` and `saved` are the FLOPs and the stored values per sequence. `read` and `written` are values per token.
+    """
     states = model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
     return Operation(
         "scans",
@@ -83,7 +87,7 @@ def scanning(
 
 
 def gated(model_pass: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
-    """Yield x silu(z) and its norm. Kept in float32: z, its silu and x."""
+    """Yield the product x silu(z) and its norm. Training stores z, its silu and x in float32."""
     saved = 3 * model_pass.rows * width * FLOAT32_BYTES
     yield model_pass.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
     yield from model_pass.norm(norm, width, weights)

@@ -1,4 +1,4 @@
-"""Real-gated linear recurrent unit."""
+"""Real-gated linear recurrent unit (RG-LRU)."""
 
 import math
 from collections.abc import Iterator
@@ -11,55 +11,50 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Width
 
 
 class RGLRU(Mixer):
-    """Channels that decay at a rate set by the input, between two projections and multiplied by a gate (Griffin, De
-    2024).
+    """Channels whose states decay at a rate that depends on the input, between two projections and multiplied by a gate
+    (RG-LRU in Griffin, De 2024).
 
-    S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)) and two gates r, i = sigmoid(W u + b).
+    At each token, S <- a S + sqrt(1 - a^2) i u, with a = exp(-8 r softplus(Lambda)) and the two gates r, i = sigmoid(W
+    u + b).
     """
 
     kind: Literal["rglru"] = "rglru"
     display_name: ClassVar[str] = "RG-LRU"
     lru_width: Derived[Width] = DERIVED
-    """Number of channels, each with a state of one number. null: d_model."""
+    """Number of channels, each with one number as its state. null: d_model."""
     n_heads: Heads = 1
-    """Number of groups of consecutive channels. The gate of a channel reads the channels of its group only
-    (RecurrentGemma: 256 per group)."""
+    """Number of groups of consecutive channels. The gates of a channel read only the channels of its group
+    (RecurrentGemma: 256 channels per group)."""
     taps: KernelSize = 4
-    """Number of tokens that the convolution of u sees."""
+    """Number of tokens, the current one included, that the convolution of u sees."""
 
     def resolve(self, d_model: int) -> Self:
         return self.model_copy(update={"lru_width": self.lru_width or d_model})
 
     @property
     def _gates(self) -> int:
-        """Number of elements in the matrices of both gates, which are block diagonal."""
         return 2 * self.lru_width * (self.lru_width // self.n_heads)
 
     def describe(self) -> dict[str, str]:
         return {"mixer": f"{self.kind} {self.n_heads}x{self.lru_width // self.n_heads}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the projections and gates with their biases, the convolution, and a decay rate for each channel."""
         return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return the biases of projections, gates and the convolution, the kernel of the convolution, and the decay
-        rates."""
         return self.lru_width * (self.taps + 6) + site.d_model
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with its part of the groups of channels."""
         n_heads = divide_evenly(self.n_heads, tensor, "groups of the mixer's channels")
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations, the same in every counting.
+        """Yield the operations, which are the same in every counting.
 
-        The scan has no matrix products, only element-wise sums: one run of them for each doubling of the number of
+        The scan has no matrix products, only element-wise sums: one round of sums for each doubling of the number of
         tokens.
         """
         width = self.lru_width

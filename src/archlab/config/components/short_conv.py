@@ -9,13 +9,13 @@ from archlab.config.components.work import Operation, Pass
 
 
 class ShortConv(Mixer):
-    """W (C * conv(B * x)): a convolution over a few tokens between two gates B and C that depend on the input
-    (LFM2)."""
+    """Gated short convolution: W (C * conv(B * x)), a convolution over a few tokens between two gates B and C that
+    depend on the input (LFM2)."""
 
     kind: Literal["short_conv"] = "short_conv"
     display_name: ClassVar[str] = "short conv"
     taps: KernelSize = 3
-    """Number of tokens that the convolution sees."""
+    """Number of tokens, the current one included, that the convolution sees."""
     bias: bool = False
     """Whether all projections and the convolution have biases."""
 
@@ -23,12 +23,10 @@ class ShortConv(Mixer):
         return {"mixer": f"{self.kind} of {self.taps}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the projections to x and both gates, the convolution, and the output projection."""
         width = self.channels(site.d_model)
         return {"mixer": 4 * site.d_model * width + self.vectors(site)}
 
     def roles(self) -> tuple[RoleName, ...]:
-        """Return the usual roles and `convolution` for its convolution."""
         return ("input", "convolution", "output")
 
     def vectors(self, site: Site) -> int:
@@ -36,15 +34,13 @@ class ShortConv(Mixer):
         return width * (4 * self.bias + self.taps) + site.d_model * self.bias
 
     def channels(self, d_model: int) -> int:
-        """Return the number of channels of the convolution."""
         return d_model
 
     def share(self, tensor: int) -> "ShortConv":
-        """Return the mixer with its part of the channels."""
         return ShortConvShare.model_construct(**dict(self), n_devices=tensor)
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations, the same in every counting."""
+        """Yield the operations, which are the same in every counting."""
         d = site.d_model
         (conv,) = self.state(site, 0)
         yield model_pass.product("mixer", d, 3 * d, bias=3 * d * self.bias)
@@ -58,11 +54,11 @@ class ShortConv(Mixer):
 
 
 class ShortConvShare(ShortConv):
-    """Part of a short convolution on one of several devices."""
+    """Channels of a short convolution that one of several devices computes."""
 
     n_devices: int
-    """Number of devices that share its channels."""
+    """Number of devices that divide the channels among them."""
 
     def channels(self, d_model: int) -> int:
-        """Return the number of channels of this device. Raise UserError if they cannot be divided evenly."""
+        """Return the number of channels on this device. Raise UserError if the channels cannot be divided evenly."""
         return divide_evenly(d_model, self.n_devices, "channels of the mixer")

@@ -1,7 +1,7 @@
 """Rules for which keys a query sees. Masks, caches and FLOP counts all use them.
 
-Positions count from the start of the sequence, or of the document if several are packed. At run time this module does
-without torch, so that costs can be counted quickly. Its arithmetic works on tensors and on arrays.
+Positions count from the start of the sequence, or of the document if several are packed. This module does not import
+torch at run time, so that costs can be computed quickly. Its arithmetic works on tensors and on arrays.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -18,44 +18,45 @@ if TYPE_CHECKING:
 
 
 class BlockSparse(Settings):
-    """Fixed sparse attention (Child 2019): a query sees its own block so far and the last keys of every earlier
-    block."""
+    """Fixed sparse attention (Child 2019): a query sees the keys of its own block up to itself, and the last keys of
+    every earlier block."""
 
     size: Length
     """Number of tokens per block."""
     summary: Index
-    """Number of last keys of an earlier block that later queries see. 0: none, so that blocks are independent chunks
-    (Llama 4)."""
+    """Number of keys at the end of each earlier block that later queries see. 0: none, so that blocks are
+    independent chunks (Llama 4)."""
 
 
 class Visibility(Settings):
-    """Fields of an attention that say which keys a query sees: in which direction, and how far."""
+    """Fields of an attention that determine which keys a query sees: in which direction, and how far."""
 
     visibility: Literal["causal", "prefix", "two_sided"] = "causal"
-    """Direction in which a query sees keys. `causal`: its own key and those before it. `prefix`: also the keys after it
-    within the prefix of the text, whose length each pass is given (prefix LM, Raffel 2020). `two_sided`: also all keys
-    after it, as in an encoder."""
+    """Direction in which a query sees keys. `causal`: its own key and earlier keys. `prefix`: in addition, later
+    keys within the prefix of the sequence, whose length is an argument of each pass (prefix LM, Raffel 2020).
+    `two_sided`: all earlier and later keys, as in an encoder."""
     window: Length | None = None
-    """Window w: a query sees the keys at a distance below w, its own included, in each visible direction. null: no
-    window."""
+    """Size w of the attention window in tokens: a query sees the keys at a distance below w, its own included, in
+    each visible direction. null: no window."""
     stride: Annotated[Index, Field(ge=2)] | None = None
-    """Step s: beyond the window, keys at distances divisible by s are visible too (dilated attention). null: none."""
+    """Stride s of dilated attention in tokens: keys beyond the window are visible if their distance is divisible by
+    s. null: no keys beyond the window."""
     global_tokens: Index = 0
-    """Number of first tokens of a sequence that see all tokens and that all tokens see, in spite of the window
+    """Number of first tokens of a sequence that see all tokens, and that all tokens see, regardless of the window
     (Longformer)."""
     blocks: BlockSparse | None = None
-    """Fixed sparse blocks instead of a window. null: none."""
+    """Fixed sparse blocks that replace a window. null: no blocks."""
 
     def describe_visibility(self) -> str:
-        """Return the window, and the direction unless it is causal."""
         sides = "" if self.visibility == "causal" else f"{self.visibility} "
         return f"{sides}{self.window or ('' if sides else '-')}".strip()
 
 
 def visible(rule: Visibility, query: "Positions", key: "Positions", prefix: "Positions | int" = 0) -> "Positions":
-    """Return booleans: true if the query at one position sees the key at the other. The arguments broadcast.
+    """Return a boolean tensor or array: true if the query at position `query` sees the key at position `key`.
 
-    `prefix` is the number of first tokens that see each other in both directions; only the rule `prefix` uses it.
+    The positions broadcast. `prefix` is the number of first tokens that see each other in both directions; only the
+    visibility `prefix` uses it.
     """
     if rule.visibility == "two_sided":
         return _in_reach(rule, query, key)
@@ -68,7 +69,6 @@ def visible(rule: Visibility, query: "Positions", key: "Positions", prefix: "Pos
 
 
 def _in_reach(rule: Visibility, query: "Positions", key: "Positions") -> "Positions":
-    """Return whether the key is near enough, in either direction."""
     if rule.blocks is not None:
         size, summary = rule.blocks.size, rule.blocks.summary
         return (key // size == query // size) | (key % size >= size - summary)  # pyright: ignore[reportReturnType]
@@ -84,21 +84,21 @@ def _in_reach(rule: Visibility, query: "Positions", key: "Positions") -> "Positi
 
 
 def is_plain_causal(rule: Visibility, seq_len: int) -> bool:
-    """Return whether, within seq_len tokens, every query sees every key before it and none after it."""
+    """Return whether, within `seq_len` tokens, every query sees its own key, every earlier key and no later key."""
     return rule.visibility == "causal" and reaches_all(rule, seq_len)
 
 
 def reaches_all(rule: Visibility, seq_len: int) -> bool:
-    """Return whether, within seq_len tokens, every key is near enough to every query, in its visible directions."""
+    """Return whether, within `seq_len` tokens, every query reaches all keys in its visible directions."""
     if rule.blocks is not None:
         return rule.blocks.size >= seq_len
     return rule.window is None or rule.window >= seq_len
 
 
 def keys_kept(rule: Visibility, context: int) -> int:
-    """Return the number of keys that a cache needs after `context` tokens.
+    """Return the number of keys that a cache must store after `context` tokens.
 
-    This is the window or the block, if nothing beyond it is ever visible.
+    If nothing beyond the window or the block is ever visible, a cache stores only their keys.
     """
     if rule.blocks is not None and not rule.blocks.summary:
         return min(context, rule.blocks.size)
@@ -107,9 +107,9 @@ def keys_kept(rule: Visibility, context: int) -> int:
 
 
 def visible_pairs(rule: Visibility, seq_len: int) -> int:
-    """Return the number of visible (query, key) pairs in a sequence of seq_len tokens without a prefix.
+    """Return the number of visible query-key pairs in a sequence of `seq_len` tokens without a prefix.
 
-    It equals the sum of the mask, but needs no mask.
+    The number equals the sum of the mask, but is computed without the mask.
     """
     before = _pairs_before(rule, seq_len)
     if rule.visibility != "two_sided":
@@ -125,7 +125,6 @@ def visible_pairs(rule: Visibility, seq_len: int) -> int:
 
 
 def _pairs_before(rule: Visibility, seq_len: int) -> int:
-    """Return the number of pairs whose key is not after the query."""
     if rule.blocks is not None:
         size, summary = rule.blocks.size, min(rule.blocks.summary, rule.blocks.size)
         earlier = _blocks_before(seq_len, size)
@@ -148,11 +147,9 @@ def _pairs_before(rule: Visibility, seq_len: int) -> int:
 
 
 def _up_to(n: int) -> int:
-    """Return 1 + 2 + ... + n."""
     return n * (n + 1) // 2
 
 
 def _blocks_before(n: int, size: int) -> int:
-    """Return the sum of q // size over all q < n."""
     whole, rest = divmod(n, size)
     return size * _up_to(whole - 1) + whole * rest

@@ -1,9 +1,9 @@
 """Work of a pass, operation by operation: FLOPs and bytes moved.
 
-A multiplication with its addition counts as two FLOPs in a product. In other operations, one operation on one number
-counts as one FLOP, also an elementary function (exp, tanh, a division). Bytes are those that each operation reads and
-writes once. They assume that no cache keeps data between operations, and that nothing is fused except within one
-kernel.
+In matrix products, a multiplication with its addition counts as two FLOPs. In other operations, each operation on one
+element counts as one FLOP, including elementary functions such as exp, tanh or a division. Bytes are those that each
+operation reads and writes once. This assumes that no hardware cache keeps data between operations, and that operations
+are fused only within one kernel.
 """
 
 from collections import Counter
@@ -15,21 +15,21 @@ from archlab.config.components.activation import activation_named
 from archlab.config.components.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
-"""Rule of counting. `visible`: the work that the architecture needs. `computed`: the work that the training kernels do,
-needed or not. `packed`: like `computed`, but windows hold several documents, so that no two masks are alike."""
+"""Way to count work. `visible`: the work that the architecture needs. `computed`: the work that the training kernels
+do, needed or not. `packed`: like `computed`, but windows hold several documents, so that all masks differ."""
 
 OperationKind = Literal[
     "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
     "loss", "optimiser",
 ]  # fmt: skip
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
-"""Kinds of operations. `products`: with weights. `attention`: products of queries, keys and values. `scans`: in
-recurrent mixers. `element-wise`: rotations, gates, additions to the stream, reordering of rows."""
+"""Kinds of operations. `products`: with weight matrices. `attention`: products of queries, keys and values. `scans`:
+in recurrent mixers. `element-wise`: rotations, gates, additions to the stream, reordering of rows."""
 
 FLOAT32_BYTES = 4
 
 OF_MATRICES: tuple[OperationKind, ...] = ("products", "attention", "scans", "convolutions")
-"""Kinds of operations that consist of products and their sums. Torch's FlopCounterMode counts these."""
+"""Kinds of operations that are matrix products or other sums of products. Torch's FlopCounterMode counts these."""
 
 
 class Operation(NamedTuple):
@@ -37,75 +37,75 @@ class Operation(NamedTuple):
 
     kind: OperationKind
     part: str
-    """Row of the table of FLOPs that it belongs to."""
+    """Row of the FLOP table to which the operation belongs."""
     flops: float
     weights: float = 0.0
-    """Bytes of parameters read."""
+    """Bytes of parameters that the operation reads."""
     kept: float = 0.0
-    """Bytes read of tensors kept from earlier passes: keys and values, states."""
+    """Bytes read of tensors kept from earlier passes: keys and values, or states."""
     moved: float = 0.0
-    """Bytes of activations read and written."""
+    """Bytes of activations that the operation reads and writes."""
     saved: float = 0.0
-    """Bytes of activations that training keeps for the backward pass, except those that an earlier operation keeps."""
+    """Bytes of activations that training stores for the backward pass, except those that an earlier operation
+    stores."""
     made: float = 0.0
-    """Part of the bytes in `moved` that belongs to the tensors it creates."""
+    """Bytes of the tensors that the operation creates. They are part of `moved`."""
     times: int = 1
-    """Number of operations that this stands for."""
+    """Number of operations that this one stands for."""
 
     def repeated(self, n: int) -> "Operation":
-        """Return `n` operations like this one."""
+        """Return one operation with the costs of `n` operations like this one."""
         *numbers, times = self[2:]
         return Operation(self.kind, self.part, *(n * number for number in numbers), times=n * times)
 
     @property
     def n_bytes(self) -> float:
-        """Bytes read and written in total."""
         return self.weights + self.kept + self.moved
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Forward pass over `texts` texts of `tokens` new tokens each."""
+    """Forward pass over `texts` sequences of `tokens` new tokens each."""
 
     texts: int
     tokens: int
     held: int = 0
-    """Number of tokens of each text that a cache holds already."""
+    """Number of tokens of each sequence that are already in a cache."""
     is_cached: bool = False
-    """Whether layers keep the tensors that later passes read."""
+    """Whether layers use a cache: they keep tensors that later passes read."""
     counting: Counting = "visible"
     bytes_each: int = 2
-    """Bytes per weight, activation and kept number."""
+    """Bytes per element of weights, activations and cached tensors."""
     is_training: bool = False
-    """Whether the stream and its norms are in float32, whatever the other dtypes. In other passes everything has one
-    dtype."""
+    """Whether this is a training pass, in which the residual stream and its norms are in float32. In other passes
+    all tensors have one dtype."""
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes per number of the stream."""
         return FLOAT32_BYTES if self.is_training else self.bytes_each
 
     @property
     def rows(self) -> int:
-        """Number of new tokens in all texts."""
+        """Number of new tokens in all sequences together."""
         return self.texts * self.tokens
 
     @property
     def context(self) -> int:
-        """Number of tokens of each text after the pass."""
+        """Number of tokens of each sequence after the pass."""
         return self.held + self.tokens
 
     @property
     def mask_pairs(self) -> int:
-        """Pairs of a query and a key in a mask. One mask serves all texts, unless documents are packed."""
+        """Number of query-key pairs in the masks. One mask serves all sequences, unless documents are packed."""
         return (self.texts if self.counting == "packed" else 1) * self.tokens * self.context
 
     def product(
         self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
     ) -> Operation:
-        """Return the product of every row with a matrix; `bias` is the number of biases.
+        """Return the product of every row with a matrix [d_in, d_out]; `bias` is the number of biases.
 
-        Its input is kept for the backward pass. `shares_input` says that an earlier product keeps it already.
+        The input of the product is stored for the backward pass, unless `shares_input` says that an earlier product
+        stores it.
         """
         rows = self.rows if rows is None else rows
         return Operation(
@@ -119,10 +119,10 @@ class Pass:
         )
 
     def attention(self, part: str, n_heads: int, head_dim: int, *, kept: float = 0, saved: float = 1) -> Operation:
-        """Return the attention of every token to its text up to itself.
+        """Return the attention of every token to its sequence up to itself.
 
-        Scores and weights are written to memory, also for hidden pairs. `saved` numbers per pair are kept for the
-        backward pass. `kept` is the number of bytes read from a cache.
+        Scores and weights are written to memory, including those of hidden pairs. `saved` is the number of values per
+        pair that are stored for the backward pass. `kept` is the number of bytes read from a cache.
         """
         visible = self.tokens * (self.held + (self.tokens + 1) / 2)
         whole = self.texts * n_heads * self.tokens * self.context
@@ -140,10 +140,11 @@ class Pass:
     def norm(
         self, norm: AnyNorm, width: float, weights: int | None = None, *, shares_input: bool = False
     ) -> Iterator[Operation]:
-        """Yield a norm over `width` numbers of each row; `weights` is the number of its parameters unless the norm
-        derives it from `width`.
+        """Yield a norm over `width` features of each row. `weights` is the number of its parameters; None derives it
+        from `width`.
 
-        Its input is kept for the backward pass. `shares_input` says that an earlier norm keeps it already.
+        The input of the norm is stored for the backward pass, unless `shares_input` says that an earlier norm stores
+        it.
         """
         if norm.flops_per_number:
             weights = norm.n_parameters(int(width)) if weights is None else weights
@@ -153,7 +154,6 @@ class Pass:
             )
 
     def activation(self, part: str, name: str, width: float) -> Iterator[Operation]:
-        """Yield an activation of `width` numbers of each row."""
         activation = activation_named(name)
         if activation.flops_per_number:
             flops, weights = activation.flops_per_number, activation.n_parameters
@@ -174,9 +174,9 @@ class Pass:
         weights: int = 0,
         saved: float = 0,
     ) -> Operation:
-        """Return an operation with `flops` FLOPs on each of `width` numbers of each row.
+        """Return an operation with `flops` FLOPs on each of `width` elements of each row.
 
-        Per number, `read` numbers are read, `written` are written, and `saved` are kept for the backward pass.
+        For each element, `read` values are read, `written` are written, and `saved` are stored for the backward pass.
         """
         numbers = self.rows * width
         return Operation(
@@ -192,14 +192,14 @@ class Pass:
     def in_stream(
         self, kind: OperationKind, part: str, width: float, *, flops: float, read: float = 1, weights: int = 0
     ) -> Operation:
-        """Return an element-wise operation on numbers in the dtype of the stream."""
+        """Return an element-wise operation on elements in the dtype of the residual stream."""
         operation = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
         wider = self.stream_bytes / self.bytes_each
         return operation._replace(moved=operation.moved * wider, made=operation.made * wider)
 
 
 def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:
-    """Return the FLOPs of products and sums of products, by row of the table of FLOPs."""
+    """Return the FLOPs of operations that are made of products and sums, by row of the FLOP table."""
     flops = Counter[str]()
     for operation in operations:
         if operation.kind in OF_MATRICES:

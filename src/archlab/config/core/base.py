@@ -1,4 +1,4 @@
-"""Base classes of all config sections, and value types for their fields."""
+"""Base classes of all config sections, and the types of numbers in their fields."""
 
 import re
 import struct
@@ -29,7 +29,7 @@ _MULTIPLES = {
     "Gi": 2**30,
     "Ti": 2**40,
 }
-"""Suffixes of numbers: `8K` is 8,000 and `8Ki` is 8,192, wherever a number is written."""
+"""Multipliers of the suffixes that numbers may have: `8K` is 8,000 and `8Ki` is 8,192."""
 
 _WITH_SUFFIX = re.compile(f"(.*?)({'|'.join(_MULTIPLES)})", re.IGNORECASE)
 _IN_BYTES = re.compile(f"([0-9.]+) *({'|'.join(_MULTIPLES.keys() - {'B'})})B")
@@ -50,12 +50,12 @@ class Base(BaseModel):
 
 
 class Settings(Base):
-    """Section of a config. Its numbers must fit into float32, because most of them end up in float32 tensors."""
+    """Section of a config. The numbers of a section must fit into float32, because most of them end up in float32
+    tensors."""
 
     @field_validator("*")
     @classmethod
     def _fits_into_float32(cls, value: Any) -> Any:
-        """Refuse a number that float32 would turn into infinity or 0, also inside a list."""
         for number in value if isinstance(value, list | tuple) else (value,):
             if isinstance(number, float) and number and (isinf(kept := _in_float32(number)) or not kept):
                 raise ValueError(f"{number!r} does not fit into float32; allowed: 0, or from 1.4e-45 to 3.4e38 in size")
@@ -63,7 +63,6 @@ class Settings(Base):
 
 
 def _in_float32(number: float) -> float:
-    """Return the nearest number that float32 can hold."""
     try:
         return struct.unpack("f", struct.pack("f", number))[0]
     except OverflowError:
@@ -86,12 +85,12 @@ else:
 
 
 DERIVED: Any = None
-"""Default of a `Derived` field."""
+"""Default of a `Derived` field: null, until the config is resolved."""
 
 
 class Kinded(Base):
-    """One of several kinds. Its `kind` is written even if values at their defaults are left out, because nothing else
-    identifies it."""
+    """One of several kinds of a section. Its `kind` is written even when defaults are left out, because only `kind`
+    tells which class to read."""
 
     @model_serializer(mode="wrap")
     def _with_kind(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -99,7 +98,6 @@ class Kinded(Base):
 
 
 def _number(value: Any) -> Any:
-    """Return 4e6 for `4M` and 8192.0 for `8Ki`. Return any other value unchanged; pydantic then checks it."""
     match = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
@@ -111,14 +109,14 @@ def _number(value: Any) -> Any:
 
 
 def whole_number(value: Any) -> Any:
-    """Return 16000 for `16K`, 16384 for `16Ki` and 4000000 for 4e6. Return anything that is not a whole number
+    """Return 16000 for `16K`, 16384 for `16Ki` and 4000000 for 4e6. Return any value that is not a whole number
     unchanged."""
     number = _number(value)
     return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
 def memory_size(value: Any) -> Any:
-    """Return the bytes of `80GiB` or `85.9 GB`. Read a value without a unit as a whole number of bytes."""
+    """Return the number of bytes of `80GiB` or `85.9 GB`. A value without a unit is a whole number of bytes."""
     match = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return whole_number(value)
@@ -130,7 +128,6 @@ def memory_size(value: Any) -> Any:
 
 
 def _share(value: Any) -> Any:
-    """Return 0.01 for `1%`."""
     if isinstance(value, str) and value.endswith("%"):
         try:
             return float(value[:-1]) / 100
@@ -147,31 +144,31 @@ Natural = Annotated[int, Field(ge=0)]
 # counted and shown within seconds, and refused within seconds on a machine too small for it.
 
 MOST_LAYERS = 10_000
-"""Largest number of layers. The deepest published model has 126. Each layer is an object in memory."""
+"""Largest allowed number of layers. The deepest published model has 126. Each layer is an object in memory."""
 MOST_KINDS = 100
-"""Largest number of layer kinds. Each is validated like a separate model. Published models have up to 4."""
+"""Largest allowed number of layer kinds. Each is validated like a separate model. Published models have up to 4."""
 MOST_HEADS = 10_000
-"""Largest number of heads. Published models have up to 128."""
+"""Largest allowed number of heads. Published models have up to 128."""
 WIDEST = 10**7
-"""Largest size of a tensor's axis. The largest vocabulary has 262,144 rows. Torch can count a matrix with two such
-axes."""
+"""Largest allowed size of a tensor's axis. The largest published vocabulary has 262,144 rows. Torch can count the
+elements of a matrix with two axes of the allowed size."""
 LONGEST = 10**9
-"""Largest number of tokens in a sequence or a batch. The longest published window has 10^7 tokens, the largest batch
-10^8."""
+"""Largest allowed number of tokens in a sequence or a batch. The longest published window has 10^7 tokens, the
+largest batch 10^8."""
 MOST_TOKENS = 10**15
-"""Largest number of tokens of a run. The longest published runs have 4 * 10^13."""
+"""Largest allowed number of tokens of a run. The longest published runs have 4 * 10^13."""
 LARGEST_SEED = 2**63 - 1
 """Largest number that torch accepts as a seed."""
 
 _Index = Annotated[int, Field(ge=0, le=LONGEST)]
 Index = Annotated[_Index, BeforeValidator(whole_number, json_schema_input_type=_Index | str)]
-"""Position in a sequence, or a number of positions, written like `Count`."""
+"""Position in a sequence, or a number of positions. It is written like `Count`."""
 _Length = Annotated[int, Field(ge=1, le=LONGEST)]
 Length = Annotated[_Length, BeforeValidator(whole_number, json_schema_input_type=_Length | str)]
-"""Number of tokens of a sequence, of a part of it or of a batch, written like `Count`."""
+"""Number of tokens in a sequence, in a part of one or in a batch. It is written like `Count`."""
 _Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Width = Annotated[_Width, BeforeValidator(whole_number, json_schema_input_type=_Width | str)]
-"""Size of a tensor's axis, written like `Count`."""
+"""Size of a tensor's axis. It is written like `Count`."""
 Depth = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 """Number of layers."""
 Heads = Annotated[int, Field(ge=1, le=MOST_HEADS)]
@@ -182,20 +179,20 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
-"""Whole number of things. `4M`, `16K`, `16Ki` (16,384) and `4e6` are allowed."""
+"""Number of things. It may be written as `4M`, `16K`, `16Ki` (16,384) or `4e6`."""
 MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | str)]
-"""Size of memory in bytes: `80GiB` (2^30 each), `80GB` (10^9 each), or a number."""
+"""Memory size in bytes. It may be written as `80GiB` (2^30 bytes each), `80GB` (10^9 bytes each) or a plain number."""
 Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
-"""Number of tokens of training or held-out text, written like `Count`."""
+"""Number of tokens of training or held-out text. It is written like `Count`."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
-"""Number of floating-point operations. `2P` is 2e15."""
+"""Number of floating-point operations. It may be written with a suffix: `2P` is 2e15."""
 
 Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
-"""Fraction above 0, up to the whole: 0.25 or `25%`."""
+"""Fraction above 0 and up to 1. It may be written as 0.25 or `25%`."""
 
 Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]
-"""Fraction from 0 to below 1: 0.01 or `1%`."""
+"""Fraction from 0 to below 1. It may be written as 0.01 or `1%`."""
 
 Overrides = dict[str, Any]
-"""Dotted field -> value: the changes of a layer kind or of a study's arm."""
+"""Changed fields of a layer kind or of a study's arm: dotted field -> value."""

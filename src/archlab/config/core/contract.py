@@ -1,7 +1,7 @@
-"""Contract between archlab and a user's class, and checks of the values that its code returns.
+"""Contract between archlab and a user's class, and checks of the values that the user's code returns.
 
-The annotations of archlab's base classes are the contract. A method that overrides one of theirs must return the same
-type, and a class variable must have the same type.
+The annotations of archlab's base classes are the contract. A method that overrides a method of a base class must return
+the same type, and a class variable must have the same type.
 """
 
 import re
@@ -18,27 +18,26 @@ from archlab.errors import UserError
 
 
 class ContractError(UserError):
-    """Error in a user's code. The message names its file."""
+    """Error in a user's code. The message names the user's file."""
 
 
 Refuse = Callable[[type, str], ContractError]
-"""Function that makes the error for a class that breaks its contract."""
+"""Function that returns the error for a class that breaks its contract, given the class and the reason."""
 
 _LONGEST = 60
-"""Largest number of characters of a value in a message."""
 
 _FIELDS = "allowed: types that YAML can hold, such as int, float, str, bool, list[int], dict[str, float], Literal, None"
 
 
 def short(value: Any) -> str:
-    """Return a value as messages show it."""
+    """Return the `repr` of a value on one line, cut to 60 characters, for messages."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Call a user's function. Refuse one that does not accept these arguments. Errors inside the function pass
-    through."""
+    """Call a user's function. Raise the error of `refuse` if the function does not accept these arguments. Other
+    errors of the function pass through."""
     try:
         return function(*arguments, **keywords)
     except TypeError as error:
@@ -58,7 +57,8 @@ class _Promise:
         self._adapter = TypeAdapter[Any](checked)
 
     def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
-        """Return the value converted to the type, a list as a tuple. Refuse a value of another type."""
+        """Return the value converted to the type, with a list converted to a tuple. Raise the error of `refuse` if
+        the value does not fit."""
         if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
             value = tuple(value)  # here, because pydantic would hide what a user's generator raises
         try:
@@ -81,7 +81,8 @@ class _Promise:
 
 
 def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Check the class variables of a user's class, and make its methods and properties check what they return."""
+    """Check the class variables of a user's class, and replace its methods and properties with ones that check what
+    they return."""
     for name in dir(kind):
         owners = [base for base in kind.__mro__ if name in vars(base)]
         base = next((base for base in owners if _is_archlabs(base)), None)
@@ -104,7 +105,6 @@ def _is_archlabs(base: type) -> bool:
 
 
 def _checked(kind: type, name: str, member: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
-    """Return a method or property of a user's class with a check of its result."""
     is_property = isinstance(promised, property)
     annotated = promised.fget if isinstance(promised, property) else promised
     result = get_type_hints(annotated, include_extras=True).get("return", type(None))
@@ -128,7 +128,7 @@ def _checked(kind: type, name: str, member: Any, promised: FunctionType | proper
 
 
 def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Refuse the first field whose type pydantic does not support."""
+    """Raise the error of `refuse` for the first field whose type pydantic does not support."""
     for name, field in kind.model_fields.items():
         try:
             TypeAdapter[Any](field.rebuild_annotation())
@@ -138,7 +138,7 @@ def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
 
 
 def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Refuse a class with a field whose type no module defines."""
+    """Raise the error of `refuse` if a field has a type that the user's file does not define."""
     try:
         kind.model_rebuild()
     except PydanticUndefinedAnnotation as error:
@@ -148,7 +148,8 @@ def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
 
 
 def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
-    """Refuse a config whose values would change if they were written to a file and read again."""
+    """Raise the error of `refuse` if the config's values would change when they are written to a file and read
+    again."""
     kind = type(config)
     for name in kind.model_fields:
         try:

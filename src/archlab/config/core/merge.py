@@ -1,4 +1,4 @@
-"""Merging of one set of values over another, and removal of values. Both know the tagged unions of the schema."""
+"""Merging and removal of raw config values. Both follow the tagged unions of the schema, such as `norm.kind`."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,12 @@ Raw = dict[str, Any]
 
 
 MOST_DEPTH = 100
-"""Largest number of nested levels. A config has 6."""
+"""Largest allowed number of nested levels in raw values. A config has 6."""
 
 
 def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
-    """Return `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if a key is given in both forms."""
+    """Return `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if the nested and the dotted form
+    both set a key."""
     nested: Raw = {}
     for key, value in flat.items():
         parts = str(key).split(".")
@@ -35,7 +36,6 @@ def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
 
 
 def _unite(a: Raw, b: Raw, at: str) -> None:
-    """Merge `b` into `a`. Raise UserError if both have a value at one key."""
     for key, value in b.items():
         if key not in a:
             a[key] = value
@@ -48,8 +48,9 @@ def _unite(a: Raw, b: Raw, at: str) -> None:
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """Return `over` merged over `base`.
 
-    If `over` changes the kind of a tagged union (`norm.kind`), keys that only the old variant has are dropped. If
-    neither names a kind, the kind of the field's default is used. A bare string is read as a kind (`position: alibi`).
+    If `over` changes the kind of a tagged union (`norm.kind`), keys that only the old kind has are dropped. If neither
+    `base` nor `over` names a kind, the default kind of the field is used. A bare string is read as a kind (`position:
+    alibi`).
     """
     out, fields = dict(base), schema.model_fields
     for key, value in over.items():
@@ -60,7 +61,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             out[key] = value
             continue
         if below is not None and not isinstance(below, dict):
-            raise UserError(f"{at}{key} is {below!r}, a single value here; set {at}{key} as a whole")
+            raise UserError(f"{at}{key} is a single value ({below!r}) without fields; write {at}{key}=VALUE")
         below = below or {}
         section = section_schema(field, {**below, **value}) if field else None
         if field is None:  # a layer kind
@@ -78,10 +79,11 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
 
 
 def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None, at: str = "") -> Raw:
-    """Return nested overrides merged over others. Both are parts of a config.
+    """Return the nested overrides `over` merged over `below`. Both may be parts of a config.
 
-    If `over` changes a kind, fields of `below` that the new variant lacks are dropped; without a schema, all of them.
-    Raise UserError if `over` sets a part of a single value. `at` is the section in messages.
+    If `over` changes a kind, fields of `below` that the new kind lacks are dropped; without a schema, all fields of
+    `below` are dropped. Raise UserError if `over` sets a field inside a value that is not a section. `at` is the path
+    of the section in messages.
     """
     out = dict(below)
     for key, value in over.items():
@@ -96,16 +98,12 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
                 old_value = _of_variant(old_value, field, section)
             value = merge_overrides(old_value, value, section, f"{at}{key}.")
         elif isinstance(value, dict) and field and old_value is not None:
-            raise UserError(f"{at}{key} is {old_value!r}, a single value here; set {at}{key} as a whole")
+            raise UserError(f"{at}{key} is a single value ({old_value!r}) without fields; write {at}{key}=VALUE")
         out[key] = value
     return out
 
 
 def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
-    """Return a tagged union's value in its usual form: `{kind: alibi}` for `alibi`, and no `kind: plugin`.
-
-    A value without a kind has the kind of `below`.
-    """
     if not _tagged(field):
         return value
     if isinstance(value, str):
@@ -116,10 +114,10 @@ def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
 
 
 def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
-    """Return the fields of a kind whose values do not carry over to another kind.
+    """Return the fields of the old kind whose values do not carry over to the new kind.
 
-    Between archlab's kinds, fields of the same name carry over. With a user's kind, only fields from a common base
-    class do.
+    Between archlab's kinds, fields of the same name carry over. If one of the kinds is user-defined, only fields from a
+    common base class do.
     """
     if old is new:
         return set()
@@ -130,7 +128,6 @@ def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
 
 
 def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
-    """Return `raw` without the fields that only other variants have. Return nothing if the variant is unknown."""
     if field is None or variant is None:
         return {}
     others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
@@ -140,7 +137,8 @@ def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | No
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:
-    """Return `raw` without the values at those paths. If a path is inside a list, the whole list goes."""
+    """Return a copy of `raw` without the values at those dotted paths. If a path points into a list, the whole list
+    is removed."""
     out = copy.deepcopy(raw)
     for path in paths:
         _drop(out, path.split("."))
@@ -148,7 +146,6 @@ def without(raw: Raw, paths: Sequence[str]) -> Raw:
 
 
 def _drop(section: Raw, path: Sequence[str]) -> None:
-    """Remove the value at a path, or the value that it would be a part of. Keys may contain dots."""
     for n in range(len(path), 0, -1):
         key = ".".join(path[:n])
         if key in section:
@@ -162,7 +159,8 @@ def _drop(section: Raw, path: Sequence[str]) -> None:
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
     """Return the config class of a field's value.
 
-    For a tagged union, this is the variant that `raw` names, or that of the default, or the first.
+    For a tagged union, this is the kind that `raw` names. If `raw` names no kind, it is the kind of the default, or
+    else the first kind.
     """
     variants = _variants(field)
     if not variants:
@@ -174,10 +172,9 @@ def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
 
 
 def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
-    """Return the config class at a path of keys in `raw`, or None if there is none."""
+    """Return the config class of the section at a path of keys in `raw`, or None if no section has that path."""
     section: type[BaseModel] | None = schema
     named: FieldInfo | None = None
-    """Type of the values of a mapping, directly after the key of the mapping."""
     for key in path:
         field = named or (section.model_fields.get(key) if section else None)
         raw = value if isinstance(value := raw.get(key), dict) else {}
@@ -188,7 +185,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
 
 @cache
 def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
-    """Return the type of the values of a field that maps names to sections, or None for any other field."""
+    """Return the type of the values if the field maps names to sections, or None for any other field."""
     if get_origin(field.annotation) is not dict:
         return None
     value = FieldInfo.from_annotation(get_args(field.annotation)[1])
@@ -196,7 +193,7 @@ def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
 
 
 class FieldPlace(NamedTuple):
-    """Field of a class, with the path at which a section of that class has it."""
+    """Field of a config class, with the dotted path from the outermost section to the field."""
 
     path: str
     owner: type[BaseModel]
@@ -206,11 +203,11 @@ class FieldPlace(NamedTuple):
 def fields_below(
     schema: type[BaseModel], at: str = "", within: tuple[type[BaseModel], ...] = ()
 ) -> Iterator[FieldPlace]:
-    """Yield every field that a section can have, including those of all kinds. A mapping has them with and without
-    `NAME`.
+    """Yield every field that a section can have, including the fields of all kinds.
 
-    `within` lists the classes of the enclosing sections. A class inside itself, such as an MLP made of MLPs, is left
-    out, because its fields would never end.
+    Paths start with `at`. A field that maps names to sections yields the fields of these sections twice: with `NAME` in
+    their paths, and without it. `within` lists the classes of the enclosing sections. A class inside itself, such as an
+    MLP made of MLPs, is left out to prevent endless recursion.
     """
     for name, field in schema.model_fields.items():
         yield FieldPlace(at + name, schema, name)
@@ -223,12 +220,13 @@ def fields_below(
 
 
 def kind_names(field: FieldInfo | None) -> list[str]:
-    """Return the names of a tagged union's variants; none for any other field."""
+    """Return the names of a tagged union's kinds, or an empty list for any other field."""
     return list(_variants(field)) if field else []
 
 
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
-    """Return the classes that a section may have: several for a tagged union, one, or none for a plain value."""
+    """Return the config classes that a field's value may have: several for a tagged union, one for a section, none
+    for a plain value."""
     if root := _root(field):
         return tuple(kinds(root).values())
     parts = (field.annotation, *get_args(field.annotation))
@@ -236,20 +234,18 @@ def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
 
 
 def _root(field: FieldInfo) -> type[Registered] | None:
-    """Return the root class that a field is typed with."""
     cls = field.annotation
     return cls if isinstance(cls, type) and issubclass(cls, Registered) and is_open(cls) else None
 
 
 @cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
-    """Return the names of the `Derived` fields of a section, and of its sections that have such fields."""
+    """Return the names of a section's `Derived` fields, and of the fields whose sections contain `Derived` fields."""
     places = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
     return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 
 
 def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """Return kind -> class of a tagged union; empty for any other field."""
     classes = section_classes(field)
     return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
 

@@ -1,6 +1,7 @@
-"""Older form of a user's kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
+"""Older form of a user-defined kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-Files of runs and studies from before classes registered themselves use it. The names of runs still use it.
+Runs and studies that are older than self-registering classes have files in this form. The names of runs are still
+computed from this form.
 """
 
 from typing import Any
@@ -8,13 +9,13 @@ from typing import Any
 from archlab.config.core.registry import Registered, Section, kind_of, kinds, users_kinds
 
 _SECTIONS: tuple[Section, ...] = ("mlp", "mixer", "optimizer")
-"""Sections of a config that have the older form. A study's outcomes have it too."""
+"""Sections of a config that may have the older form. A study's outcomes may have it, too."""
 
 
 def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
     """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-    Also accept a part, as in `{options: {rate: 2}}`. `kind_below` is the kind of a value that does not name one.
+    A part such as `{options: {rate: 2}}` is also accepted. `kind_below` is the kind of a value that does not name one.
     """
     options = value.get("options")
     is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
@@ -28,16 +29,15 @@ def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any
 
 
 def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
-    """Return whether both have the older form of one kind, so that they can be merged in that form.
+    """Return whether both values have the older form of the same kind, so that they can be merged in that form.
 
-    Digests of studies that were run depend on it.
+    Digests of existing studies depend on merging in that form.
     """
     same = {"kind": below.get("kind"), "name": below.get("name")} | over
     return "options" in over and same["kind"] == below.get("kind") == "plugin" and same["name"] == below.get("name")
 
 
 def from_old_path(path: str) -> str:
-    """Return `model.mlp.rate` for `model.mlp.options.rate`."""
     return path.replace(".options.", ".")
 
 
@@ -48,7 +48,7 @@ def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_old_form(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a config with a user's MLPs, mixers and optimizers in the older form."""
+    """Return the values of a config with its user-defined MLPs, mixers and optimizers in the older form."""
     users = {(kind.section, kind_of(kind)) for kind in users_kinds() if kind.section in _SECTIONS}
 
     def changed(value: Any, section: str) -> Any:

@@ -1,6 +1,7 @@
 """Plug-ins: a user's own modules, whose classes register kinds of components, optimizers, outcomes and so on.
 
-A config names the modules (`plugins`). Reading the config imports them, in every process that receives it.
+The `plugins` field of a config names the modules. Reading the config imports them, in every process that receives the
+config.
 """
 
 import hashlib
@@ -27,11 +28,10 @@ from archlab.errors import OWN_CODE, UserError
 from archlab.files import expand_user, read_bytes, real_path
 
 _read: dict[str, str] = {}
-"""File -> digest of the content that was imported."""
 
 
 def bringing(plugins: Iterable[str], config: type[Registered]) -> str | None:
-    """Return the plug-in that registered the kind of a class, directly or through a module of its package."""
+    """Return the plug-in that registered the kind of a config class, directly or through a module of its package."""
     modules = registry.modules_of(config)
     return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
 
@@ -41,16 +41,17 @@ def _is_in(module: str, package: str) -> bool:
 
 
 def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Import the plug-ins and return them with the full paths of files. Raise UserError if one cannot be imported."""
+    """Import the plug-ins, and return them with the full paths of files. Raise UserError if a plug-in cannot be
+    imported."""
     plugins = tuple(str(real_path(expand_user(p))) if is_file(p) else p for p in plugins)
     import_plugins(plugins)
     return plugins
 
 
 def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Return the names of the plug-ins for a folder that holds copies of them, and the copies to write there.
+    """Return the plug-in names for a config in `folder`, and file name -> content of the copies to write there.
 
-    An installed module is named but not copied. A file that is already in the folder keeps its name.
+    Installed modules are named but not copied. A file that is already in the folder keeps its name.
     """
     names, written = list[str](), dict[str, bytes]()
     for plugin in plugins:
@@ -63,19 +64,19 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, b
 
 
 def import_if_possible(plugins: Iterable[str]) -> None:
-    """Import the plug-ins that raw values name, before values are merged, because merging needs the fields of each
-    kind.
+    """Import the plug-ins that raw values name, and ignore those that cannot be imported.
 
-    Validation later reports a plug-in that cannot be imported, together with all other problems.
+    The import precedes merging, because merging needs the fields of each kind. Validation later reports each plug-in
+    that cannot be imported, together with all other problems.
     """
     with suppress(UserError):
         resolve_and_import(tuple(plugins))
 
 
 def import_plugins(plugins: Iterable[str]) -> None:
-    """Import the plug-ins that this process has not imported, and files that have changed since.
+    """Import the plug-ins that this process has not imported, and files that have changed since their import.
 
-    Files are given by their full paths. Raise UserError before any code runs if one is missing or not trusted.
+    Files are given by their full paths. Raise UserError before any code runs if a plug-in is missing or not trusted.
     """
     contents = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
     check(contents)
@@ -114,7 +115,6 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
 
 
 def _in_words(error: PydanticUserError) -> str:
-    """Return what is wrong with the fields of a class."""
     if error.code == "model-field-missing-annotation":
         field = error.message.partition("`")[2].partition("`")[0]
         return f"`{field}` has no type; write `name: int = …` for a field, and `name: ClassVar[int] = …` for a constant"
@@ -157,12 +157,11 @@ def _import_file(file: Path, content: bytes) -> None:
 
 
 def _module_name(plugin: str) -> str:
-    """Return the name of the module in Python. A file gets a name that no other module has."""
     if not is_file(plugin):
         return plugin
     return f"archlab_plugin_{Path(plugin).stem}_{hashlib.sha256(plugin.encode()).hexdigest()[:8]}"
 
 
 PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(resolve_and_import)]
-"""Modules, or files that end in .py. A file is looked for next to the file that names it, then in the working
+"""Modules, or files that end in .py. A file is looked for next to the config file that names it, then in the working
 folder."""

@@ -1,8 +1,8 @@
-"""Registry of the kinds of each open section of a config: archlab's own, and those of a user's files.
+"""Registry of the kinds of each open section of a config: archlab's own kinds, and user-defined ones.
 
 A root class stands for a section, as `Optimizer` does for `train.optimizer`. A subclass with its own `kind` becomes a
-kind of the section as soon as it is defined: configs may name it, errors list it, and the JSON schema has it.
-`@implements` names the module, function or factory that carries out configs of a kind.
+kind of the section as soon as it is defined: configs may name it, errors list it, and the JSON schema contains it.
+`@implements` marks the module, function or factory that implements a kind.
 """
 
 import hashlib
@@ -29,38 +29,37 @@ Section = Literal[
     "norm", "activation", "position", "attention", "mixer", "mlp",
     "optimizer", "schedule", "objective", "outcome", "task",
 ]  # fmt: skip
-"""Sections whose kinds are open: a user's file may add kinds."""
+"""Names of the sections to which a user's file may add kinds."""
 
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
-"""Section -> kind -> module -> class. A file and its copy in a run's folder are two modules."""
+"""Registered classes: section -> kind -> module -> class. A user's file and its copy in a run's folder are two
+modules."""
 
 _caches: list[Any] = []
-"""Functions decorated with `cache_of_kinds`."""
 
 _in_the_schema: set[type["Registered"]] = set()
-"""Root classes whose kinds a JSON schema is currently listing."""
 
 _digests: dict[str, str] = {}
-"""Module of a user's kinds -> digest of its file when it was imported."""
+"""Digest of each user's file when it was imported, by the name of its module."""
 
 _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 Check = Callable[..., Any]
-"""Function that checks the implementation of a user's kind."""
+"""Function that checks what the implementation of a user-defined kind returns."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
 
 
 def cache_of_kinds(function: _T) -> _T:
-    """Decorate a function whose results stay valid until a kind is registered or removed."""
+    """Decorate a function to cache its results until a kind is registered or removed."""
     cached: Any = cache(function)
     _caches.append(cached)
     return cached
 
 
 def kind_of(config: type[Base]) -> str:
-    """Return the kind that every config of a class has. Empty for a class without one single kind."""
+    """Return the fixed kind of a config class, or an empty string if the class has none."""
     field = config.model_fields.get("kind")
     return field.default if field and isinstance(field.default, str) else ""
 
@@ -73,8 +72,8 @@ def is_open(config: type[Base]) -> bool:
 class Registered(Settings):
     """Section of a config that can have several kinds.
 
-    A root class sets `section`. A field typed with a class without its own kind accepts every kind that derives from
-    that class.
+    A root class sets `section`. If a field's type is a class without its own kind, the field accepts every kind that
+    derives from that class.
     """
 
     if TYPE_CHECKING:
@@ -83,13 +82,12 @@ class Registered(Settings):
 
     section: ClassVar[Section]
     default_kind: ClassVar[str | None] = None
-    """Kind of a section that does not name one. None: the section must name one."""
+    """Kind that a section has if its config does not set `kind`. None: the config must set `kind`."""
     display_name: ClassVar[str]
-    """Name in drawings and tables. By default the kind."""
+    """Name of the kind in drawings and tables. By default, `kind` with spaces for underscores."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Register a class that has its own kind."""
         super().__pydantic_init_subclass__(**kwargs)
         kind = kind_of(cls)
         if "kind" in vars(cls).get("__annotations__", {}) and not kind:
@@ -118,7 +116,7 @@ class Registered(Settings):
         """Raise UserError if the class variables of a new kind are not allowed in its section."""
 
     def __hash__(self) -> int:
-        """Hash lists and mappings, which a user's fields may hold, by their JSON."""
+        """Hash the values. If some are lists or mappings, which a user's fields may hold, hash their JSON instead."""
         try:
             return hash((type(self), *self.__dict__.values()))
         except TypeError:
@@ -126,7 +124,7 @@ class Registered(Settings):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Look kinds up when a value is validated, because they may be registered later."""
+        """Look kinds up at each validation, because kinds may be registered later."""
         if not is_open(cls):
             try:
                 return handler(source)
@@ -137,10 +135,10 @@ class Registered(Settings):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the union of the kinds, the default first.
+        """Return the union of the kinds, with the default first.
 
-        A section inside one of the same root, such as that of an MLP made of MLPs, is described only by the names of
-        its kinds.
+        A section may contain sections of the same root class, such as an MLP made of MLPs. Such an inner section is
+        described only by the names of its kinds.
         """
         if not is_open(cls):
             return handler(schema)
@@ -176,13 +174,13 @@ class Registered(Settings):
 
 
 def import_all(package: str, path: Iterable[str]) -> None:
-    """Import every module of a package, so that all of its kinds are registered."""
+    """Import every module of a package, which registers the kinds that the modules define."""
     for module in iter_modules(path):
         import_module(f"{package}.{module.name}")
 
 
 def implements(*configs: type[Base]) -> Callable[[_T], _T]:
-    """Decorate the module, function or factory that carries out configs of these classes."""
+    """Decorate the module, function or factory that implements configs of these classes."""
 
     def keep(implementation: _T) -> _T:
         for config in configs:
@@ -198,8 +196,8 @@ def implements(*configs: type[Base]) -> Callable[[_T], _T]:
 
 
 def implementation_of(config: type[Base]) -> Callable[..., Any]:
-    """Return the implementation of a class, or of the nearest class that it derives from. Raise UserError if there is
-    none."""
+    """Return the implementation of a config class or of its nearest base class that has one. Raise UserError if
+    there is none."""
     for base in config.__mro__:
         if base in _implementations:
             return _implementations[base]
@@ -211,15 +209,15 @@ def implementation_of(config: type[Base]) -> Callable[..., Any]:
 
 
 def make(config: Base, *arguments: Any, check: Check | None = None) -> Any:
-    """Call the implementation of a config with the config and the arguments. `check` is passed to `call`."""
+    """Call the implementation of a config with the config and the other arguments. `check` is passed on to `call`."""
     return call(type(config), config, *arguments, check=check)
 
 
 def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
-    """Call the implementation of a kind.
+    """Call the implementation of a kind and return its result.
 
-    `check(kind, result, *arguments)` is called for a user's kind only. It returns the result, or raises `breach` if the
-    result does not fit the section.
+    For user-defined kinds, `check(kind, result, *arguments)` is called with the result. It returns the result, or
+    raises `breach` if the result does not fit the section.
     """
     implementation = implementation_of(kind)
     if check is None or not is_users(kind):
@@ -229,20 +227,20 @@ def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
 
 @cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
-    """Return kind -> class for the kinds that derive from `root`, in the order of registration, with `none` last."""
+    """Return kind -> class for the kinds that derive from `root`, in the order of their registration, but with
+    `none` last."""
     classes: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
     known = [(kind, config) for kind, config in classes.items() if issubclass(config, root)]
     return dict(sorted(known, key=lambda item: item[0] == "none"))
 
 
 def breach(config: type[Any], why: str) -> contract.ContractError:
-    """Return the error for a user's kind that breaks the contract of its section (docs/plugins.md)."""
+    """Return the error for a user-defined kind that breaks the contract of its section (docs/plugins.md)."""
     file = file_of(config)
     return contract.ContractError(f"{file and f'plug-in {file}: '}{config.section} {kind_of(config)}: {why}")
 
 
 def is_users(config: type[Base]) -> bool:
-    """Return whether the class comes from a user's file instead of archlab."""
     return not _is_archlabs(config.__module__)
 
 
@@ -251,7 +249,8 @@ def _is_archlabs(module: str) -> bool:
 
 
 def check_implemented(module: str) -> None:
-    """Raise UserError if a kind of a module has no implementation. A kind that derives from archlab's kind has one."""
+    """Raise UserError if a kind that the module registered has no implementation. Kinds that derive from archlab's
+    kinds inherit one."""
     classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in classes:
         contract.check_defined(config, breach)
@@ -261,18 +260,16 @@ def check_implemented(module: str) -> None:
 
 
 def users_kinds() -> list[type[Registered]]:
-    """Return the classes of all user-defined kinds, in any section."""
     classes = (next(iter(modules.values())) for section in _kinds.values() for modules in section.values() if modules)
     return [config for config in classes if is_users(config)]
 
 
 def modules_of(config: type[Registered]) -> list[str]:
-    """Return the names of the modules that registered the kind of a class."""
     return list(_kinds[config.section].get(kind_of(config), {}))
 
 
 def forget(module: str) -> None:
-    """Remove what a module registered, before its changed file is imported again."""
+    """Remove the kinds that a module registered, before its changed file is imported again."""
     for kinds_of_section in _kinds.values():
         for modules in kinds_of_section.values():
             modules.pop(module, None)
@@ -286,12 +283,12 @@ def digest_of(file: Path) -> str:
 
 
 def file_of(config: type[Base]) -> str:
-    """Return the path of the file that defines a class. Empty for a class without a file."""
+    """Return the path of the file that defines a class, or an empty string if there is no file."""
     return getattr(sys.modules.get(config.__module__), "__file__", None) or ""
 
 
 def source_digest(config: type[Registered]) -> str:
-    """Return the digest that the file of a user's class had when it was imported."""
+    """Return the digest of the file that defines a user's class, as it was when imported."""
     return _digests.get(config.__module__, "")
 
 
@@ -314,7 +311,6 @@ def _clear_caches() -> None:
 
 
 def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:
-    """Raise UserError if two modules register different classes for one kind."""
     what = f"{config.section} {kind}"
     if config.__module__ == other.__module__:
         if config.__module__ == "__main__":  # a cell of a notebook that runs again
@@ -337,11 +333,11 @@ def _is_registered(config: type) -> bool:
 
 
 class Named(Registered):
-    """Section whose kinds have no fields. A config holds the name of one: `activation: silu`."""
+    """Section whose kinds have no fields. A config contains only the name of a kind: `activation: silu`."""
 
     @classmethod
     def check_class(cls) -> None:
-        """Refuse fields, because configs could not set them."""
+        """Raise UserError if the class has fields, because configs could not set them."""
         if fields := [name for name in cls.model_fields if name != "kind"]:
             raise UserError(
                 f"{cls.section} {kind_of(cls)}: has the field {fields[0]}, but configs give only the name of a kind; "
@@ -350,7 +346,7 @@ class Named(Registered):
 
 
 class KindName:
-    """Annotation of a string that names a kind."""
+    """Annotation of a string field that holds the name of a kind."""
 
     def __init__(self, root: type[Registered]) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Text that people write, and the part of it that a terminal, a page and a picture can show."""
+"""Types of text fields, and the display of text in terminals, pages and pictures."""
 
 import re
 import shutil
@@ -14,24 +14,26 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that control a terminal, reverse the direction of a text, or do not exist. No picture can hold them.
+"""Characters that control a terminal, reverse the direction of text, or do not exist, so that pictures cannot contain
+them.
 
 Tab and newline are allowed.
 """
 
 _NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r": "carriage return", "\x1b": "escape"}
-"""Names of control characters, because Unicode gives them none."""
+"""Names of control characters, because Unicode defines no names for them."""
 
 
 def visible(text: str) -> str:
-    r"""Return the text with each character that cannot be shown written as its number, `\u001b`."""
+    r"""Return the text with each character that cannot be displayed replaced by its code point, such as `\u001b`."""
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_to_stderr(text: str) -> None:
-    """Print the text as `visible` shows it. In a terminal, wrap its lines to the width, between words.
+    """Print the text to stderr with hidden characters replaced as in `visible`. In a terminal, wrap the lines between
+    words.
 
-    If nobody reads any more (a closed pipe or terminal), nothing happens.
+    If the terminal or pipe is closed, do nothing.
     """
     text = visible(text)
     with suppress(OSError):
@@ -41,11 +43,11 @@ def print_to_stderr(text: str) -> None:
 
 
 _collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
-"""Notes of the block of `collected_notes` that is running."""
 
 
 def note(text: str) -> None:
-    """Print a note for the user to stderr, after `note: `."""
+    """Print a note for the user to stderr, with the prefix `note: `. Within `collected_notes`, add the note to the
+    list instead."""
     if (notes := _collected.get()) is not None:
         notes.append(text)
     else:
@@ -54,7 +56,8 @@ def note(text: str) -> None:
 
 @contextmanager
 def collected_notes() -> Iterator[list[str]]:
-    """Collect the notes of the block in a list instead of printing them. After an error, print them."""
+    """Collect the notes of the block in a list instead of printing them. If the block raises an error, print the
+    notes."""
     before = _collected.set(notes := [])
     try:
         yield notes
@@ -67,17 +70,16 @@ def collected_notes() -> Iterator[list[str]]:
 
 
 note_once = cache(note)
-"""Print a note unless this process has printed it before, because a command reads some files several times."""
+"""Print a note unless this process has already printed the same note, because a command reads some files several
+times."""
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Return the line as one or more lines, all with its indentation."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _text(value: str) -> str:
-    """Return the text. Raise ValueError if it has a character that cannot be shown."""
     if match := _HIDDEN.search(value):
         raise ValueError(f"'{visible(value)}' has {_named(match[0])}, which cannot be shown; leave it out")
     return value
@@ -95,19 +97,18 @@ def _file_name(value: str) -> str:
 
 
 def _named(character: str) -> str:
-    """Return `the character U+000C (form feed)`."""
     name = _NAMES.get(character) or unicodedata.name(character, "").lower()
     return f"the character U+{ord(character):04X}" + (f" ({name})" if name else "")
 
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(_text)]
-"""Text of one or more lines that can be shown."""
+"""Text of one or more lines, without characters that cannot be displayed."""
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
-"""One line of text that can be shown."""
+"""One line of text, without characters that cannot be displayed."""
 
 FileName = Annotated[str, AfterValidator(_file_name)]
-"""Name of a file or preset, as Python has it. Bytes that are not valid UTF-8 are U+DC80 to U+DCFF."""
+"""Name of a file or preset. As usual in Python, bytes that are not valid UTF-8 are represented by U+DC80 to U+DCFF."""
 
 Shown = Annotated[str, BeforeValidator(lambda value: visible(value) if isinstance(value, str) else value)]
-"""Text in which each character that cannot be shown is written as its number."""
+"""Text in which each character that cannot be displayed is replaced by its code point, as in `visible`."""

@@ -1,8 +1,8 @@
-"""Trust in code: the plug-ins that the user names, and those that archlab copied into a folder on this machine.
+"""Trust in plug-ins: those that the user names may run, and those that archlab copied into a folder on this machine.
 
-A config names plug-ins, and reading it imports them. A user who names a file on the command line, in Python or in a
-YAML file given by its path decides to run it. A user who names a folder does not, because the folder may come from
-anywhere.
+A config names plug-ins, and reading the config imports them. A user who names a file on the command line, in Python or
+in a YAML file given by its path decides to run that file. A user who names a folder decides nothing about the code in
+the folder, which may come from anywhere.
 """
 
 import hashlib
@@ -17,13 +17,12 @@ from archlab.errors import UserError
 from archlab.files import expand_user, real_path, state_folder, write_page
 
 TRUST = "ARCHLAB_TRUST"
-"""Environment variable. If it is 1, every plug-in may run; workers inherit it."""
+"""Environment variable. If its value is 1, every plug-in may run. Worker processes inherit the variable."""
 
 _named: set[str] = set()
-"""Full paths of files, and names of modules, that the user named in this process."""
+"""Full paths of the files, and names of the modules, that the user named in this process."""
 
 _ran: set[str] = set()
-"""Fingerprints of the plug-ins that this process has imported."""
 
 
 def accept(*sources: str | Path) -> None:
@@ -32,16 +31,16 @@ def accept(*sources: str | Path) -> None:
 
 
 def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
-    """Record that the user named `sources`, if the user named `file`, which names them."""
+    """Record that the user named `sources`, if the user named `file`, which contains their names."""
     if _full_name(file) in _named:
         accept(*sources)
 
 
 def remember(plugins: Iterable[str]) -> None:
-    """Let later processes of this user import these plug-ins, because archlab copies them into a folder now.
+    """Let later processes of this user import these plug-ins, which archlab is copying into a folder.
 
-    The list is a folder with one file per fingerprint, so that several processes can add to it at once. If it cannot be
-    written, later processes ask for --trust.
+    The list of these plug-ins is a folder with one file per fingerprint, so that several processes can add to it at
+    once. If the list cannot be written, later processes ask for --trust.
     """
     for plugin in plugins:
         with suppress(UserError, OSError):
@@ -51,7 +50,8 @@ def remember(plugins: Iterable[str]) -> None:
 
 
 def check(plugins: Mapping[str, bytes | None]) -> None:
-    """Raise UserError if a plug-in may not run. `plugins` maps full path -> content, and module name -> None."""
+    """Raise UserError if a plug-in may not run. `plugins` maps the full path of each file to its content, and the
+    name of each module to None."""
     prints = {plugin: fingerprint(plugin, content) for plugin, content in plugins.items()}
     if refused := [plugin for plugin in plugins if not _may_run(plugin, prints[plugin])]:
         it = "it" if len(refused) == 1 else "them"
@@ -63,22 +63,24 @@ def check(plugins: Mapping[str, bytes | None]) -> None:
 
 
 def fingerprint(plugin: str, content: bytes | None) -> str:
-    """Return 64 hex digits: the sha256 of a file's content, or of a module's name and the folder where Python finds it.
+    """Return 64 hex digits: the sha256 of a file's content, or of a module's name and the folder where Python finds the
+    module.
 
-    A module is not read, because an installed package changes with each new version.
+    The content of a module is not read, because an installed package changes with each new version.
     """
     data = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
     return hashlib.sha256(data).hexdigest()
 
 
 def is_file(plugin: str) -> bool:
-    """Return whether a plug-in is a file instead of a module that Python finds by itself."""
+    """Return whether a plug-in is a file. Otherwise it is a module that Python finds by its name."""
     return plugin.endswith(".py")
 
 
 @contextmanager
 def trusting(all_plugins: bool) -> Iterator[None]:
-    """Let every plug-in run within the block, here and in the processes that it starts, if `all_plugins` is true."""
+    """Let every plug-in run within the block, in this process and in the processes that it starts, if `all_plugins`
+    is true."""
     before = os.environ.get(TRUST)
     if all_plugins:
         os.environ[TRUST] = "1"
@@ -101,8 +103,8 @@ def _full_name(source: str | Path) -> str:
 
 
 def _roots(module: str) -> tuple[Path, ...]:
-    """Return the folders in which Python finds the module's top package, without importing it. Empty if there are
-    none."""
+    """Return the folders that contain the module's top package, found without importing it. Return an empty tuple if
+    Python does not find the module."""
     spec = None
     with suppress(ImportError, ValueError):  # not the name of a module, or a module without a file
         spec = find_spec(module.partition(".")[0])

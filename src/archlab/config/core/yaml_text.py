@@ -1,10 +1,9 @@
-"""YAML 1.2 for configs: plain values and text keys only, with limits that no config needs to exceed.
+"""YAML 1.2 for configs: only plain values and text keys, with limits that no config needs to exceed.
 
-PyYAML reads YAML 1.1, where `010` is 8, `1:30` is 90 and `on` is true. This module uses its parser with the core schema
-of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name file and line.
-
-If PyYAML has libyaml, that reads a text first, because it is twenty times as fast. If it refuses the text, PyYAML's own
-parser reads the text again, because its messages are better.
+PyYAML implements YAML 1.1, in which `010` is 8, `1:30` is 90 and `on` is true. This module combines PyYAML's parser
+with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name the file and the line. If
+libyaml is installed, libyaml parses a text first, because it is twenty times as fast. If libyaml refuses the text,
+PyYAML's own parser parses the text again, because its error messages are better.
 """
 
 import re
@@ -22,13 +21,14 @@ from archlab.errors import UserError
 from archlab.files import MEBIBYTE, read_text
 
 MOST_BYTES = MEBIBYTE
-"""Largest size of a YAML file in bytes: far more than a config needs, and read in seconds."""
+"""Largest allowed size of a YAML file in bytes. A file of this size is far larger than any config, and takes seconds
+to read."""
 MOST_VALUES = 50_000
-"""Largest number of values in a YAML file, with aliases written out. A pattern of 10,000 layers fits."""
+"""Largest allowed number of values in a YAML file, with aliases expanded. A pattern of 10,000 layers fits."""
 LONG_TEXT = 1000
-"""Number of characters of a text that count as one more value, so that aliases of a long text are limited too."""
+"""Number of characters after which a string counts as one more value. This also limits aliases of long strings."""
 MOST_DIGITS = 300
-"""Largest number of digits of a number. A longer one is beyond what any field can hold."""
+"""Largest allowed number of digits in a number. No field can hold a number with more digits."""
 
 _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
     (re.compile(r"|~|null|Null|NULL"), lambda text: None),
@@ -40,7 +40,8 @@ _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
     (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
     (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda text: float(text.replace(".", ""))),
 )
-"""Meaning of a plain scalar (YAML 1.2.2, section 10.3.2). Anything else is text."""
+"""Regular expressions of plain scalars and their conversions (YAML 1.2.2, section 10.3.2). Any other plain scalar is
+a string."""
 
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,23 +50,22 @@ _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _Node(NamedTuple):
     value: Any
     size: int
-    """Number of values in it, itself included, with aliases written out."""
+    """Number of values inside the node, itself included, with aliases expanded."""
     height: int
-    """Depth of nesting inside it."""
+    """Depth of nesting inside the node."""
 
 
 class _Builder:
-    """Builder of plain values from the parser's events. Aliases share a value, but count as if it were written out."""
+    """Builder of plain values from the parser's events. Aliases share one value, but each counts towards the limits
+    as if it were expanded."""
 
     def __init__(self, text: str, source: str, loader: Any) -> None:
         self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)
         self._source = source
         self._anchored: dict[str, _Node | None] = {}
-        """Node of each anchor. None if the node is not complete yet."""
         self._size = 0
 
     def document(self) -> Any:
-        """Return the value of the only document, or None if there is none."""
         documents: list[Any] = []
         for event in self._events:
             if isinstance(event, ev.DocumentStartEvent):
@@ -95,7 +95,6 @@ class _Builder:
         return node
 
     def _counted(self, event: ev.Event, node: _Node, depth: int) -> _Node:
-        """Return the node. Raise UserError if it exceeds the limits."""
         self._size += node.size
         if self._size > MOST_VALUES:
             raise self._refusal(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
@@ -151,7 +150,6 @@ class _Builder:
         return _Node({**below, **values}, self._size - before, height)
 
     def _key(self, event: ev.Event) -> str:
-        """Return the text of a key: `16` and `0x10` are two keys."""
         if isinstance(event, ev.AliasEvent):
             name = self._alias(event).value
         else:
@@ -173,7 +171,7 @@ class _Builder:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Return the value of a YAML text. Raise UserError with `source` and the line if it is not valid."""
+    """Return the value of a YAML text. If the text is not valid, raise UserError with `source` and the line."""
     with suppress(yaml.YAMLError, ValueError, OverflowError):
         return _Builder(text, source, _FAST).document()
     try:
@@ -191,7 +189,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: Path | Traversable) -> Raw:
-    """Return the content of a YAML file that must hold a mapping. Dotted keys stay as they are."""
+    """Return the content of a YAML file, which must hold a mapping. Dotted keys are not expanded."""
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
         actual = "nothing" if value is None else type(value).__name__
@@ -200,13 +198,13 @@ def read_yaml(path: Path | Traversable) -> Raw:
 
 
 def first_comment(path: Path | Traversable) -> str:
-    """Return the first line of a file if it is a comment, otherwise an empty string."""
+    """Return the text of a file's first line without `#` if the line is a comment, otherwise an empty string."""
     line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that quotes text which either version of YAML would read as another value."""
+    """Dumper that quotes strings which YAML 1.1 or 1.2 would read as another type."""
 
 
 for pattern, _ in _CORE:
@@ -214,12 +212,12 @@ for pattern, _ in _CORE:
 
 
 def to_yaml(value: Raw) -> str:
-    """Return YAML in the order of the keys, with short lists on one line."""
+    """Return the value as YAML. Keys keep their order, and short lists stand on one line."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
 
 
 def to_yaml_line(value: Any) -> str:
-    """Return one value as it would stand after `key:`, without quotes around text."""
+    """Return a value as YAML writes it after `key:` on one line. Strings are not quoted."""
     if isinstance(value, str):
         return value
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)

@@ -1,5 +1,7 @@
-"""Rules between the fields of one component, as a table. Each rule is checked for the model and for each of its layer
-kinds."""
+"""Rules between the fields of one component, as a table.
+
+Each rule is checked for the model and for each of its layer kinds.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,8 +22,6 @@ C = TypeVar("C", bound=Component)
 def _rule_for(
     section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]
 ) -> Callable[..., str | None]:
-    """Return a rule for a component of this class. It holds for any other class."""
-
     def ask(m: ModelConfig) -> str | None:
         component = getattr(m, section)
         return broken(component, m) if isinstance(component, schema) else None
@@ -167,12 +167,11 @@ def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
 
 
 def qk_norm(m: ModelConfig) -> QKNorm | None:
-    """Return the norm of queries and keys, or None if the attention cannot have one."""
     return m.attention.qk_norm if isinstance(m.attention, MultiHead) else None
 
 
 HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
-"""Fields that determine the width of a head."""
+"""Fields that determine the width of an attention head."""
 
 COMPONENT_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.n_heads", HEAD_WIDTH, _rule_for("attention", MultiHead, _heads_divide_d_model)),

@@ -1,4 +1,4 @@
-"""Problems of a model's layer kinds: rules that a kind breaks, and settings that all kinds replace."""
+"""Checks of a model's layer kinds: rules that a kind breaks, and settings that all kinds replace."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,8 @@ from archlab.errors import UserError
 
 
 def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
-    """Yield the rules that the model or one of its layer kinds breaks, and fields that a layer kind must not set."""
+    """Yield a problem for each rule that the model or one of its layer kinds breaks, and for each field that a layer
+    kind must not set."""
     broken = {rule.field: message for rule in rules if (message := rule.broken(model))}
     yield from (Problem(f"model.{field}", message) for field, message in broken.items())
     for name, change in (model.layers.kinds if model.layers else {}).items():
@@ -39,7 +40,7 @@ def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> It
 
 
 def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
-    """Yield the settings of the model that every layer kind replaces, so that they have no effect."""
+    """Yield a problem for each setting of the model that has no effect, because every layer kind replaces it."""
     if model.layers is None:
         return
     # If a kind does not change a section, it uses that section of the model.
@@ -58,7 +59,6 @@ def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
 
 
 def _common_settings(model: ModelConfig) -> Iterator[str]:
-    """Yield the settings that all layers share unless their kinds change them. Derived fields are left out."""
     yield from ("norm", "norm.placement", "position")
     for section in ("block", *COMPONENTS, "dropout"):
         schema = type(getattr(model, section))
@@ -68,7 +68,6 @@ def _common_settings(model: ModelConfig) -> Iterator[str]:
 
 
 def _at_default(model: ModelConfig, path: str) -> ModelConfig:
-    """Return the model with one setting as if it had been left out."""
     section, _, name = path.partition(".")
     if not name:
         return model.model_copy(update={section: ModelConfig.model_fields[section].default})
@@ -83,8 +82,6 @@ def _at_default(model: ModelConfig, path: str) -> ModelConfig:
 
 
 def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
-    """Return the problems of a layer kind, and the model as that kind sees it. The model is None if there are
-    problems."""
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
     if unknown:
@@ -100,7 +97,8 @@ def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelCo
 
 
 def _moved_common_position(model: ModelConfig, changed: ModelConfig) -> str | None:
-    """Return a message if a layer kind changes positions that all layers share: on the embedding, or in one table."""
+    """Return a message if a layer kind changes position encodings that all layers share: on the embedding, or in one
+    table."""
     if changed.position.is_shared:
         model_heads, kind_heads = (m.attention.score_heads for m in (model, changed))
         same = changed.position == model.position and kind_heads in (model_heads, 0)

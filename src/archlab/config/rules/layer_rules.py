@@ -19,8 +19,6 @@ from archlab.config.rules.rule import Rule, cast_has_a_weight, offset_has_a_weig
 
 
 def _rotary(m: ModelConfig) -> tuple[str, int] | None:
-    """Return the dimensions of a query that RoPE may rotate, in words, and their number. None without RoPE or
-    attention."""
     if not isinstance(m.position, Rope) or not isinstance(m.attention, AnyAttention):
         return None
     attention = m.attention.resolve(m.d_model)

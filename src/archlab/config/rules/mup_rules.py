@@ -1,4 +1,5 @@
-"""Rules of muP. Values that it derives must not be set as well, and components without a rule of muP are refused."""
+"""Rules of muP. A config must not set values that muP derives, and must not use components for which muP has no
+rule."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def _no_rule(found: str, allowed: str) -> str:
 
 
 def _refuse_users_kind(config: Registered) -> str | None:
-    """Refuse a user's own kind, because how it should change with the width is unknown."""
+    """Return a message for a user-defined kind, because the way it should change with the width is unknown."""
     return _no_rule(f"{config.kind}, your own kind", "archlab's own") if is_users(type(config)) else None
 
 

@@ -1,4 +1,4 @@
-"""Rules about the roles of parameters: a learning-rate multiplier must have a role that some parameter has."""
+"""Rules about the roles of parameters. If a learning-rate multiplier is set, some parameter must have its role."""
 
 from archlab.config.components.component import RoleName
 from archlab.config.layers import distinct_layers

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rule(Generic[T]):
-    """A rule about several fields. It names the field at fault and the fields that it reads.
+    """Rule between several fields, with the field at fault and the fields that the rule reads.
 
     `broken` returns a message with the value found and the allowed ones, or None if the rule holds. It is called only
     if all fields in `reads` are valid by themselves, so that one mistake is reported once.
@@ -25,13 +25,13 @@ class Rule(Generic[T]):
 
 
 def divisors(n: int) -> str:
-    """Return all divisors of n, as a readable list."""
+    """Return all divisors of n, separated by commas."""
     small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return ", ".join(map(str, sorted({*small, *(n // d for d in small)})))
 
 
 def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
-    """Return a rule: if the field asks for a norm, the model must have one."""
+    """Return a condition: if `field` asks for a norm, the model must have one."""
     section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
@@ -46,7 +46,7 @@ def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
 
 
 def offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
-    """Return a rule: a norm that adds 1 to its weight must have a weight."""
+    """Return a condition: a norm that adds 1 to its weight must have a weight."""
 
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
@@ -57,7 +57,7 @@ def offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Mode
 
 
 def cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
-    """Return a rule: a norm that is cast before its weight must have a weight."""
+    """Return a condition: a norm whose result is cast before the weight multiplies it must have a weight."""
 
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)

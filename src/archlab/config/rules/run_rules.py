@@ -1,4 +1,4 @@
-"""Rules between the fields of a whole model and of a whole run, as two tables. `layer_rules.py` has those of a
+"""Rules between the fields of a whole model and of a whole run, as two tables. `layer_rules.py` contains those of a
 layer."""
 
 from archlab.config.components.any_attention import AnyAttention
@@ -126,7 +126,8 @@ def _constant_ends_at_its_peak(c: Config) -> str | None:
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
-    """Check that `plugins` names every file in use, because another process could not import it otherwise."""
+    """Check that `plugins` names every file whose kinds the config uses, because another process could not import
+    them otherwise."""
     if not users_kinds():  # the walk through the config takes half the time of all rules
         return None
     for _, kind in users_kinds_in(c):
@@ -149,7 +150,7 @@ def _mixture_is_of_text(c: Config) -> str | None:
 
 
 def _is_of_adamw(field: str) -> Rule[Config]:
-    """Return a rule: the field must have its default if the optimizer is a user's own, which does not read it."""
+    """Return a rule: if the optimizer is user-defined, it does not read the field, which must then have its default."""
 
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer

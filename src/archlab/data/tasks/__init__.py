@@ -1,4 +1,7 @@
-"""Windows of synthetic tasks. Importing the package registers the function that makes the windows of each task."""
+"""Windows of synthetic tasks.
+
+Importing the package registers the functions that generate the windows of each task.
+"""
 
 from archlab.config.core.registry import import_all
 

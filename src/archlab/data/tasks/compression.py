@@ -1,4 +1,4 @@
-"""Compression task: a sequence of tokens, then positions in it, each followed by the token at that position."""
+"""Compression task: a sequence of tokens, then positions, each followed by the token at that position."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _END = 1
 
 @implements(Compression)
 def compression(task: Compression, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (tokens, is_answer), both [windows, length]. Unused positions are blank tokens at the front."""
+    """Return tokens and the mask of answers, both [windows, length]. Unused positions are blank tokens at the front."""
     n, n_answers = task.compressed, task.answers(vocab_size)
     text = vocab_size - n_answers + dice.below("text", n, n_answers)
     places = dice.order("places", n)

@@ -11,7 +11,7 @@ _COPY = 1
 
 @implements(SelectiveCopy)
 def selective_copy(task: SelectiveCopy, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (tokens, is_answer), both [windows, length]."""
+    """Return tokens and the mask of answers, both [windows, length]."""
     text, n_answers = length - task.copied - 1, task.answers(vocab_size)
     copied = vocab_size - n_answers + dice.below("copied", task.copied, n_answers)
     places = np.sort(dice.subset("places", task.copied, text), axis=1)

@@ -6,24 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 
 _BLOCK = 4
-"""Random numbers that Philox generates per step of its counter."""
+"""Number of random numbers that Philox generates per step of its counter."""
 
 
 @dataclass(frozen=True)
 class Dice:
-    """Random numbers for the windows `first` to `first + count`, one row per window.
+    """Random numbers for the windows `first` to `first + count` (exclusive), one row per window.
 
-    Each name has its own stream, so that a change in one draw does not change the others.
+    Each name has its own random stream, so that a change in one draw does not change the others.
     """
 
     seed: int
     split: str
-    """Name of the split: train or held_out."""
     first: int
     count: int
 
     def bits(self, name: str, n: int) -> np.ndarray:
-        """Return uniform numbers as uint64 [count, n].
+        """Return uniform random integers as uint64 [count, n].
 
         Philox is counter-based, so the numbers of a window do not require those of earlier windows.
         """
@@ -34,7 +33,7 @@ class Dice:
         return stream.random_raw(self.count * blocks * _BLOCK).reshape(self.count, -1)[:, :n]
 
     def below(self, name: str, n: int, limit: int) -> np.ndarray:
-        """Return uniform integers from 0 to limit - 1 as int64 [count, n]."""
+        """Return uniform random integers from 0 to limit - 1 as int64 [count, n]."""
         return (self.bits(name, n) % np.uint64(limit)).astype(np.int64)
 
     def order(self, name: str, n: int) -> np.ndarray:
@@ -44,7 +43,7 @@ class Dice:
     def subset(self, name: str, n: int, limit: int) -> np.ndarray:
         """Return n different integers from 0 to limit - 1 as int64 [count, n].
 
-        All sets are equally likely (Floyd's algorithm).
+        All subsets are equally likely (Floyd's algorithm).
         """
         drawn, chosen = self.bits(name, n), np.empty((self.count, n), dtype=np.int64)
         for i in range(n):

@@ -3,7 +3,7 @@
 import numpy as np
 
 MOST_NUMBERS = 2**62
-"""Largest range that numbers are drawn from. A larger range would not fit into an int64."""
+"""Largest range from which numbers are drawn. A larger range would not fit into an int64."""
 
 
 def digits(numbers: np.ndarray, base: int, n: int) -> np.ndarray:

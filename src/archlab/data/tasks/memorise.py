@@ -10,9 +10,9 @@ from archlab.data.tasks.digits import digits
 
 @implements(Memorise)
 def memorise(task: Memorise, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (tokens, is_answer), both [windows, length].
+    """Return tokens and the mask of answers, both [windows, length].
 
-    A window has as many facts as it has room for. Unused positions are blank tokens at the front.
+    A window has as many facts as fit. Unused positions are blank tokens at the front.
     """
     first_value, size = vocab_size - task.answers(vocab_size), task.key_tokens + 1
     n = min(task.facts, length // size)

@@ -1,6 +1,6 @@
 """Recall task: pairs of a key and a value, then keys whose values are the answers.
 
-Shapes use W for windows and P for pairs.
+Shapes: W windows, P pairs.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from archlab.data.tasks.digits import MOST_NUMBERS, digits
 
 @implements(AnyRecall)
 def recall(task: AnyRecall, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (tokens, is_answer), both [W, length]. Unused positions are at the front."""
+    """Return tokens and the mask of answers, both [W, length]. Unused positions are at the front."""
     shape, size = task.shape, task.shape.key + task.shape.value
     first_key, first_value = 1 + shape.noise_vocab, vocab_size - task.answers(vocab_size)
     n_keys = first_value - first_key
@@ -43,7 +43,7 @@ def _filler(dice: Dice, length: int, noise_vocab: int) -> np.ndarray:
 
 
 def _starts(dice: Dice, pairs: int, size: int, noise: int) -> np.ndarray:
-    """Return the starts of the pairs as int64 [W, P].
+    """Return the start positions of the pairs as int64 [W, P].
 
     Noise tokens are placed at random before the pairs. There is no noise after the last pair, so its distance from the
     queries is exactly as requested.

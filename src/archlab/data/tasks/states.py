@@ -1,4 +1,4 @@
-"""State-tracking task: elements of a permutation group, and from time to time their product."""
+"""State-tracking task: elements of a permutation group, and from time to time their product so far."""
 
 from functools import cache
 from itertools import permutations
@@ -14,10 +14,10 @@ _ASK = 1
 
 @implements(StateTracking)
 def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (tokens, is_answer), both [windows, length].
+    """Return tokens and the mask of answers, both [windows, length].
 
-    The state starts as the identity and continues after each answer. Element i of the group has token 2 + i. As an
-    answer (the product of all elements so far), it has one of the last tokens of the vocabulary.
+    The state starts as the identity and continues after each answer. Element i of the group has token 2 + i. An answer
+    is the product of all elements so far, which has one of the last tokens of the vocabulary.
     """
     table, first_state = _products(task.objects), vocab_size - task.answers(vocab_size)
     lengths = 1 + dice.below("lengths", length // 3 + 1, task.steps)
@@ -40,10 +40,6 @@ def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int
 
 @cache
 def _products(objects: int) -> np.ndarray:
-    """Return the multiplication table as int64 [elements, elements]; element 0 is the identity.
-
-    An entry is the element that results from applying first the row's permutation and then the column's.
-    """
     elements = list(permutations(range(objects)))
     number = {element: i for i, element in enumerate(elements)}
     return np.array([[number[tuple(first[i] for i in then)] for then in elements] for first in elements])

@@ -33,7 +33,7 @@ class TaskData:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the task's settings, and of its code if a user defined the task."""
+        """Hash of the task's settings, and of its code if the task is a plug-in."""
         settings = [self.task.model_dump(mode="json"), self.vocab_size]
         if is_users(type(self.task)):
             settings.append(source_digest(type(self.task)))
@@ -48,19 +48,15 @@ class TaskData:
         return N_FOLDS
 
     @property
-    def tokenizer(self) -> None:
-        """None, because a task has no text."""
+    def tokenizer(self) -> None: ...
 
     @property
-    def document_token(self) -> None:
-        """None, because a task has no documents."""
+    def document_token(self) -> None: ...
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
-        """Return the windows of a training step. Only answers are trained on."""
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
 
     def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
-        """Return an empty mapping, because the windows of a task never repeat."""
         return {}
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
@@ -71,7 +67,6 @@ class TaskData:
         return HeldOut(held_out.tokens, held_out.scored, bytes=None, documents=None)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
-        """Return an empty list, because a task has no documents."""
         return []
 
     def __str__(self) -> str:

@@ -1,4 +1,7 @@
-"""Windows of a task: a pure function of task, seed and index. Nothing is stored, and a run can resume anywhere."""
+"""Windows of a task: a pure function of task, seed and index.
+
+Nothing is stored, and a run can resume anywhere.
+"""
 
 from typing import Any
 
@@ -15,10 +18,10 @@ from archlab.errors import UserError
 def windows(
     task: Task, seed: int, first: int, count: int, seq_len: int, vocab_size: int, split: str = "train"
 ) -> Windows:
-    """Return the windows `first` to `first + count` of a split.
+    """Return the windows `first` to `first + count` (exclusive) of a split.
 
-    Training and held-out windows come from different random streams and are equal only by chance.
-    Raise UserError if the task does not fit into `seq_len` or `vocab_size`.
+    Training and held-out windows come from different random streams and are equal only by chance. Raise UserError if
+    the task does not fit into `seq_len` or `vocab_size`.
     """
     check(task, seq_len, vocab_size)
     tokens, is_answer = make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size, check=_check_windows)

@@ -1,4 +1,4 @@
-"""Axes with round numbers, few enough that each tick has its label."""
+"""Axes with round numbers. They have few enough ticks that every tick has a label."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,19 +10,19 @@ from archlab.study.outcome_schema import Unit
 from archlab.study.record import Heading
 
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
-"""Vega expression that writes `12.5K` as our tables do, not `12.5k` as d3 does."""
+"""Vega expression that formats numbers like archlab's tables: `12.5K`, whereas d3 would write `12.5k`."""
 
 LENGTH = (
     "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
     "datum.value % 1024 == 0 ? datum.value / 1024 + 'Ki' : format(datum.value, ',')"
 )
-"""Vega expression that writes numbers of tokens as `pricing.units.length` does."""
+"""Vega expression that formats token counts like `pricing.units.length`."""
 
 _KIB = 1024
 
 
 def plain(low: float, high: float, most: int = 5) -> list[float]:
-    """Return at most `most` ticks between both ends: multiples of 1, 2 or 5 times a power of ten."""
+    """Return at most `most` ticks between the two ends. They are multiples of 1, 2 or 5 times a power of ten."""
     span = high - low
     if span <= 0:
         return [low]
@@ -33,7 +33,8 @@ def plain(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
-    """Return round multiples of powers of ten between both ends. If there are too many powers, some are left out."""
+    """Return round multiples of powers of ten between the two ends. If there would be too many ticks, some powers are
+    left out."""
     powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
         ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
@@ -43,9 +44,9 @@ def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
-    """Return the first and the last tick, and those between that are at least `gap` apart.
+    """Return the first tick, the last tick, and those ticks between them that are at least `gap` apart.
 
-    `place` maps a tick to its position; positions and `gap` are shares of the axis.
+    `place` maps a tick to its position. Positions and `gap` are fractions of the axis.
     """
     first, *inner, last = ticks
     kept = [last]
@@ -56,7 +57,8 @@ def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) 
 
 
 def both_sides(low: float, high: float, near: float, most: int = 4) -> list[float]:
-    """Return zero and a few ticks on both sides of an axis that is linear up to about `near`, then logarithmic."""
+    """Return zero and a few ticks on both sides of it, for an axis that is linear up to about `near` and logarithmic
+    beyond."""
 
     def side(end: float) -> list[float]:
         if end < 2 * near:
@@ -82,10 +84,10 @@ def axis(
     at: Sequence[float] | None = None,
     of_differences: bool = False,
 ) -> alt.Axis:
-    """Return an axis from low to high whose labels write values as our tables do.
+    """Return an axis from low to high whose labels are formatted like archlab's tables.
 
-    `at` gives the ticks, for any unit except bytes; by default they are chosen. With `of_differences`, differences of
-    shares are in percentage points.
+    `at` gives the ticks for any unit except bytes; by default, ticks are chosen. With `of_differences`, differences of
+    fractions are in percentage points.
     """
     if unit == "bytes":
         size, name = _byte_unit(max(abs(low), abs(high)))
@@ -114,21 +116,22 @@ _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither"
 
 
 def axis_title(outcome: Heading, quantity: str = "") -> str:
-    """Return a title such as `difference in bits per byte (left is better)`."""
+    """Return the title of an axis, such as `difference in bits per byte (left is better)`."""
     unit = outcome.unit if with_unit("", outcome.unit) else ""
     shown = f"{quantity} in {unit}" if quantity and unit else quantity or ", ".join(filter(None, [outcome.title, unit]))
     return shown + _SIDE[outcome.better]
 
 
 _FAR = 3.0
-"""Values beyond a gap are outliers if the gap is this many times the range of all other values."""
+"""Factor that defines outliers: values beyond a gap are outliers if the gap is this many times the range of all other
+values."""
 
 _PART = 4
-"""At most one in this many arms is an outlier; a majority is never the exception."""
+"""At most one in this many arms can be an outlier, because a majority is never an exception."""
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the sorted values without the few at either end that are far from all others."""
+    """Return the sorted values without the few at either end that are far from all other values."""
     kept, most = sorted(values), len(values) // _PART
     return _cut(_cut(kept, most, upper=True), most, upper=False)
 
@@ -142,7 +145,7 @@ def _cut(values: list[float], most: int, upper: bool) -> list[float]:
 
 
 def padded(low: float, high: float, is_logarithmic: bool = False) -> tuple[float, float]:
-    """Return both ends with a little room on each side, even if they are equal."""
+    """Return both ends of an axis, moved outwards by a small margin. The two ends may be equal."""
     if is_logarithmic:
         room = (high / low) ** 0.04 if high > low else 1.1
         return low / room, high * room

@@ -1,8 +1,8 @@
-"""Parts of charts with a row per comparison: the label and the numbers of the row above, its marks below.
+"""Parts of charts with one row per comparison. In each row, the label and the numbers are above the marks.
 
-Labels are inside the chart, so that long names cost no width on a phone. If a label and the numbers of its row do not
-fit side by side, labels are wrapped and rows become higher. A row holds its label (`arm`), its numbers as `text`, its
-`value`, `low` and `high`, and its place on the axis (see `place_on_axis`).
+Labels are inside the chart, so that long names take no width away from the chart on a phone. If a label and the numbers
+of its row do not fit side by side, labels are wrapped and rows become higher. The data of a row are its label (`arm`),
+its numbers as `text`, its `value`, `low` and `high`, and its place on the axis (see `place_on_axis`).
 """
 
 import textwrap
@@ -16,21 +16,22 @@ from archlab.report.charts.marks import ChartRow, Width, chart_of
 
 ROW = 46
 _LABEL_UP, MARK_DOWN = -10, 9
-"""Pixels: height of a row, and offsets of its label (up) and its marks (down) from the middle."""
+"""Height of a row, and vertical offsets of its label (up) and its marks (down) from the middle of the row, in
+pixels."""
 
 _LETTER = 7
-"""Largest width of a letter in pixels."""
+"""Largest width of a letter, in pixels."""
 
 _LINE = 16
-"""Pixels between the lines of a label."""
+"""Distance between the lines of a label, in pixels."""
 
 _BROKEN = 44
-"""Characters in a line of a wrapped label. They fit on a phone."""
+"""Number of characters in a line of a wrapped label. Such a line fits on a phone."""
 
 
 @dataclass(frozen=True)
 class XAxis:
-    """Horizontal axis that all layers of a chart share. `x("low")` encodes a field on it."""
+    """Horizontal axis that all layers of a chart share. `x("low")` encodes the field `low` on this axis."""
 
     low: float
     high: float
@@ -38,7 +39,6 @@ class XAxis:
     axis: alt.Axis
 
     def __call__(self, field: str) -> alt.X:
-        """Return the encoding of a field on this axis."""
         return alt.X(f"{field}:Q", scale=self.scale, axis=self.axis)
 
 
@@ -49,26 +49,25 @@ def by_row(rows: Sequence[ChartRow], order: Sequence[ChartRow] | None = None) ->
 
 
 def intervals(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
-    """Return lines from `low` to `high` for the rows that have both."""
+    """Return lines from `low` to `high`, for the rows that have both values."""
     inside = base.transform_filter("datum.at === 'inside' && datum.low !== null")
     return [inside.mark_rule(strokeWidth=2, yOffset=MARK_DOWN, clip=True, opacity=0.8).encode(x=x("low"), x2="high:Q")]
 
 
 def caps(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
-    """Return ticks at both ends of each interval, which stay visible if the dot covers the rest."""
+    """Return ticks at both ends of each interval. The ticks stay visible if the dot covers the rest of the interval."""
     inside = base.transform_filter("datum.at === 'inside' && datum.low !== null")
     caps = inside.mark_tick(thickness=1.5, size=16, yOffset=MARK_DOWN, clip=True)
     return [caps.encode(x=x("low")), caps.encode(x=x("high"))]
 
 
 def dots(base: alt.Chart, x: XAxis) -> alt.Chart:
-    """Return dots at the values."""
     inside = base.transform_filter("datum.at === 'inside'")
     return inside.mark_point(filled=True, opacity=1, size=80, yOffset=MARK_DOWN).encode(x=x("value"))
 
 
 def off_axis(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
-    """Return triangles at the edge for values beyond the axis."""
+    """Return triangles at the edge of the chart for values beyond the axis."""
     return [
         base.transform_filter(f"datum.at === '{side}'")
         .mark_point(filled=True, opacity=1, size=110, yOffset=MARK_DOWN, shape=f"triangle-{side}", xOffset=inward)
@@ -78,7 +77,7 @@ def off_axis(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
 
 
 def ground(rows: Sequence[ChartRow], value: float | None, x: XAxis) -> list[alt.Chart]:
-    """Return a line under the marks of every row, and a notch at `value`."""
+    """Return a line under the marks of every row, with a notch at `value`."""
     line = by_row(rows).mark_rule(style="ground", yOffset=MARK_DOWN).encode(x=alt.value(0), x2=alt.value("width"))
     if value is None:
         return [line]
@@ -90,7 +89,7 @@ def ground(rows: Sequence[ChartRow], value: float | None, x: XAxis) -> list[alt.
 
 
 def texts(rows: Sequence[ChartRow], width: Width) -> list[alt.Chart]:
-    """Return the label at the left end of each row and its numbers at the right end."""
+    """Return the label at the left end of each row, and the numbers of the row at the right end."""
     base = by_row([{**row, "lines": (lines := _lines(row))[0], "up": _LINE * (1 - lines[1])} for row in rows])
     numbers_width = _LETTER * max(len(row["text"]) for row in rows) + 2 * _LETTER
     is_narrow = f"containerSize()[0] < {_needed(rows)}" if width == "container" else str(width < _needed(rows)).lower()
@@ -107,21 +106,21 @@ def texts(rows: Sequence[ChartRow], width: Width) -> list[alt.Chart]:
 
 
 def _lines(row: ChartRow) -> tuple[list[str], int]:
-    """Return the wrapped label of a row, and its number of lines, including the numbers on the last one."""
+    """Return the wrapped label of a row, and its number of lines. The numbers of the row are on the last line."""
     label = textwrap.wrap(row["arm"], _BROKEN) or [""]
     fits = len(label[-1]) + 2 + len(row["text"]) <= _BROKEN
     return label, len(label) + (not fits)
 
 
 def _needed(rows: Sequence[ChartRow]) -> int:
-    """Return the width in pixels at which every label fits beside the numbers of its row."""
     return _LETTER * (max(len(row["arm"]) + len(row["text"]) for row in rows) + 2)
 
 
 def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.LayerChart:
-    """Return the chart with the height that it needs for wrapped labels.
+    """Return the chart with a height that leaves room for wrapped labels.
 
-    A chart of known width gets that height at once; otherwise the page applies it if the chart is narrow.
+    If the width of the chart is known, the height is set here. Otherwise the page sets the height if the chart is
+    narrow.
     """
     height = (ROW + _LINE * (max(_lines(row)[1] for row in rows) - 1)) * len(rows)
     if isinstance(chart.width, int):
@@ -130,7 +129,8 @@ def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.
 
 
 def place_on_axis(rows: Sequence[ChartRow], x: XAxis) -> None:
-    """Add to each row where it is drawn: `inside` the axis, at its `left` or `right` edge, or `nowhere`."""
+    """Add to each row the place where its value is drawn: `inside` the axis, at the `left` or `right` edge, or
+    `nowhere`."""
     for row in rows:
         value = row["value"]
         row["at"] = "nowhere" if value is None else "left" if value < x.low else "right" if value > x.high else "inside"

@@ -1,6 +1,7 @@
-"""Curves over training tokens, and parts of all charts with a line per arm: the vertical axis and names beside lines.
+"""Curves over training tokens, and parts that all charts with one line per arm share: the vertical axis, and names
+beside the lines.
 
-Dashes tell overlapping lines apart. The page sets the parameter `chosen` to highlight one arm.
+Dashes distinguish overlapping lines. The page sets the parameter `chosen` to highlight one arm.
 """
 
 import math
@@ -16,25 +17,25 @@ from archlab.study.formatting import amount
 from archlab.study.outcome_schema import Unit
 
 _LINE = 15
-"""Least distance between two names, in pixels."""
+"""Minimum vertical distance between two names, in pixels."""
 
 _ROOM = 190
-"""Largest width of a name beside the lines on a page, in pixels."""
+"""Maximum width of a name beside the lines on a page, in pixels."""
 
 _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
-"""Largest width of a name on a phone, in pixels, and the number of letters that fit."""
+"""Maximum width of a name on a phone in pixels, and the number of letters that fit."""
 
 _BEYOND = 20
-"""Points outside the axis are moved to at most this many heights of the chart beyond its edge."""
+"""Largest distance of a drawn point beyond the edge of the chart, in heights of the chart."""
 
 _TINY = -700.0
-"""Logarithm of a very small number. A float can hold this number and its inverse."""
+"""Logarithm of a very small number. A float can hold both the number and its inverse."""
 
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
-"""Least gap between labels of training tokens, as a share of the axis."""
+"""Minimum gap between labels of training tokens, as a fraction of the axis: on a page, and on a phone."""
 
 _LABEL = 46
-"""Least distance between two labels of training tokens, in pixels."""
+"""Minimum distance between two labels of training tokens, in pixels."""
 
 
 class Axis(NamedTuple):
@@ -45,12 +46,12 @@ class Axis(NamedTuple):
     is_logarithmic: bool = False
 
     def text(self, value: float) -> str:
-        """Return the value as our tables write it."""
+        """Return the value, formatted like archlab's tables."""
         return amount(value, self.unit)
 
 
 class YAxis:
-    """Vertical axis that all layers of a chart share. `y("low")` encodes a field on it."""
+    """Vertical axis that all layers of a chart share. `y("low")` encodes the field `low` on this axis."""
 
     def __init__(self, title: str, unit: Unit, low: float, high: float, is_logarithmic: bool = False) -> None:
         self.low, self.high, self.is_logarithmic = low, high, is_logarithmic
@@ -62,7 +63,6 @@ class YAxis:
             self._axis = axis(title, unit, low, high, most=6)
 
     def __call__(self, field: str) -> alt.Y:
-        """Return the encoding of a field on this axis."""
         return alt.Y(f"{field}:Q", scale=self._scale, axis=self._axis)
 
     def clamped(self, value: float) -> float:
@@ -72,8 +72,8 @@ class YAxis:
     def in_reach(self, value: float) -> float:
         """Return the value, or a nearer point if the value is very far beyond the axis.
 
-        A line to that point leaves the chart almost as steeply. The renderer aborts the process if coordinates are
-        millions of pixels away.
+        A line to that point leaves the chart almost as steeply. The limit is needed because the renderer aborts the
+        process if coordinates are millions of pixels away.
         """
         if self.is_logarithmic:
             low, high = math.log(self.low), math.log(self.high)
@@ -97,11 +97,11 @@ def curves(
     named_beside: bool = True,
     height: int = 260,
 ) -> alt.LayerChart | None:
-    """Return a chart with a line through the means of each name, in a band from the lowest to the highest value.
+    """Return a chart with one line per name through the means, in a band from the lowest to the highest value.
 
-    A single mean is a point. Rows of diverged runs are thin lines that end in a cross. Crosses and triangles (`marks`)
-    beyond the axis are drawn at its edge. With `named_beside`, each name is beside the end of its line. Return None if
-    no name has two means and nothing diverged.
+    A single mean is drawn as a point. Rows of diverged runs are thin lines that end in a cross. Crosses and triangles
+    (`marks`) beyond the axis are drawn at its edge. With `named_beside`, each name is drawn beside the end of its line.
+    Return None if no name has two means and nothing diverged.
     """
     last = max((row["tokens"] for row in means or diverged), default=0)
     begin = last // 2 if second_half else 0
@@ -132,9 +132,9 @@ def curves(
 
 
 def _x(lines: Sequence[ChartRow], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
-    """Return the axis of training tokens, on which the end of the training always has a label.
+    """Return the axis of training tokens. The end of training always has a label.
 
-    If early tokens matter as much as late ones, the axis is logarithmic. It is then linear only before the first
+    If early tokens matter as much as late ones, the axis is logarithmic. Such an axis is linear only before the first
     evaluation that follows an update.
     """
     first = min((row["tokens"] for row in lines if row["tokens"]), default=0)
@@ -161,12 +161,12 @@ def _x(lines: Sequence[ChartRow], begin: int, last: int, from_zero: bool, width:
 
 
 def _range_of_lines(rows: Sequence[ChartRow]) -> tuple[float, float]:
-    """Return both ends of the lines and their bands."""
     return min(row["low"] for row in rows), max(row["high"] for row in rows)
 
 
 def _range_of_ends(rows: Sequence[ChartRow]) -> tuple[float, float]:
-    """Return both ends of the lines and their bands, without the few that end far from all others."""
+    """Return the lower and the upper end of the lines and their bands, ignoring the few that end far from all
+    others."""
     last = {row["arm"]: row["mean"] for row in rows}
     near = without_outliers([*last.values()])
     return _range_of_lines([row for row in rows if last[row["arm"]] in near])
@@ -197,9 +197,9 @@ def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) 
 
 
 def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: Sequence[str]) -> alt.Chart:
-    """Return the name of each arm, to the right of the end of its line.
+    """Return a layer with the name of each arm to the right of the end of its line.
 
-    On a phone, names are left out if they would be cut; the page shows them above the chart.
+    On a phone, names are left out if they would be cut off; the page then shows them above the chart.
     """
     limit: Any = 0  # no limit: a chart of known width grows beside its lines
     is_left_out = "false"
@@ -214,9 +214,10 @@ def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: 
 
 
 def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:
-    """Return the name of each arm and the value beside which it is drawn, close to the end of its line.
+    """Return rows with the name of each arm and the value at which the name is drawn, close to the end of the arm's
+    line.
 
-    Names are at least `gap` apart, as a share of the chart's height. If a line ends outside the chart, its name is
+    Names are at least `gap` apart, as a fraction of the chart's height. If a line ends outside the chart, its name is
     at the edge.
     """
     position: Callable[[float], float] = math.log if y.is_logarithmic else float
@@ -235,23 +236,23 @@ def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]
 
 
 def tall_enough(height: int, n_arms: int) -> int:
-    """Return a height in pixels that has room for the names of all arms."""
+    """Return a height in pixels that leaves room for the names of all arms."""
     return max(height, _LINE * n_arms)
 
 
 def opacity(shown: float, faded: float, field: str = "arm") -> Any:
-    """Return the opacity of an arm: `shown` if it or no arm is highlighted, otherwise `faded`.
+    """Return the opacity of an arm: `shown` if this arm or no arm is highlighted, otherwise `faded`.
 
-    `field` holds the name of the arm.
+    `field` is the name of the field that holds the arm.
     """
     return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
 
 
 def single_out() -> alt.Parameter:
-    """Return the parameter with which the page highlights an arm."""
+    """Return the Vega-Lite parameter through which the page highlights an arm."""
     return alt.param(name="chosen", value=None)
 
 
 def never_single_out() -> alt.Parameter:
-    """Return a parameter for charts whose lines are not arms, so that the page does not fade them."""
+    """Return a parameter for charts whose lines are not arms. It prevents the page from fading their lines."""
     return alt.param(name="chosen", expr="null")

@@ -1,7 +1,8 @@
-"""Colors for light and dark, after Okabe & Ito 2008 and viridis 2015.
+"""Colors for light and dark mode, after Okabe & Ito 2008 and viridis 2015.
 
-Every color of a line or a label has a contrast of at least 4.5 with the paper (WCAG AA). The colors of one picture
-also differ for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py measures how much.
+Every color of a line or a label has a contrast ratio of at least 4.5 with the background (WCAG AA). The colors of one
+picture are also distinguishable with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py measures how
+well.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,13 @@ VERDICTS: tuple[Verdict, ...] = (
     "equivalent",
     "equal",
 )
-"""Verdicts, in the order of `Palette.verdicts` and SHAPES."""
+"""Verdicts, in the order of `Palette.verdicts` and `SHAPES`."""
 
 _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
-"""SVG path of two bars. With the line of the interval between them, they are the sign of equivalence."""
+"""SVG path of two bars. Together with the line of the interval between them, they are the symbol for equivalence."""
 
 SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
-"""Shapes of the marks of verdicts, for Vega-Lite."""
+"""Vega-Lite shapes of the verdicts' marks."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
@@ -37,7 +38,7 @@ _MOST_DISTINCT = 8
 
 
 class Palette(NamedTuple):
-    """The colors of one mode."""
+    """Colors of one mode, light or dark."""
 
     paper: str
     text: str
@@ -45,9 +46,10 @@ class Palette(NamedTuple):
     line: str
     verdicts: tuple[str, ...]
     distinct: tuple[str, ...]
-    """Colors for up to 8 arms without an order, after Okabe & Ito. They differ from the blue and orange of verdicts."""
+    """Colors for up to 8 arms without an order, after Okabe & Ito. They differ from the blue and orange that mark
+    verdicts."""
     ramp: tuple[str, ...]
-    """Colors for a ladder, or for more than 8 arms: gray for the first, then colors that become steadily lighter."""
+    """Colors for a ladder, or for more than 8 arms: gray for the first arm, then steadily lighter colors."""
 
 
 PALETTES: dict[Mode, Palette] = {
@@ -73,7 +75,6 @@ PALETTES: dict[Mode, Palette] = {
 
 
 def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
-    """Return the colors of `n` lines."""
     palette = PALETTES[mode]
     if is_ladder or n > _MOST_DISTINCT:
         gray, *others = palette.ramp
@@ -82,7 +83,7 @@ def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
 
 
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
-    """Return the Vega-Lite config of a mode, with these colors for categories."""
+    """Return the Vega-Lite config of one mode, in which categories have these colors."""
     palette = PALETTES[mode]
     words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {
@@ -121,7 +122,6 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
 
 
 def _between(ramp: Sequence[str], share: float) -> str:
-    """Return the color at `share` of the way along the ramp."""
     position = share * (len(ramp) - 1)
     left = min(int(position), len(ramp) - 2)
     ends = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in ramp[left : left + 2]]

@@ -1,4 +1,4 @@
-"""Page of the costs of configs: tables and charts in one HTML file that opens offline."""
+"""Page with the costs of configs: tables and charts in one HTML file that opens offline."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,14 +32,13 @@ def write_costs(
     dtype: Format,
     path: Path,
 ) -> Path:
-    """Write the page, and missing parent folders. Return its path."""
+    """Write the page, creating missing parent folders, and return its path."""
     return write_page(path, render(configs, costs_at, device, dtype))
 
 
 def render(
     configs: Mapping[str, Config], costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
 ) -> str:
-    """Return the page as text."""
     points = list(next(iter(costs_at.values())))
     requested = list(dict.fromkeys(context for context, _ in points))
     batch, most = points[0][1], max(b for _, b in points)
@@ -84,9 +83,10 @@ def render(
 
 
 def _contexts(requested: Sequence[int], limit: int) -> list[int]:
-    """Return the contexts to draw: all requested ones, and powers of two up to the limit or the longest requested one.
+    """Return the context lengths to draw: all requested ones, and powers of two up to the model's limit or the longest
+    requested one.
 
-    The powers begin at 512 tokens, or at a 16th of a short limit.
+    The powers start at 512 tokens, or at a 16th of a short limit.
     """
     powers = max(limit, *requested).bit_length()
     return sorted({*requested, *(2**n for n in range(max(0, min(9, powers - 5)), powers))})
@@ -106,11 +106,12 @@ def _speed(priced: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
 def _kinds_of_heads(
     config: Config, batch: int, context: int, dtype: Format, device: Hardware
 ) -> Iterator[tuple[str, int, float, float]]:
-    """Return (kind, context, bytes kept per token, decoded tokens per second) for the config with other heads.
+    """Return (kind, context, bytes kept per token, decoded tokens per second) for the config with other kinds of
+    attention heads.
 
-    The number of key heads is that of the query heads, a quarter or an eighth of it, the config's own number, or one.
-    The last kind is latent attention in DeepSeek's proportions: a vector 4 heads wide, and a rotated part of half a
-    head.
+    The number of key heads is the number of query heads, a quarter or an eighth of it, the config's own number, or one.
+    The last kind is latent attention in DeepSeek's proportions: a latent vector 4 heads wide, and a rotated part of
+    half a head.
     """
     heads = layer_configs(config.model)[0].multi_head
     H, C = heads.n_heads, heads.head_dim
@@ -129,7 +130,7 @@ def _kinds_of_heads(
 
 
 def _has_heads_to_vary(config: Config) -> bool:
-    """Return whether all layers have multi-head attention with the same heads, and a cache. Windows may differ."""
+    """Return whether all layers have a cache and multi-head attention with the same heads. The windows may differ."""
     attentions = [layer.attention for layer in layer_configs(config.model)]
     heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
     return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")
@@ -139,11 +140,12 @@ _GIB = 2**30
 _Rows = Sequence[Mapping[str, Any]]
 
 PASSES: dict[PassName, str] = {"training": "training", "prefill": "prefill (reading)", "decoding": "decoding"}
-"""Name of a pass -> its name on the page."""
+"""Name of a pass in the code -> its name on the page."""
 
 
 def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
-    """Return a chart of the device's highest FLOPs per second over FLOPs per byte, with a mark for every pass.
+    """Return a chart of the highest FLOPs per second that the device reaches, over FLOPs per byte, with a mark for
+    every pass.
 
     `costs_by_config` maps the name of a config to its cost at each context and batch.
     """
@@ -188,7 +190,7 @@ def _what_is_passed(passed: PassName, cost: Cost) -> str:
 
 
 def memory(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
-    """Return a chart of the memory of serving, with a bar for each config, context and batch."""
+    """Return a chart of the memory for serving, with one bar per config, context and batch."""
     costs = {
         _on_two_lines(name, f"{c.batch:,} x {c.context:,} tokens"): c
         for name, at in costs_by_config.items()
@@ -224,7 +226,7 @@ def memory(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> a
 
 
 _LINES = "split(datum.label, '|')"
-"""Vega expression for the lines of a label."""
+"""Vega expression that splits a label into lines."""
 
 
 def _on_two_lines(first: str, second: str) -> str:
@@ -241,9 +243,10 @@ def over_context(
     requested: Sequence[int],
     y_title: str,
 ) -> alt.LayerChart:
-    """Return a chart over the context with a line per config: name -> (context, y, text of the tooltip).
+    """Return a chart over the context length with one line per config.
 
-    A line is dashed beyond its config's limit. The requested contexts have a tick and a larger dot.
+    `points` maps the name of a config to its list of (context, y, text of the tooltip). A line is dashed beyond the
+    limit of its config. Requested contexts have a tick and a larger dot.
     """
     rows = list[Mapping[str, Any]]()
     for name, values in points.items():
@@ -258,9 +261,9 @@ def over_context(
 
 
 def over_batch(points: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]]], y_title: str) -> alt.LayerChart:
-    """Return a chart over the batch with a line per config and context.
+    """Return a chart over the batch size with one line per config and context.
 
-    `points` maps the name of a config to each context and its (batch, y, text of the tooltip).
+    `points` maps the name of a config to each context and its list of (batch, y, text of the tooltip).
     """
     rows = [
         {"config": name, "x": batch, "y": y, "text": f"{context:,} tokens: {text}", "context": f"{context:,}"}
@@ -276,7 +279,6 @@ def over_batch(points: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]
 
 
 def _ticks(values: Sequence[int], requested: Sequence[int] = ()) -> list[int]:
-    """Return all requested values, and the others whose labels overlap no other label."""
     ticks = [*requested]
     for value in values:
         if all(max(value / tick, tick / value) >= 4 for tick in ticks):
@@ -287,7 +289,6 @@ def _ticks(values: Sequence[int], requested: Sequence[int] = ()) -> list[int]:
 def _over(
     rows: _Rows, names: Sequence[str], ticks: Sequence[int], dash: alt.StrokeDash, x_title: str, y_title: str
 ) -> alt.LayerChart:
-    """Return a chart of lines on two logarithmic axes."""
     shown = [row for row in rows if row["y"]]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title=x_title, values=ticks, labelExpr=LENGTH)
     marks = _powers([row["y"] for row in shown]) if shown else []
@@ -302,7 +303,8 @@ def _over(
 
 
 def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, float, float]]) -> alt.LayerChart:
-    """Return a chart of a config's kinds of heads: (kind, context, bytes kept per token, decoded tokens per second)."""
+    """Return a chart of a config's kinds of heads, given (kind, context, bytes kept per token, decoded tokens per
+    second)."""
     several = len({context for _, context, *_ in rows}) > 1
     bars = [
         {
@@ -323,6 +325,5 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
 
 
 def _powers(values: Sequence[float]) -> list[float]:
-    """Return the powers of ten from just below the smallest value to just above the largest."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return [10.0**n for n in range(low, high + 1)]

@@ -1,4 +1,4 @@
-"""Tables of `archlab cost --devices`: memory, communication and time of each way to divide a training."""
+"""Tables of `archlab cost --devices`: memory, communication and time for each way to distribute a training run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -32,7 +32,8 @@ def tables(
     device: Hardware,
     price: float | None,
 ) -> Iterator[Table]:
-    """Yield tables with a column per way to divide the training. `price` is that of one device for one hour."""
+    """Yield tables with one column per way to distribute the training run. `price` is the price of one device for one
+    hour."""
     plans = [pair.plain for pair in plans_by_way.values()]
     recomputed = [pair.recomputed for pair in plans_by_way.values()]
     chosen, n_devices = choose(plans_by_way), next(iter(plans_by_way)).devices
@@ -77,10 +78,6 @@ def _memory(plans: Sequence[TrainingPlan]) -> Iterator[Sequence[str]]:
 
 
 def _sending(plan: TrainingPlan) -> str:
-    """Return the time to send, and its ratio to the computing time.
-
-    The tensor groups of a wide model send little relative to what they compute.
-    """
     return f"{seconds(plan.sending)} {plan.sending / plan.computing:.0%}"
 
 
@@ -103,7 +100,6 @@ def _budgets(
     device: Hardware,
     price: float | None,
 ) -> Table:
-    """Return a table of time, utilization and price of the plans that fit. Layers are recomputed only if needed."""
     activations = [
         "does not fit" if pair.fitting is None else "recomputed" if pair.fitting.recomputes else "kept"
         for pair in plans_by_way.values()
@@ -127,7 +123,6 @@ def _budgets(
 
 
 def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
-    """Yield the reasons for the chosen way, one short sentence per row."""
     plan = chosen.plan
     step, fastest = seconds(plan.step), seconds(chosen.fastest)
     others = "no way that fits is faster" if step == fastest else f"the fastest way needs {fastest}"

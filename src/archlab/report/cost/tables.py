@@ -1,4 +1,4 @@
-"""Tables of `archlab cost`: for one config, and for several side by side."""
+"""Tables of `archlab cost`, for one config and for several configs side by side."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,13 +11,14 @@ from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
 from archlab.report.text_table import Table
 
 Point = tuple[int, int]
-"""Context in tokens, and batch."""
+"""Context length in tokens, and batch size."""
 
 Unit = Callable[[float], str]
 
 
 def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
-    """Yield the tables of one config: parameters, serving, training, the work of a pass and its best time."""
+    """Yield the tables of one config: parameters, serving, training, and the work of each pass with its best possible
+    time."""
     counts, flops, memory = cost.parameters, cost.forward_flops, cost.training_memory
     yield Table(
         ("parameters", "count", "share"),
@@ -78,7 +79,8 @@ def _step_memory(cost: Cost) -> list[tuple[str, str]]:
 
 
 def _training_flops(cost: Cost) -> list[tuple[str, str]]:
-    """Return the FLOPs that the architecture needs and, if the kernel computes more, those that it computes."""
+    """Return the FLOPs that the architecture needs and, if the kernel computes more, the FLOPs that the kernel
+    computes."""
     needed, tokens = cost.training_flops_per_token, cost.training_tokens
     computed = cost.computed_training_flops_per_token
     with_hidden = "  including hidden pairs that are computed"
@@ -140,7 +142,7 @@ def _room(cost: Cost, device: Hardware) -> Table:
 
 
 def _predictions(cost: Cost, device: Hardware) -> Iterator[Table]:
-    """Yield times that are predicted from timed operations of the same kinds, if the device was measured."""
+    """Yield times predicted from timed operations of the same kinds, if the device was measured."""
     rows = list[Sequence[str]]()
     for name, work in cost.computed_work.items():
         if (rates := device.rates(name, cost.dtype)) is None:
@@ -165,7 +167,6 @@ def _predictions(cost: Cost, device: Hardware) -> Iterator[Table]:
 
 
 def _kinds(cost: Cost) -> Table:
-    """Return a table of the shares of FLOPs and bytes by kind of operation, in a training step and in decoding."""
     passes: list[PassName] = [name for name in ("training", "decoding") if name in cost.work]
     kinds = dict.fromkeys(work.kind for name in passes for work in cost.work[name])
     rows = list[Sequence[str]]()
@@ -180,7 +181,6 @@ def _kinds(cost: Cost) -> Table:
 
 
 def _shares(cost: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
-    """Return a row with this part's share of the FLOPs and bytes of each pass."""
     cells = [label]
     for name, part in zip(passes, parts, strict=True):
         whole = cost.work[name]
@@ -206,7 +206,7 @@ def _number(value: float) -> str:
 
 
 class CostQuantity(NamedTuple):
-    """Quantity of a config that is compared with that of another as a ratio."""
+    """A quantity that is compared between configs as a ratio."""
 
     label: str
     of: Callable[[Cost], float]
@@ -222,7 +222,7 @@ WHOLE = (
     CostQuantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
     CostQuantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
 )
-"""Quantities that do not depend on the context or the batch."""
+"""Quantities that depend on neither the context nor the batch."""
 
 AT_A_POINT = (
     CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
@@ -234,9 +234,9 @@ AT_A_POINT = (
 
 
 def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
-    """Yield tables with a column per config and the ratio to the first config.
+    """Yield tables with one column per config, including the ratio to the first config.
 
-    The first table does not depend on the context or the batch; each of the others is for one context and batch.
+    The first table does not depend on the context or the batch. Each of the other tables is for one context and batch.
     """
     names = list(costs_at)
     points = list(costs_at[names[0]])
@@ -252,7 +252,7 @@ def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware 
 
 
 def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
-    """Return a sentence for each config whose requested context is longer than the one it is built for."""
+    """Return a sentence for each config whose requested context is longer than the context that it is built for."""
     sentences = list[str]()
     for name, costs in costs_at.items():
         limit = next(iter(costs.values())).max_seq_len
@@ -265,12 +265,12 @@ def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
 
 
 def ratios(cost: Cost, first: Cost) -> dict[str, float | None]:
-    """Return each quantity divided by that of the first config at the same context and batch; None if that is zero."""
+    """Return each quantity divided by that of the first config at the same context and batch. The ratio is None if the
+    divisor is zero."""
     return {q.label: q.of(cost) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
-    """Yield rows: whether weights and cache fit on one device, and the best tokens per second of serving."""
     yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
     yield _speed("prefill", costs, device)
     yield _speed("decoding", costs, device)
@@ -287,13 +287,13 @@ def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
-    """Return a row of training windows if they differ; they alone change FLOPs per token and training speed."""
+    """Return a row of training windows if they differ between configs, because they change FLOPs per token and training
+    speed."""
     windows = [cost.training_window for cost in costs]
     return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
 
 
 def _ratios(label: str, values: Sequence[float], unit: Unit) -> Sequence[str]:
-    """Return a row of values, each with its ratio to the first config's."""
     first = values[0]
     return (label, unit(first) if first else "-", *(_cell(value, first, unit) for value in values[1:]))
 

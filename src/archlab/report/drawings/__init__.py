@@ -1,1 +1,1 @@
-"""Pictures that are drawn from configs and from the code itself, so that they cannot be wrong."""
+"""Pictures that are drawn from configs and from the code itself, so that they always match the code."""

@@ -1,4 +1,4 @@
-"""Drawings of attention: how query heads share keys and values, and which keys a query attends to."""
+"""Drawings of attention: how query heads share keys and values, and to which keys a query attends."""
 
 import math
 from collections.abc import Iterator
@@ -23,7 +23,6 @@ _QUERIES, _KEYS, _LATENT = 0, 1, 3
 
 
 def _kinds_of_heads() -> dict[str, AnyAttention]:
-    """Return kinds of attention, from least to most sharing: 8 query heads of 64 in a model of width 512."""
     shared = {"Multi-head": _HEADS, "Grouped-query": 2, "Multi-query": 1}
     heads: dict[str, AnyAttention] = {
         name: MultiHead(n_heads=_HEADS, n_kv_heads=n, head_dim=_HEAD_DIM).resolve(_D_MODEL)
@@ -34,7 +33,7 @@ def _kinds_of_heads() -> dict[str, AnyAttention]:
 
 
 def kept_per_token(heads: AnyAttention) -> int:
-    """Return how many numbers a cache keeps per token in one layer."""
+    """Return the number of values that a cache keeps per token in one layer."""
     site = Site(_D_MODEL, RMSNorm(), Rope())
     return sum(math.prod(tensor.shape) for tensor in heads.state(site, 1))
 
@@ -42,7 +41,7 @@ def kept_per_token(heads: AnyAttention) -> int:
 def head_sharing() -> Svg:
     """Draw query heads above the key and value heads that they read.
 
-    For latent attention, the vector from which keys and values are computed is below them.
+    For latent attention, the latent vector from which keys and values are computed is drawn below them.
     """
     side, row = _HEADS * _STEP + _BESIDE, 170
     kinds = list(_kinds_of_heads().items())
@@ -85,7 +84,7 @@ def _kv_heads(heads: AnyAttention) -> int:
 
 _TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 36
 _PREFIX = 4
-"""A prefix is the text's length divided by this number."""
+"""Divisor that gives the length of a prefix from the length of the sequence."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
 CYCLES = {
     "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
@@ -94,18 +93,18 @@ CYCLES = {
     "hybrid": "{recurrent: {attention: none, mixer: gated_delta}, full: {}, "
     "pattern: [recurrent, recurrent, recurrent, full]}",
 }
-"""Name of a picture -> its `model.layers`: kinds of layers in a cycle, with windows that fit 16 tokens."""
+"""Name of a picture -> its `model.layers`: the kinds of layers in a cycle, with windows that fit into 16 tokens."""
 
 
 def cycle_visibility(name: str) -> Svg:
-    """Draw which keys are visible in one of CYCLES."""
+    """Draw the visible keys of one of the pictures in CYCLES."""
     return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
 
 
 def visibility(model: ModelConfig, length: int = _TOKENS) -> Svg:
-    """Draw a square for every kind of layer, with queries downwards and keys across.
+    """Draw one square per kind of layer, with queries downwards and keys across.
 
-    Under it are the keys that a cache keeps.
+    The keys that a cache keeps are drawn below each square.
     """
     side = length * _SQUARE_CELL
     shapes, x = list[Shape](), float(_MARGIN)
@@ -125,7 +124,6 @@ def _rules(layer: LayerConfig) -> list[Visibility]:
 
 
 def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -> Iterator[Cell]:
-    """Yield cells that are filled where a query attends to a key. A layer without attention has no filled cell."""
     positions = np.arange(length)
     seen = np.zeros((length, length), dtype=bool)
     for rule in _rules(layer):
@@ -139,7 +137,6 @@ def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -
 
 
 def _cache(layer: LayerConfig, length: int, index: int, x: float, up: float) -> Iterator[Cell]:
-    """Yield a cell per token so far, filled if its key is kept for the next token."""
     n_kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
     for key in range(length):
         color = index if key >= length - n_kept else None

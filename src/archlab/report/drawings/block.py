@@ -1,4 +1,4 @@
-"""Block diagram of a config, from the tokens at the bottom to the logits at the top, wired like the model."""
+"""Block diagram of a config, wired like the model, from the tokens at the bottom to the logits at the top."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
@@ -21,7 +21,7 @@ _HEADING = 17
 
 
 class Drawing(NamedTuple):
-    """Block diagram, before it is written as SVG."""
+    """Block diagram as shapes, before conversion to SVG."""
 
     shapes: tuple[Shape, ...]
     width: float
@@ -30,24 +30,24 @@ class Drawing(NamedTuple):
 
     @property
     def texts(self) -> frozenset[tuple[str, str]]:
-        """Pairs (part, text) of all boxes."""
+        """Pairs (part, text) of all boxes in the diagram."""
         boxes = [shape for shape in self.shapes if isinstance(shape, Box)]
         return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
 
 
 class Cycle(NamedTuple):
-    """Cycle of several kinds of layers."""
+    """Cycle of several kinds of layers that repeats."""
 
     label: str
-    """Label such as `(local, full) × 21`."""
+    """Label of the cycle, such as `(local, full) × 21`."""
     short: str
-    """Shorter label such as `cycle of 2 layers × 21`, used if there is no room for the other one."""
+    """Shorter label, such as `cycle of 2 layers × 21`, used if the full label does not fit."""
 
 
 def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Svg:
     """Return the block diagram of a config.
 
-    `unfold` lists branches (`attention`, `mlp`) to draw with their inside, if it is known. `remark` is a line under the
+    `unfold` lists the branches (`attention`, `mlp`) whose inside is drawn if it is known. `remark` is a line under the
     name.
     """
     drawing = draw(config, name, unfold, remark)
@@ -55,7 +55,7 @@ def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark:
 
 
 def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
-    """Return both diagrams. In each, text that the other one does not have is highlighted."""
+    """Return both diagrams. In each diagram, text that does not appear in the other one is highlighted."""
     pair = draw(a, a_name), draw(b, b_name)
     first, second = (
         to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title, drawing.texts - other.texts)
@@ -116,21 +116,20 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
 
 
 def _heading(name: str, lines: Sequence[str], up: float) -> list[Label]:
-    """Return the name above its lines. The last line is at height `up`."""
     n = len(lines)
     faint = [Label(line, _MARGIN, up + 16 * (n - 1 - i), 12, faint=True) for i, line in enumerate(lines)]
     return [Label(name, _MARGIN, up + 16 * (n - 1) + 20, _HEADING, bold=True), *faint]
 
 
 def _sizes(model: ModelConfig) -> str:
-    """Return a line such as `671B parameters, 37.5B active · 61 layers · width 7,168`."""
+    """Return a summary line such as `671B parameters, 37.5B active · 61 layers · width 7,168`."""
     n = parameters(model)
     active = f", {count(n.active)} active" if n.active != n.total else ""
     return f"{count(n.total)} parameters{active} · {model.n_layers} layers · width {model.d_model:,}"
 
 
 class _Column(NamedTuple):
-    """Column of the branches that have the same place in their stages."""
+    """Column of the branches that have the same position in their stages."""
 
     middle: float
     width: float
@@ -141,7 +140,8 @@ class _Column(NamedTuple):
 
 
 class _BranchBoxes(NamedTuple):
-    """Boxes of one branch, from the point where it reads the stream to the point where it is added."""
+    """Boxes of one branch, from the point where the branch reads the residual stream to the point where its output is
+    added."""
 
     branch: Branch
     before: Boxed | None
@@ -178,20 +178,19 @@ class _Stages:
         return Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
 
     def stream_norm(self, stage: Sequence[_BranchBoxes]) -> Boxed | None:
-        """Return the norm after the addition, if there is one."""
+        """Return the norm that follows the residual addition, if the layer has one."""
         first = stage[0].branch
         return self._norm(first, "stream") if "stream" in first.norms else None
 
     @property
     def on_stream(self) -> list[Boxed]:
-        """Boxes on the stream itself."""
+        """Boxes on the residual stream itself."""
         boxes = [self.stream_norm(stage) for stage in self.stages]
         boxes += [stage[0].before for stage in self.stages if self.is_carried]
         return [box for box in boxes if box]
 
 
 def _below(model: ModelConfig) -> list[Boxed]:
-    """Return the boxes between the tokens and the addition of positions."""
     embedding = model.embedding.resolve(model.base_width)
     width = embedding.width or model.d_model
     boxes = [Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
@@ -205,7 +204,6 @@ def _below(model: ModelConfig) -> list[Boxed]:
 
 
 def _above(model: ModelConfig) -> list[Boxed]:
-    """Return the boxes between the last layer and the logits."""
     norm, head = final_norm(model), model.readout
     width = model.embedding.width or model.d_model
     boxes = [] if isinstance(norm, NoNorm) else [Boxed("final norm", "norm", norm_words(norm))]
@@ -221,7 +219,6 @@ def _above(model: ModelConfig) -> list[Boxed]:
 
 
 def _columns(stages: Sequence[_Stages], left: float) -> list[_Column]:
-    """Return a column for every place in a stage, as wide as its widest box."""
     rows = [stage for layer_stages in stages for stage in layer_stages.stages]
     deepest = max((len(stage) for stage in rows), default=1)
     widths = [max((stage[i].width for stage in rows if len(stage) > i), default=0) for i in range(deepest)]
@@ -254,7 +251,6 @@ def _layer(
     columns: Sequence[_Column],
     sides: tuple[float, float],
 ) -> Trunk:
-    """Add a layer: a labeled frame around its stages. The stream enters it at the bottom and leaves it at the top."""
     inside = _led_up(trunk, stream)
     bottom = inside.up
     for stage in layer_boxes.stages:
@@ -268,13 +264,11 @@ def _layer(
 
 
 def _led_up(trunk: Trunk, stream: float) -> Trunk:
-    """Extend the stream upwards by a gap."""
     up = trunk.up + GAP
     return Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, up)], is_stream=True)), up)
 
 
 def _framed(turns: Cycle, bottom: float, trunk: Trunk, stream: float, sides: tuple[float, float]) -> Trunk:
-    """Add a frame around the kinds of layers in a cycle, beginning at `bottom`."""
     left, right = sides
     top = trunk.up + 30
     label = Label(turns.label, right - 10, top - 19, 13, bold=True, anchor="end")
@@ -287,7 +281,6 @@ def _framed(turns: Cycle, bottom: float, trunk: Trunk, stream: float, sides: tup
 def _stage(
     layer_boxes: _Stages, stage: Sequence[_BranchBoxes], trunk: Trunk, stream: float, columns: Sequence[_Column]
 ) -> Trunk:
-    """Add a stage: branches leave the stream to the right, rise in their columns, and are added to the stream."""
     entry = trunk.up + GAP
     inside = Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, entry)], is_stream=True)), entry)
     if layer_boxes.is_carried and (carried := stage[0].before):
@@ -312,20 +305,20 @@ def _stage(
 
 
 class _Start(NamedTuple):
-    """Beginning of a branch."""
+    """Beginning of a branch: the wire that leads to its component."""
 
     up: float
-    """Height at which its wire leaves."""
+    """Height at which the wire of the branch leaves."""
     is_shared: bool
-    """Whether the wire leaves the first branch after its norm, instead of the stream."""
+    """Whether the wire starts at the first branch, after its norm, instead of at the residual stream."""
     norms: tuple[Boxed, ...]
-    """Norms before the component, in its own column."""
+    """Norms before the component, in the branch's own column."""
     base: float
-    """Height at which the wires to the components begin, for all branches of a stage."""
+    """Height at which the wires to the components begin, the same for all branches of a stage."""
 
 
 def _starts(layer_boxes: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
-    """Yield the beginning of every branch. A carried norm is on the stream, below the fork."""
+    """Yield the beginning of every branch. A carried norm is drawn on the residual stream, below the fork."""
     own = [() if boxes.before is None or layer_boxes.is_carried else (boxes.before,) for boxes in stage]
     shared = fork + max((GAP + norm.words.height for norms in own for norm in norms), default=0) + GAP / 2
     for boxes, norms in zip(stage, own, strict=True):
@@ -334,9 +327,9 @@ def _starts(layer_boxes: _Stages, stage: Sequence[_BranchBoxes], fork: float) ->
 
 
 def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence[float]) -> Iterator[Shape]:
-    """Yield the wires that add the outputs of branches, from the last column to the stream.
+    """Yield the wires that add the outputs of branches, from the last column to the residual stream.
 
-    Each output is added to the sum that comes from its right.
+    Each output is added to the sum that arrives from its right.
     """
     pluses = [stream, *middles]
     for place, up in enumerate(risen):
@@ -347,7 +340,6 @@ def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence
 
 
 def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top: float) -> Iterator[Shape]:
-    """Yield a cell per layer in the color of its kind's frame. The first layer is at the bottom."""
     layers = layer_configs(model)
     each = min((top - bottom - 24) / len(layers), 40)
     gap = 1 if each >= 3 else 0
@@ -361,12 +353,13 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
 
 
 def take_turns(kinds: Sequence[str]) -> bool:
-    """Return whether a kind of layer occurs again after another kind. `kinds` are those of all layers in order."""
+    """Return whether a layer kind occurs again after another kind. `kinds` holds the kind of every layer, in order."""
     return len(_runs(kinds)) > len(set(kinds))
 
 
 def cycle(kinds: Sequence[str]) -> Cycle | None:
-    """Return the shortest cycle of kinds of layers that occurs at least twice, if any. The last one may be partial."""
+    """Return the shortest cycle of layer kinds that occurs at least twice, if there is one. The last repetition may be
+    partial."""
     n = len(kinds)
     length = next((p for p in range(1, n // 2 + 1) if all(kinds[i] == kinds[i - p] for i in range(p, n))), None)
     if length is None:

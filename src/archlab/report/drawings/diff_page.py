@@ -1,4 +1,4 @@
-"""Page of two configs side by side, one HTML file that opens offline: block diagrams and the fields that differ."""
+"""Page that shows two configs side by side in one HTML file that opens offline: block diagrams and differing fields."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +16,13 @@ Named = tuple[str, Config]
 
 
 def write_diff(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]], path: Path) -> Path:
-    """Write the page, and missing parent folders. Return its path."""
+    """Write the page, creating missing parent folders, and return its path."""
     return write_page(path, render(a, b, differences))
 
 
 def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return the page as text. `differences` maps a field to its two values; None means that it does not exist."""
+    """Return the page as HTML. `differences` maps a field to its two values; None means that the config lacks the
+    field."""
     diagrams = side_by_side(a[1], a[0], b[1], b[0])
     rows = [
         (field, *("-" if value is None else to_yaml_line(value) for value in pair))

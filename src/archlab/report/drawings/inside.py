@@ -1,4 +1,4 @@
-"""Inside of a component: its projections and the steps between them, wired like its module."""
+"""Inside of a component: its projections and the steps between them, wired like the module itself."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -26,16 +26,16 @@ UNFOLDED = {
     "attention": "multi-head attention of any number of KV heads",
     "mlp": "plain and gated MLPs",
 }
-"""Branch that can be unfolded -> the kinds of component whose inside is known."""
+"""Branch that can be unfolded -> the kinds of components whose inside is known."""
 
 
 def can_unfold(component: Component) -> bool:
-    """Return whether the inside of the component is known."""
+    """Return whether the inside of the component is known and can be drawn."""
     return isinstance(component, Dense | MultiHead)
 
 
 def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
-    """Return the inside of a branch's component, for which `can_unfold` must be true."""
+    """Return the inside of a branch's component. `can_unfold` must be true for the component."""
     component, inside = branch.component, _Inside(branch.name, layer)
     assert isinstance(component, Dense | MultiHead)
     stack = inside.mlp(component) if isinstance(component, Dense) else inside.attention(component)
@@ -43,13 +43,13 @@ def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
 
 
 class _Inside(NamedTuple):
-    """Builder of the boxes of one branch of one layer."""
+    """Builder of the boxes inside one branch of one layer."""
 
     name: str
     layer: LayerConfig
 
     def mlp(self, mlp: Dense) -> list[Part]:
-        """Return the parts of down(act(up x)) or of down(act(gate x) * up x)."""
+        """Return the boxes that compute down(act(up x)) or down(act(gate x) * up x)."""
         d, d_ff = self.layer.d_model, mlp.d_ff
         up = self._projection("up", d, d_ff, bias=mlp.bias)
         activation = self._box(
@@ -68,7 +68,8 @@ class _Inside(NamedTuple):
         return [Joined([[*gate, activation], linear]), *ends]
 
     def attention(self, heads: MultiHead) -> list[Part]:
-        """Return the parts of out(softmax(q k) v) per head, with the steps that change queries and keys beforehand."""
+        """Return the boxes that compute out(softmax(q k) v) per head, including the steps that first change queries and
+        keys."""
         d = self.layer.d_model
         queries = self._into_heads("query", heads.n_heads, heads.head_dim, heads)
         keys = self._into_heads("key", heads.n_kv_heads, heads.head_dim, heads)
@@ -92,7 +93,6 @@ class _Inside(NamedTuple):
         return [Joined([mixed, [gate, activation]]), out]
 
     def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:
-        """Return the parts that lead from the stream to `n` queries, keys or values."""
         parts: list[Part] = [self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)]
         if heads.clip_qkv is not None:
             parts.append(self._box(f"{name} clip", f"within ±{heads.clip_qkv:g}"))
@@ -112,7 +112,7 @@ class _Inside(NamedTuple):
         return self._box(f"{name} projection", f"{name.capitalize()} projection", lines)
 
     def _norm(self, name: str, norm: AnyNorm | bool) -> list[Part]:
-        """Return a box if there is such a norm. True means a norm of the layer's own kind."""
+        """Return a box if the layer has this norm. True stands for a norm of the layer's own kind."""
         layer_norm = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
         return (
             []
@@ -126,11 +126,10 @@ class _Inside(NamedTuple):
 
 _IN_MLP = ("activation", "d_ff", "bias", "sub_norm", "clamp", "up_offset")
 _IN_ATTENTION = ("qkv_bias", "out_bias", "qk_norm", "clip_qkv", "temperature", "sub_norm", "gate")
-"""Fields that have their own boxes."""
 
 
 def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:
-    """Raise UserError if no layer has a branch of such a name with a known inside."""
+    """Raise UserError if no layer has a branch with this name whose inside is known."""
     for name in unfold:
         if name not in UNFOLDED:
             raise UserError(f"--unfold: {name}{choose(name, [*UNFOLDED])}")

@@ -1,4 +1,4 @@
-"""Pictures that explain topics, by name."""
+"""Pictures that explain topics, keyed by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -27,11 +27,12 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
 Picture = Svg | alt.Chart | alt.LayerChart
-"""Chart, whose colors come from the page's theme (`html.render_page`), or SVG, which contains those of both modes."""
+"""Chart, whose colors come from the page's theme (`html.render_page`), or SVG, which contains the colors of both
+modes."""
 
 
 def pictures() -> Mapping[str, Callable[[], Picture]]:
-    """Map each name to the function that draws the picture. Nothing is computed before the function is called."""
+    """Map the name of each picture to the function that draws it. Nothing is computed before the function is called."""
     placements = ("pre", "post", "double", "output", "carried")
     blocks = {
         **{f"{placement}-norm": f"model.norm.placement={placement}" for placement in placements},
@@ -53,7 +54,6 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
 
 
 def _block(name: str, override: str) -> Svg:
-    """Draw a small Llama in which only one field is changed."""
     return block_diagram(load_config("tiny-llama", override), name)
 
 
@@ -69,9 +69,9 @@ def lines(
     legend: str | None = None,
     interpolate: Literal["linear", "step-after"] = "linear",
 ) -> alt.Chart:
-    """Return a chart with a line per `line` of the points, in order, each with its own color and dashes.
+    """Return a chart with one line per value of `line` in the points, in order.
 
-    Nothing is drawn beyond the axes.
+    Each line has its own color and dashes. Nothing is drawn beyond the axes.
     """
     names = list(dict.fromkeys(point["line"] for point in points))
     dash_patterns = dash_turns(len(names))
@@ -87,7 +87,7 @@ def lines(
 
 _REACH, _STEP = 4.0, 0.1
 SHOWN_ACTIVATIONS = ("relu", "gelu", "silu", "relu_squared", "sigmoid", "elu", "softplus", "xielu")
-"""Activations that are drawn. Each of the others looks almost like one of these."""
+"""Activations that are drawn. Every other activation looks almost like one of these."""
 
 
 def activation_points(names: Iterable[str]) -> list[dict[str, float | str]]:
@@ -109,7 +109,7 @@ def _applied(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def activation_curves() -> alt.Chart:
-    """Draw the activations that look different."""
+    """Draw the activations in SHOWN_ACTIVATIONS."""
     x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
     return lines(activation_points(SHOWN_ACTIVATIONS), x, y, "Activation functions")
@@ -121,7 +121,8 @@ _FARTHEST = 8192
 
 
 def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSITIONS) -> list[dict[str, float | str]]:
-    """Return the cosine of the angles of a few pairs at every position, the fastest pair first."""
+    """Return the cosine of the rotation angle at every position, for a few pairs of dimensions, the fastest pair
+    first."""
     positions_1T = torch.arange(length)[None]
     rotated = rotation(rope, width, positions_1T, torch.tensor([[length]]), torch.float64)
     step = 2 if rope.pairing == "interleaved" else 1
@@ -136,7 +137,7 @@ def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSI
 
 
 def product_points() -> list[dict[str, float | str]]:
-    """Return the mean product of a query with an equal key over their distance, for a few thetas."""
+    """Return the mean dot product of a query with an equal key over their distance, for a few values of theta."""
     return [
         {"line": f"theta {theta:,.0f}", "x": distance, "y": product}
         for theta in _THETAS
@@ -147,14 +148,15 @@ def product_points() -> list[dict[str, float | str]]:
 
 
 def rotations() -> alt.Chart:
-    """Draw the rotations in a head of 64 dimensions."""
+    """Draw the rotations in an attention head of 64 dimensions."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
     y = alt.Y("y:Q").axis(title="cosine of the angle", tickCount=5)
     return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions")
 
 
 def rotated_products() -> alt.Chart:
-    """Draw the mean product, which falls with the distance; it falls more slowly for a larger theta."""
+    """Draw the mean dot product of a query and an equal key, which falls with their distance. For a larger theta, it
+    falls more slowly."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
     y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
     return lines(product_points(), x, y, "Product of a query and an equal key over their distance, under RoPE")
@@ -166,7 +168,7 @@ _HEADS, _ALIBI_LENGTH, _T5_LENGTH = 8, 64, 256
 def alibi_points(
     alibi: Alibi | None = None, n_heads: int = _HEADS, length: int = _ALIBI_LENGTH
 ) -> list[dict[str, float | str]]:
-    """Return the bias of every head at every distance."""
+    """Return the ALiBi bias of every head at every distance."""
     heads = MultiHead(n_heads=n_heads).resolve(n_heads * 8)
     distances_11S = torch.arange(length)[None, None]
     bias_HS = AlibiBias(alibi or Alibi(), heads)(distances_11S, torch.zeros(1, n_heads, 1, 8))[0, :, 0]
@@ -178,21 +180,21 @@ def alibi_points(
 
 
 def t5_points(t5: T5 | None = None, length: int = _T5_LENGTH) -> list[dict[str, float | str]]:
-    """Return the bucket of every distance. Each head learns one bias per bucket."""
+    """Return T5's bucket for every distance. Each head learns one bias per bucket."""
     t5 = t5 or T5()
     buckets = bucket(torch.arange(length), t5.buckets, t5.max_distance)
     return [{"line": "bucket", "x": distance, "y": value} for distance, value in enumerate(buckets.tolist())]
 
 
 def alibi_biases() -> alt.Chart:
-    """Draw ALiBi's biases, with a line per head."""
+    """Draw ALiBi's biases, with one line per head."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
     return lines(alibi_points(), x, y, "ALiBi's biases over distance")
 
 
 def t5_buckets() -> alt.Chart:
-    """Draw T5's buckets: first one distance each, then wider and wider."""
+    """Draw T5's buckets: first one distance per bucket, then wider and wider buckets."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
     return lines(t5_points(), x, y, "T5's buckets over distance", interpolate="step-after")
@@ -235,7 +237,7 @@ _DEEP = {
 
 
 def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
-    """Return the norm of the gradient of each layer's weights, by placement of the norm."""
+    """Return the gradient norm of each layer's weights, for each placement of the norm."""
     base = {"model": _DEEP, "train": {"device": "cpu"}}
     configs = {f"{p}-norm": build_config(base, (f"model.norm.placement={p}",)) for p in placements}
     return [
@@ -247,7 +249,7 @@ def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[
 
 
 def start_gradients() -> alt.Chart:
-    """Draw the gradients of an untrained Transformer of 12 layers."""
+    """Draw the gradients of an untrained Transformer with 12 layers."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="norm of the gradient", tickCount=4, format="~g")
     return lines(gradient_points(), x, y, "Gradient over depth at initialization, with pre-norm and post-norm")
@@ -271,7 +273,7 @@ def tiny_mixture() -> Config:
 
 @torch.no_grad()
 def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
-    """Return each expert's share of the tokens in the first layer with a router. Weights and tokens are random."""
+    """Return each expert's fraction of the tokens in the first layer with a router. Weights and tokens are random."""
     generator = torch.Generator().manual_seed(seed)
     tokens_BT = torch.randint(config.model.vocab_size, (1, _TOKENS), generator=generator)
     collected = Collected()
@@ -281,7 +283,7 @@ def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
 
 
 def router_loads() -> alt.LayerChart:
-    """Draw a bar per expert, and the share of each expert if all loads were equal."""
+    """Draw one bar per expert, and the fraction that each expert would have if all loads were equal."""
     bars = chart_of(load_points(tiny_mixture())).mark_bar(style="dots", cornerRadius=1)
     x = alt.X("expert:O").axis(title="expert", labelAngle=0)
     y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)

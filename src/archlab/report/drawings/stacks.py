@@ -1,4 +1,7 @@
-"""Boxes above each other on one wire, and wires that split and join again. `up` is the height above the bottom."""
+"""Boxes above each other on one wire, and wires that split and join again.
+
+`up` is the height above the bottom of the picture.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -7,28 +10,25 @@ from typing import NamedTuple, Protocol
 from archlab.report.drawings.svg import SMALL, TITLE, Box, Inside, Label, Shape, Times, Wire, Words
 
 GAP = 14
-"""Pixels between parts on one wire."""
+"""Gap in pixels between parts on one wire."""
 BESIDE = 26
-"""Pixels between columns."""
+"""Gap in pixels between columns."""
 _HEADING = 22
 """Height in pixels of the title of an unfolded component."""
 
 
 class Part(Protocol):
-    """Part of a diagram. One wire enters in the middle of its lower edge and leaves in the middle of its upper edge."""
+    """Part of a diagram. One wire enters it in the middle of the lower edge and leaves it in the middle of the upper
+    edge."""
 
     @property
-    def width(self) -> float:
-        """Width in pixels."""
-        ...
+    def width(self) -> float: ...
 
     @property
-    def height(self) -> float:
-        """Height in pixels."""
-        ...
+    def height(self) -> float: ...
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the shapes of the part. `middle` is its horizontal center and `up` its lower edge."""
+        """Yield the shapes of the part. `middle` is the horizontal center of the part, and `up` its lower edge."""
         ...
 
 
@@ -40,7 +40,7 @@ class Trunk(NamedTuple):
 
 
 class Boxed(NamedTuple):
-    """Box without a position."""
+    """Box that does not have a position yet."""
 
     part: str
     role: str
@@ -48,26 +48,23 @@ class Boxed(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Width in pixels."""
         return self.words.width
 
     @property
     def height(self) -> float:
-        """Height in pixels."""
         return self.words.height
 
     def at(self, middle: float, up: float, width: float = 0) -> Box:
-        """Return the box at a position, at least `width` wide."""
+        """Return the box at a position. Its width is at least `width`."""
         wide = max(self.width, width)
         return Box(self.part, self.role, middle - wide / 2, up, wide, self.height, self.words)
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the box."""
         yield self.at(middle, up)
 
 
 class Joined(NamedTuple):
-    """Wire that splits into one wire per stack, and their join.
+    """Wire that splits into one wire per stack, and the join of these wires.
 
     All stacks lead into the box. Without a box, there are two stacks and their outputs are multiplied.
     """
@@ -77,23 +74,20 @@ class Joined(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Width in pixels."""
         beside = sum(_width(stack) for stack in self.stacks) + BESIDE * (len(self.stacks) - 1)
         return max(beside, self.box.width if self.box else 0)
 
     @property
     def height(self) -> float:
-        """Height in pixels."""
         return self._join + (self.box.height if self.box else Times.radius)
 
     @property
     def _join(self) -> float:
-        """Height of the lower edge of the box, or of the center of the product."""
         highest = max(sum(GAP + part.height for part in stack) for stack in self.stacks)
         return highest + GAP + (0 if self.box else Times.radius)
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the stacks with wires from the lower edge and to the join."""
+        """Yield the shapes of the stacks, with wires from the lower edge and to the join."""
         join = up + self._join
         for stack, x in zip(self.stacks, self._middles(middle), strict=True):
             base = up + GAP
@@ -118,7 +112,7 @@ class Joined(NamedTuple):
 
 
 class Unfolded(NamedTuple):
-    """Inside of a component, in a dashed frame with the component's name."""
+    """Inside of a component, drawn in a dashed frame with the component's name."""
 
     part: str
     role: str
@@ -127,17 +121,14 @@ class Unfolded(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Width in pixels."""
         left_of_the_wire = Label(self.title, 0, 0, TITLE, bold=True).width + GAP
         return max(_width(self.stack) + 2 * GAP, 2 * left_of_the_wire)
 
     @property
     def height(self) -> float:
-        """Height in pixels."""
         return sum(GAP + part.height for part in self.stack) + GAP + _HEADING
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the frame and everything in it."""
         left = middle - self.width / 2
         yield Inside(self.part, self.role, left, up, self.width, self.height)
         inside = climb(Trunk((), up), self.stack, middle, is_stream=False)
@@ -148,7 +139,7 @@ class Unfolded(NamedTuple):
 
 
 def climb(trunk: Trunk, parts: Sequence[Part], x: float, *, is_stream: bool = True) -> Trunk:
-    """Return the trunk with the wire led through the parts in order."""
+    """Return the trunk after leading the wire through the parts in order."""
     shapes, up = list(trunk.shapes), trunk.up
     for part in parts:
         bottom = up + GAP

@@ -1,4 +1,7 @@
-"""Shapes of a picture, and their SVG: it is legible in light and dark and loads nothing."""
+"""Shapes of a picture, and their conversion to SVG.
+
+The SVG is legible in light and dark mode, and loads no other files.
+"""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -14,10 +17,10 @@ from archlab.files import make_folder, write_atomic
 from archlab.report.charts.palette import MODES, PALETTES, Mode
 
 Svg = NewType("Svg", str)
-"""Text of one whole `<svg>` element."""
+"""Complete `<svg>` element as text."""
 
 TITLE, SMALL = 13, 11.5
-"""Font sizes in pixels: of the title of a box, and of the lines under it."""
+"""Font sizes in pixels: for the title of a box, and for the lines under the title."""
 
 _PAD_X, _PAD_Y, _LEADING = 10, 6, 15
 _FOLD = 240
@@ -27,32 +30,30 @@ ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6
 
 
 class Words(NamedTuple):
-    """Text of a box: a title, and small lines under it."""
+    """Text of a box: a title, and small lines under the title."""
 
     title: str
     lines: tuple[str, ...] = ()
 
     def fitted(self) -> "Words":
-        """Return the text with long lines wrapped."""
+        """Return a copy of the text in which long lines are wrapped."""
         return Words(self.title, tuple(part for line in self.lines for part in folded(line, SMALL, _FOLD)))
 
     @property
     def width(self) -> float:
-        """Width of a box around the text."""
         lines = [text_width(line, SMALL) for line in self.lines]
         return 2 * _PAD_X + max(text_width(self.title, TITLE, bold=True), *lines, 0)
 
     @property
     def height(self) -> float:
-        """Height of a box around the text."""
         return 2 * _PAD_Y + _LEADING * (1 + len(self.lines))
 
 
 class Box(NamedTuple):
-    """Rectangle with text. `up` is the height of its lower edge above the bottom of the picture."""
+    """Rectangle with text. `up` is the height of the lower edge above the bottom of the picture."""
 
     part: str
-    """Part of the model, for example `attention` or `attention norm before`."""
+    """Part of the model that the box shows, for example `attention` or `attention norm before`."""
     role: str
     x: float
     up: float
@@ -62,7 +63,7 @@ class Box(NamedTuple):
 
     @property
     def top(self) -> float:
-        """Height of its upper edge."""
+        """Height of the upper edge above the bottom of the picture."""
         return self.up + self.height
 
 
@@ -75,7 +76,7 @@ class Wire(NamedTuple):
 
 
 class Plus(NamedTuple):
-    """Circle where two wires are added."""
+    """Circle at the point where two wires are added."""
 
     x: float
     up: float
@@ -84,7 +85,7 @@ class Plus(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Circle where two wires are multiplied element by element."""
+    """Circle at the point where two wires are multiplied element by element."""
 
     x: float
     up: float
@@ -93,7 +94,7 @@ class Times(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Line of text without a box. `up` is the height of its baseline."""
+    """Line of text without a box. `up` is the height of the baseline."""
 
     text: str
     x: float
@@ -105,12 +106,12 @@ class Label(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Approximate width in pixels."""
         return text_width(self.text, self.size, bold=self.bold)
 
 
 class Frame(NamedTuple):
-    """Rounded rectangle around related parts, in one of the palette's colors, or in a faint one if `color` is None."""
+    """Rounded rectangle around related parts, in one of the palette's colors. If `color` is None, the frame is
+    faint."""
 
     part: str
     x: float
@@ -132,7 +133,7 @@ class Inside(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Filled rectangle in one of the palette's colors, or in the color of a line if `color` is None."""
+    """Filled rectangle in one of the palette's colors. If `color` is None, it has the color of lines."""
 
     part: str
     x: float
@@ -222,9 +223,9 @@ def _box(box: Box, height: float, marked: frozenset[tuple[str, str]]) -> str:
 
 
 KINDS = 7
-"""Number of colors for kinds of layers and cells, after which colors repeat."""
+"""Number of colors for kinds of layers and for cells. Beyond this number, colors repeat."""
 _KIND_COLORS = (3, 5, 1, 7, 2, 6, 4)
-"""Indices into the palette's ramp, in an order that puts distant colors first."""
+"""Indices into the palette's ramp, ordered so that the first colors differ strongly from each other."""
 
 
 def _style() -> str:
@@ -235,7 +236,8 @@ def _style() -> str:
 
 
 def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
-    """Yield CSS rules (selector, rule). They use no custom properties, because SVG converters may not support them."""
+    """Yield CSS rules (selector, rule). They use no custom properties, because SVG converters may not support custom
+    properties."""
     palette, own = PALETTES[mode], ".archlab-drawing"
     yield f"{own} text", f"font-family: {FAMILY}; fill: {palette.text}; stroke: none"
     yield f"{own} .bold", "font-weight: bold"
@@ -261,7 +263,6 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
 
 
 def _mixed(color: str, paper: str) -> str:
-    """Return a light wash of the color on the paper."""
     parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, paper))
     return "#" + "".join(f"{round(0.15 * a + 0.85 * b):02x}" for a, b in zip(*parts, strict=True))
 
@@ -288,21 +289,23 @@ _EM = {
 }
 _WIDTHS = {letter: width for letters, width in _EM.items() for letter in letters}
 _OTHERS = 0.556
-"""Width of digits and most lowercase letters, relative to the font size."""
+"""Width of digits and most lowercase letters, as a fraction of the font size."""
 _BOLD, _SPARE = 1.09, 1.17
-"""Factors by which bold text is wider, and by which text in DejaVu Sans is wider on machines without these fonts."""
+"""Factor by which bold text is wider. Factor by which text is wider in DejaVu Sans, on machines without the fonts of
+FAMILY."""
 
 FAMILY = "Arial, 'Liberation Sans', Helvetica, sans-serif"
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the approximate width of a line, in the unit of `size`."""
+    """Return the approximate width of a line of text, in the unit of `size`."""
     em = sum(_WIDTHS.get(letter, _OTHERS if letter.isascii() else 1.0) for letter in text)
     return em * size * _SPARE * (_BOLD if bold else 1)
 
 
 def folded(text: str, size: float, width: float) -> list[str]:
-    """Return the text in lines of at most about `width`, broken after commas if possible. A long word is cut."""
+    """Return the text in lines of at most about `width`, broken after commas if possible. A word that is too long is
+    cut."""
     lines = [""]
     for part in text.split(", "):
         joined = f"{lines[-1]}, {part}" if lines[-1] else part
@@ -318,7 +321,8 @@ _SCALE = 2
 
 
 def write_picture(svg: Svg, path: Path) -> Path:
-    """Write the picture, and missing parent folders. Return its path. A `.png` file has light colors."""
+    """Write the picture, creating missing parent folders, and return its path. A `.png` file has the colors of light
+    mode."""
     make_folder(path.parent)
     is_png = path.suffix.lower() == ".png"
     write_atomic(path, vl_convert.svg_to_png(svg, scale=_SCALE) if is_png else svg)

@@ -1,7 +1,7 @@
 """Text of the boxes in a block diagram, read from the config's fields.
 
-A field at its default value adds no text. A kind or field that is in no table here keeps its name from the config, so
-that a new one is drawn at once.
+A field at its default value adds no text. A kind or field without an entry in this module's tables is drawn under its
+name in the config.
 """
 
 import math
@@ -31,19 +31,19 @@ from archlab.config.layers import Branch, LayerConfig
 from archlab.report.drawings.svg import Words
 
 Phrases = Mapping[str, str | Callable[[Any], str]]
-"""Field -> the words for its value."""
+"""Field -> the phrase for its value."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
-"""Fields that are not drawn, because they are details at this scale."""
+"""Fields that are omitted, because they are details at this scale."""
 
 
 def norm_words(norm: AnyNorm) -> Words:
-    """Return the kind of the norm, and what is unusual about it."""
+    """Return the kind of the norm, followed by its settings that are not at their defaults."""
     phrases = {"unit_offset": "× (1 + w)", "bias": "no bias", "weight": "no weight"}
     return Words(norm.display_name, tuple(_changes(norm, phrases)))
 
 
 def component_words(layer: LayerConfig, branch: Branch) -> Words:
-    """Return the words of a component's box: kind and sizes first, then what is unusual."""
+    """Return the text of a component's box: its kind and sizes, followed by settings that are not at their defaults."""
     component = branch.component
     words = _words_of(component)
     if is_users(type(component)):
@@ -53,7 +53,8 @@ def component_words(layer: LayerConfig, branch: Branch) -> Words:
 
 
 def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
-    """Yield what changes the scores: positions that are not rotations, visibility, and what is unusual.
+    """Yield phrases about what changes the attention scores: positions that are not rotations, visibility, and settings
+    that are not at their defaults.
 
     `drawn_elsewhere` lists fields to leave out.
     """
@@ -63,12 +64,12 @@ def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Seque
 
 
 def remaining_words(component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
-    """Yield what is unusual about a component, without the fields that are drawn elsewhere."""
+    """Yield phrases for a component's settings that are not at their defaults, without the fields that are drawn
+    elsewhere."""
     return _changes(component, _PHRASES, (*_described_fields(component), *drawn_elsewhere))
 
 
 def _described_fields(component: Component) -> tuple[str, ...]:
-    """Return the fields that `_words_of` and `_visibility` describe."""
     known = next((_DESCRIBED[base] for base in type(component).__mro__ if base in _DESCRIBED), None)
     return tuple(type(component).model_fields) if known is None else known
 
@@ -162,7 +163,6 @@ def _mixture(mixture: MoE) -> Words:
 
 
 def _visibility(rule: Visibility) -> Iterator[str]:
-    """Yield which keys a query attends to."""
     if rule.visibility != "causal":
         yield "sees both sides" if rule.visibility == "two_sided" else "sees the whole prefix"
     if rule.blocks is not None:
@@ -229,7 +229,8 @@ _POSITION_PHRASES: Phrases = {
 
 
 def _changes(value: Base, phrases: Phrases, drawn_elsewhere: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield a phrase per field that is not at its default. Derived fields get none; list them in `drawn_elsewhere`."""
+    """Yield a phrase for each field that is not at its default. Derived fields get no phrase; list them in
+    `drawn_elsewhere`."""
     for name, field in type(value).model_fields.items():
         current, default = getattr(value, name), field.get_default(call_default_factory=True)
         if name in (*_NOT_DRAWN, *drawn_elsewhere) or default is PydanticUndefined or current == default:

@@ -1,1 +1,1 @@
-"""Guide: the site of archlab's documents, topics and reference."""
+"""The guide: a site with archlab's documents, topics and reference."""

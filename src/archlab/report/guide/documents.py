@@ -1,4 +1,4 @@
-"""User documents as pages of the site: tutorials and how-to pages, rendered from Markdown."""
+"""User documents as pages of the site: tutorials and how-to guides, rendered from Markdown."""
 
 import re
 from base64 import b64encode
@@ -18,7 +18,7 @@ from archlab.code import HOME
 from archlab.report.guide.reference import address_of_code
 
 _NO_PAGE = "notebook"
-"""Document without a page: dated findings for contributors."""
+"""Name of the document that has no page. It contains dated findings for contributors."""
 
 
 class DocumentGroup(NamedTuple):
@@ -26,45 +26,46 @@ class DocumentGroup(NamedTuple):
 
     title: str
     about: str
-    """Its first paragraph."""
+    """First paragraph of the group in docs/README.md."""
     names: tuple[str, ...]
-    """Paths in docs/ without their ending, in order."""
+    """Paths of the documents in docs/ without their suffix, in order."""
 
 
 class Rendered(NamedTuple):
-    """Document as its page shows it."""
+    """A document as its page shows it."""
 
     title: str
     body: Markup
     """HTML of the document without its title."""
     anchors: dict[str, str]
-    """Anchor of each heading or defined word -> its text."""
+    """Anchor of each heading or defined term -> its text."""
     contents: list[tuple[str, str]]
-    """Anchor and text of the top-level headings."""
+    """Anchor and text of each top-level heading."""
 
 
 class Links(NamedTuple):
-    """Functions that map links, pictures and fields of a document to the site."""
+    """Functions that translate the links, pictures and field names of a document to the site."""
 
     page: Callable[[str], str | None]
-    """Address of a link -> its page, or None if the site does not have it."""
+    """Address of a link -> its page on the site, or None if the site has no such page."""
     title: Callable[[str], str]
-    """Text of a link -> its text on the site. A document's file name becomes its title."""
+    """Text of a link -> its text on the site. The file name of a document becomes its title."""
     image: Callable[[str], str]
-    """Address of a picture -> the picture itself as a data URL, because a page loads nothing."""
+    """Address of a picture -> the picture as a data URL, because pages load no other files."""
     field: Callable[[str], str | None]
-    """Dotted field -> address of its explanation, or None for other text."""
+    """Dotted field -> address of its explanation, or None if the text is not a field."""
 
 
 def documents_folder() -> Path:
-    """Return the folder of the documents: inside the package in a wheel, two folders above it in a checkout."""
+    """Return the folder of the documents: in a wheel, a folder inside the package; in a checkout, a folder two levels
+    above the package."""
     inside = HOME / "docs"
     return inside if inside.is_dir() else HOME.parent.parent / "docs"
 
 
 @cache
 def document_groups() -> tuple[DocumentGroup, ...]:
-    """Return the groups of docs/README.md, in order."""
+    """Return the groups of documents in docs/README.md, in order."""
     sections = (section.partition("\n") for section in text_of("README").split("\n## ")[1:])
     return tuple(
         DocumentGroup(
@@ -77,27 +78,26 @@ def document_groups() -> tuple[DocumentGroup, ...]:
 
 
 def documents() -> tuple[str, ...]:
-    """Return the names of all documents that have a page."""
+    """Return the names of all documents that have a page on the site."""
     return tuple(name for group in document_groups() for name in group.names)
 
 
 def address(name: str) -> str:
-    """Return the address of a document's page."""
     return f"{PurePosixPath(name).name}.html"
 
 
 def document(name: str) -> Rendered:
-    """Return one of `documents()` as its page shows it."""
+    """Return the named document, one of `documents()`, as its page shows it."""
     return render(text_of(name), links_from(PurePosixPath(name).parent))
 
 
 def text_of(name: str) -> str:
-    """Return the Markdown of a document."""
     return (documents_folder() / f"{name}.md").read_text(encoding="utf-8")
 
 
 def links_from(here: PurePosixPath) -> Links:
-    """Return the links of a document in this folder. Other documents are pages; files of other kinds have no page."""
+    """Return the links of a document in this folder. Links to other documents lead to their pages. Files that are not
+    documents have no page."""
 
     def page(href: str) -> str | None:
         path, hash_, place = href.partition("#")
@@ -148,7 +148,6 @@ def _plain(inline: Token) -> str:
 
 
 def _set_anchors(tokens: Sequence[Token]) -> dict[str, str]:
-    """Set anchors on headings, and on paragraphs that begin with the word that they define."""
     anchors: dict[str, str] = {}
     for opening, inline in pairwise(tokens):
         if text := _plain(inline) if opening.type == "heading_open" else _defined(opening, inline):
@@ -167,7 +166,7 @@ def _defined(opening: Token, inline: Token) -> str:
 
 
 def _label_cells(tokens: Sequence[Token]) -> None:
-    """Label each cell with the heading of its column, which is shown beside it on narrow screens."""
+    """Label each table cell with the heading of its column. The label is shown beside the cell on narrow screens."""
     headings: list[str] = []
     column = 0
     for opening, inline in pairwise(tokens):
@@ -184,7 +183,7 @@ def _label_cells(tokens: Sequence[Token]) -> None:
 
 
 def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
-    """Yield the tokens with links to pages of the site and to fields of the schema. Other links become plain text."""
+    """Yield the tokens, with links to pages of the site and to schema fields. Other links become plain text."""
     address: str | None = None
     in_link = False
     for child in children:

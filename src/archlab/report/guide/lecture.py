@@ -1,4 +1,4 @@
-"""Lecture: a page per chapter of topics."""
+"""The lecture: one page per chapter of topics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,36 +16,36 @@ from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
-"""Name of a picture -> function that draws it: an SVG, or a chart with the colors of the page."""
+"""Name of a picture -> function that draws it, as an SVG or as a chart with the colors of the page."""
 
 
 class TopicEntry(Base):
-    """Topic as its page shows it."""
+    """A topic as its page shows it."""
 
     name: str
     topic: Topic
     used: Usage | None
-    """Which published models use it. None if that is not known."""
+    """Published models that use the topic, in words. None if the models are not known."""
     used_in_words: str
     settings: list[tuple[str, str | None]]
-    """Settings of a config that make it, each with the address of its explanation.
+    """Config settings that select the topic, each with the address of its explanation.
 
     The address is None for a field of a custom kind of layer.
     """
     compared: list[str]
-    """Models whose costs are compared: usually one with it and one without it."""
+    """Models whose costs are compared, usually one with the topic and one without it."""
     rows: list[tuple[str, ...]]
-    """Rows of their costs. Empty if it costs nothing or is not a choice of the model."""
+    """Rows of the cost table. Empty if the topic costs nothing or is not a choice of the model."""
     equal_size: str
-    """Sentence about the model of equal size. Empty if there is none."""
+    """Sentence about the model of equal size. Empty without such a model."""
     papers: list[str]
-    """Published effects of it."""
+    """Published effects of the topic."""
     here: list[str]
-    """Effects of it that our runs found."""
+    """Effects of the topic that archlab's runs found."""
     claims: list[tuple[int, str]]
-    """Number of each claim about it, with a line of the claim and our findings."""
+    """Number of each claim about the topic -> a line with the claim and archlab's findings."""
     sources: str
-    """Sources, each with the place in it."""
+    """Citations of the topic's sources, separated by semicolons."""
 
 
 def chapter_addresses() -> dict[str, str]:
@@ -60,7 +60,7 @@ def topic_addresses() -> dict[str, str]:
 
 
 def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
-    """Return the values of a chapter's page. A topic's picture is left out if no function draws it."""
+    """Return the template values for a chapter's page. A topic's picture is left out if no function draws it."""
     pictures_drawn = {name: pictures[name]() for name in _named(chapter) if name in pictures}
     charts = {name: chart for name, chart in pictures_drawn.items() if not isinstance(chart, str)}
     return {

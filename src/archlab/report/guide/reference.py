@@ -1,4 +1,4 @@
-"""Reference: every field of the files that users write, and the Python API."""
+"""The reference: every field of the files that users write, and the Python API."""
 
 import ast
 import inspect
@@ -15,20 +15,20 @@ from archlab.study.authoring import SCHEMAS
 
 
 class Group(NamedTuple):
-    """Fields of one section."""
+    """All fields of one section."""
 
     path: str
-    """Dotted path of the section. Empty for the top of the file."""
+    """Dotted path of the section. Empty for the top level of the file."""
     section: FieldHelp | None
-    """Help of the section. None at the top of the file, and for sections that users name themselves."""
+    """Help for the section. None for the top level of the file, and for sections that users name themselves."""
     fields: list[FieldHelp]
-    """Fields that hold values, with `kind` first."""
+    """Fields that hold values. `kind` comes first."""
     sections: list[FieldHelp]
-    """Fields that hold fields. Each of them has its own group."""
+    """Fields that hold other fields. Each of them has its own group."""
 
 
 class ReferencePage(NamedTuple):
-    """Page about a part of a file."""
+    """Page about one part of a file."""
 
     address: str
     title: str
@@ -43,7 +43,7 @@ class ReferencePage(NamedTuple):
 
 @cache_of_kinds
 def reference_pages() -> list[ReferencePage]:
-    """Return the pages of a config's top-level fields, of each of its sections, and of a study."""
+    """Return the pages of the reference: a config's top-level fields, each of its sections, and a study."""
     config, study = (list(groups(field_help(SCHEMAS[kind]))) for kind in ("config", "study"))
     return [
         ReferencePage(
@@ -63,7 +63,8 @@ def _of_section(section: FieldHelp, config: Sequence[Group]) -> ReferencePage:
 
 
 def groups(fields: dict[str, FieldHelp]) -> Iterator[Group]:
-    """Yield the groups in the order of the schema. The top of the file is first; a section precedes those inside it."""
+    """Yield the groups in the order of the schema. The top level of the file comes first, and a section precedes the
+    sections inside it."""
     inside: dict[str, list[FieldHelp]] = {}
     for path, field in fields.items():
         inside.setdefault(path.rpartition(".")[0], []).append(field)
@@ -91,7 +92,10 @@ def config_addresses() -> dict[str, str]:
 
 
 def address_of_code(code: str) -> str | None:
-    """Return the address of a config field or a setting such as `model.norm.eps=1e-6`. Return None for other text."""
+    """Return the address that explains a config field or a setting such as `model.norm.eps=1e-6`.
+
+    Return None for other text.
+    """
     path = code.partition("=")[0]
     return config_addresses().get(path) if "." in path else None
 
@@ -102,19 +106,19 @@ _INTRO = """# From Python
 """
 
 _WIDTH = 88
-"""Longest signature on one line, in columns."""
+"""Maximum width of a signature on one line, in columns."""
 
 Defined = ast.FunctionDef | ast.ClassDef
 
 
 def python_api(archlab: ModuleType) -> str:
-    """Return the Markdown of the Python API, with a heading per name in the package's `__all__`."""
+    """Return the Python API as Markdown, with one heading per name in the package's `__all__`."""
     members = ((name, getattr(archlab, name)) for name in archlab.__all__ if not name.startswith("__"))
     return "\n".join([_INTRO, *(described(f"archlab.{name}", value) for name, value in members)])
 
 
 def described(name: str, value: Any) -> str:
-    """Return the Markdown of a function, or of a class with its members, under a heading."""
+    """Return a function, or a class with its members, as Markdown under a heading."""
     (node,) = ast.parse(dedent(inspect.getsource(inspect.unwrap(value)))).body
     assert isinstance(node, Defined)
     members = [f"* {member}" for member in _members(node)] if isinstance(node, ast.ClassDef) else []
@@ -122,7 +126,7 @@ def described(name: str, value: Any) -> str:
 
 
 def _called(name: str, node: Defined) -> str:
-    """Return the signature, such as `name(argument: type = default) -> type`."""
+    """Return a signature such as `name(argument: type = default) -> type`."""
     if isinstance(node, ast.ClassDef):
         init = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), None)
         return _called(f"class {name}", init) if init else f"class {name}"
@@ -135,7 +139,6 @@ def _called(name: str, node: Defined) -> str:
 
 
 def _arguments(signature: ast.arguments) -> Iterator[str]:
-    """Yield each argument as `name: type = default`."""
     plain = [*signature.posonlyargs, *signature.args]
     defaults = [*repeat(None, len(plain) - len(signature.defaults)), *signature.defaults]
     for argument, default in zip(plain, defaults, strict=True):
@@ -156,7 +159,6 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _members(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the public fields, properties and methods of a class, with their docstrings."""
     for part, after in zip(node.body, [*node.body[1:], None], strict=True):
         match part:
             case ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("_"):

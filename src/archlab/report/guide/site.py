@@ -1,4 +1,4 @@
-"""Site of the guide: its parts, pages, index and bibliography."""
+"""The site of the guide: its parts, pages, index and bibliography."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,17 +37,17 @@ COMMANDS = "reference-commands.html"
 
 
 class SitePart(NamedTuple):
-    """Part of the site: pages that belong together."""
+    """Part of the site: a list of pages that belong together."""
 
     name: str
     title: str
     about: str
     pages: dict[str, str]
-    """Address -> title."""
+    """Address of a page -> its title."""
 
     @property
     def address(self) -> str:
-        """Address of its place on the index, or of its only page."""
+        """Address of the part on the index page, or of its only page."""
         return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
 
 
@@ -56,9 +56,9 @@ Page = tuple[str, str, dict[str, Any]]
 
 
 def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -> Path:
-    """Write the site into a folder. Return its first page.
+    """Write the site into a folder, and return the path of its first page.
 
-    `commands` (help of the commands) and `python_api` are Markdown.
+    `commands` (the help of all commands) and `python_api` are Markdown.
     """
     make_folder(folder)
     rendered = {address(name): document(name) for name in documents()}
@@ -87,7 +87,6 @@ def _pages(rendered: dict[str, Rendered], pictures: Draws) -> Iterator[Page]:
 
 
 def _reference(studies: Rendered) -> Iterator[Page]:
-    """Yield the pages of the reference. `studies` is the document that explains the fields of a study."""
     *config, study = reference_pages()
     titles, places = {name: topic.title for name, topic in topics()}, topic_addresses()
     topics_by_field = {
@@ -150,7 +149,6 @@ def bibliography() -> dict[str, list[tuple[str, str]]]:
 
 
 def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
-    """Yield keys of sources with the title and address of the place that cites them."""
     addresses = topic_addresses()
     for name, topic in topics():
         yield topic.sources, (topic.title, addresses[name])

@@ -1,6 +1,6 @@
-"""Page of the ledger, one HTML file that opens offline.
+"""Page of the ledger, in one HTML file that opens offline.
 
-It shows all claims at a glance, their predictions beside the results, each claim in full, and common errors.
+It shows an overview of all claims, their predictions beside the results, each claim in full, and errors in circulation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,25 +39,25 @@ from archlab.study.record import Comparison, Heading
 from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
-"""Units whose differences are shown as a share of the reference's mean -> what outcomes of that unit measure."""
+"""Units whose differences are shown as a fraction of the reference's mean -> what outcomes with this unit measure."""
 
 
 class Panel(NamedTuple):
-    """Chart of one outcome. Different units cannot share an axis."""
+    """Chart of one outcome. Each unit has its own chart, because different units cannot share an axis."""
 
     outcome: Heading
     is_relative: bool
-    """Whether differences are shares of the reference's mean."""
+    """Whether differences are fractions of the reference's mean."""
     rows: list[ChartRow]
 
 
 def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
-    """Write the page, and missing parent folders. Return its path."""
+    """Write the page, creating missing parent folders, and return its path."""
     return write_page(path, render(entries))
 
 
 def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """Return the page as text. `guide` is the address of the guide's first page, if the page is part of a guide."""
+    """Return the page as HTML. `guide` is the address of the guide's first page, if the ledger is part of a guide."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -74,7 +74,7 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
 
 
 def panels(entries: Sequence[LedgerEntry]) -> list[Panel]:
-    """Return the charts of all results at every scale, those with most rows first."""
+    """Return the charts of all results at every scale. Charts with the most rows come first."""
     panel_by_outcome: dict[tuple[str, Unit, Better], Panel] = {}
     for entry in entries:
         for result in entry.found:
@@ -124,11 +124,11 @@ def _row(
 
 
 FINDINGS = ("as claimed", "undecided", "the opposite")
-"""Findings, in the order of the colors and shapes of the verdicts better, not distinguishable and worse."""
+"""Findings, in the order of the verdicts' colors and shapes: better, not distinguishable, worse."""
 
 
 def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
-    """Return a chart with a row per prediction: the effect and its interval, colored by the finding."""
+    """Return a chart with one row per prediction: the effect and its interval, colored by the finding."""
     x = _symlog_axis(panel)
     place_on_axis(panel.rows, x)
     color = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
@@ -152,7 +152,8 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
 def _symlog_axis(panel: Panel) -> XAxis:
     """Return an axis that is linear near zero, up to about the size of an interval, and logarithmic beyond.
 
-    Both sides of zero look alike. The effects of different studies differ by a factor of a hundred or more.
+    Both sides of zero look alike. A logarithmic scale is needed because effects of different studies differ by a factor
+    of a hundred or more.
     """
     ends = list(_ends(panel.rows))
     reach = [(row["high"] - row["low"]) / 2 for row in panel.rows if row["low"] is not None]
@@ -168,7 +169,6 @@ def _symlog_axis(panel: Panel) -> XAxis:
 
 
 def _ends(rows: Sequence[ChartRow]) -> Iterator[float]:
-    """Yield every number that the axis must cover: zero, values, intervals and margins."""
     yield 0.0
     numbers = (row[end] for row in rows for end in ("value", "low", "high", "below", "above"))
     yield from (end for end in numbers if end is not None)

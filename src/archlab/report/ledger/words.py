@@ -1,4 +1,4 @@
-"""Entries of the ledger in words: the same in the terminal and on the page."""
+"""Wording of the ledger's entries, shared by the terminal and the page."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,25 +16,25 @@ from archlab.study.formatting import plural, span
 from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "commonly said", "found here")
-"""Headings of the table of all claims."""
+"""Column headings of the table of all claims."""
 
 PUBLISHED = ("source", "what was compared", "found", "where")
-"""Headings of the table of published results."""
+"""Column headings of the table of published results."""
 
 EXPECTED = ("comparison", "expected", "difference", "result")
-"""Headings of the table of predictions for our studies."""
+"""Column headings of the table of predictions for archlab's studies."""
 
 UNPREDICTED = ("comparison", "difference", "result")
-"""Headings of the table of differences that no prediction covers."""
+"""Column headings of the table of differences that no prediction covers."""
 
 UNPREDICTED_HEADING = "Found but not predicted: it does not affect the verdict"
-"""Title of that table."""
+"""Title of the table of differences that no prediction covers."""
 
 HOW_SURE = (
     "The brackets say how each source was checked. Verified: the source itself was read. Secondary: a transcription of "
     "it was read. From memory: it was not read again for this list."
 )
-"""Note above a list of sources."""
+"""Note above a list of sources that explains how certain each source is."""
 
 INTERVALS = (
     "Each interval is the one that decides the result: at 95%, or at a higher level if a study makes several "
@@ -43,15 +43,16 @@ INTERVALS = (
 
 
 _SIDES = {"as claimed": "as claimed", "the opposite": "against", "undecided": "undecided", "not run yet": "not run"}
-"""Finding -> how it relates to the claim, in words."""
+"""Finding -> its relation to the claim, in words."""
 
 
 _VERDICTS: dict[ClaimVerdict, str] = {"contradicted": "opposite found at this scale"}
-"""Verdicts whose words differ from JSON. Small models alone do not contradict a claim."""
+"""Verdicts that are worded differently than in JSON, because results of small models alone do not contradict a
+claim."""
 
 
 def verdict(result: ClaimAtScale) -> str:
-    """Return the verdict on a claim as people read it."""
+    """Return the verdict on a claim in the words shown to readers."""
     return _VERDICTS.get(result.verdict, result.verdict)
 
 
@@ -62,22 +63,22 @@ def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
 
 
 def _result_cell(entry: LedgerEntry) -> str:
-    """Return a line per scale, and a last line with the caveat."""
     lines = (("; ".join(filter(None, (found_here(result), beside(result)))), result.scale) for result in entry.found)
     texts = [line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line]
     return "\n".join([*texts, f"But: {entry.claim.caveat_in_short}."])
 
 
 def verdicts(entry: LedgerEntry) -> str:
-    """Return a verdict such as `supported`, and on further lines the verdicts at other scales."""
+    """Return a verdict such as `supported`, followed by lines with the verdicts at other scales."""
     first, *others = entry.found
     return "\n".join([verdict(first), *(f"{other.scale}: {verdict(other)}" for other in others)])
 
 
 def in_a_line(entry: LedgerEntry) -> str:
-    """Return `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But: ...`.
+    """Return a line such as `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But:
+    ...`.
 
-    The verdict covers everything that the claim predicts, which may be more than the topic at hand.
+    The verdict covers everything that the claim predicts, which may be more than the current topic.
     """
     claim, result = entry.claim, found_here(entry.found[0])
     here = f"{verdicts(entry).replace(chr(10), ', ')}{result and f'; {result}'}"
@@ -86,12 +87,13 @@ def in_a_line(entry: LedgerEntry) -> str:
 
 
 def found_here(result: ClaimAtScale) -> str:
-    """Return how many of the predictions that could fail were right and, if some were not, the decisive effect."""
+    """Return how many of the predictions that could have failed came true. If some did not, also return the decisive
+    effect."""
     return "; ".join(filter(None, (counts(result), decisive(result))))
 
 
 def counts(result: ClaimAtScale) -> str:
-    """Return `2 of 4 as claimed, 1 undecided, 1 untested`, or nothing if nothing was run."""
+    """Return a phrase such as `2 of 4 as claimed, 1 undecided, 1 untested`, or "" if nothing was run."""
     tested = [judged for judged in result.judged if not judged.is_counted]
     numbers = Counter("untested" if judged.untested else _SIDES[judged.found] for judged in tested)
     if len(tested) == numbers["not run"]:
@@ -102,7 +104,7 @@ def counts(result: ClaimAtScale) -> str:
 
 
 def decisive(result: ClaimAtScale) -> str:
-    """Return the first prediction that went against the claim, or else the first undecided one, if any.
+    """Return the first prediction that went against the claim; otherwise the first undecided one, if there is one.
 
     For example `undecided: GLU, loss on held-out text, 0.026 [0.006, 0.046] bits per byte`.
     """
@@ -117,7 +119,7 @@ def decisive(result: ClaimAtScale) -> str:
 
 
 def beside(result: ClaimAtScale) -> str:
-    """Return `3 differences not predicted`, or nothing if there are none."""
+    """Return a phrase such as `3 differences not predicted`, or "" without such differences."""
     return f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
 
 
@@ -128,7 +130,7 @@ def published(effect: Effect) -> tuple[str, str, str, str]:
 
 
 def untested(result: ClaimAtScale) -> list[str]:
-    """Return a sentence per reason why predictions could not be tested."""
+    """Return one sentence per reason why predictions could not be tested."""
     about: dict[str, list[str]] = {}
     for judged in result.judged:
         if judged.untested:
@@ -145,30 +147,33 @@ def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
 
 
 def not_predicted(compared: Compared) -> tuple[str, str, str]:
-    """Return a row of the table of other differences, with the columns of UNPREDICTED."""
+    """Return a row of the table of unpredicted differences, with the columns of UNPREDICTED."""
     return _what(compared), compared.effect, compared.why
 
 
 def _what(compared: Compared, outcome: str | None = None) -> str:
-    """Return `gates: SwiGLU against ReLU, loss on held-out text`. `outcome` is its name if nothing was run."""
+    """Return `gates: SwiGLU against ReLU, loss on held-out text`. `outcome` is the name of the outcome if nothing was
+    run."""
     against = f" against {compared.against}" if compared.against else ""
     outcome = compared.outcome.title if compared.outcome else outcome
     return f"{compared.study}: {compared.label}{against}" + (f", {outcome}" if outcome else "")
 
 
 def measured_line(compared: Compared) -> str:
-    """Return `gates: SwiGLU against ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte, as claimed`."""
+    """Return a line such as `gates: SwiGLU against ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
+    as claimed`."""
     return f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
 
 
 def published_line(effect: Effect) -> str:
-    """Return `Shazeer 2020, perplexity of GEGLU against ReLU: 1.942 against 1.997 (T5-Base; verified)`."""
+    """Return a line such as `Shazeer 2020, perplexity of GEGLU against ReLU: 1.942 against 1.997 (T5-Base;
+    verified)`."""
     source, what, found, where = published(effect)
     return f"{source}, {what}: {found} ({where})"
 
 
 def ranked(agreement: Agreement) -> str:
-    """Return a sentence that compares the order of the arms with a published order."""
+    """Return a sentence that compares archlab's order of the arms with a published order."""
     source = sources()[agreement.ranking.source].cited
     published = f"{source} ({agreement.ranking.what}), {plural(agreement.arms, 'arm')}"
     if agreement.rho is None:
@@ -178,13 +183,14 @@ def ranked(agreement: Agreement) -> str:
 
 
 def said(source: Publication) -> str:
-    """Return `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361 (verified)`."""
+    """Return a citation such as `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361
+    (verified)`."""
     parts = [text for text in (f"{source.authors} {source.year}", source.title, source.where) if text]
     return f"{', '.join(parts)} ({source.certainty})"
 
 
 def where(ran: Ran) -> str:
-    """Return the command that repeats a study, with its size, machine and date.
+    """Return the command that repeats a study, with the size, machine and date of its runs.
 
     For example `archlab study run gates (265K to 267K parameters, 512K training tokens, 5 seeds; Intel Xeon, cpu,
     float32, torch 2.13.0, commit 0d6482e, 2026-11-23)`.
@@ -218,17 +224,17 @@ def _size(runs: Sequence[Ran]) -> str:
 
 
 def at_scale(result: ClaimAtScale) -> str:
-    """Return `at the studies' own scale` or `at the scale gpu`."""
+    """Return a phrase such as `at the studies' own scale` or `at the scale gpu`."""
     return "at the studies' own scale" if result.scale == AS_IT_STANDS else f"at the scale {result.scale}"
 
 
 def commands(entry: LedgerEntry) -> list[str]:
-    """Return the commands that run the claim's studies."""
+    """Return the commands that run the studies of the claim."""
     return [f"archlab study run {study}" for study in entry.claim.studies]
 
 
 def has_changed(entry: LedgerEntry) -> str:
-    """Return a sentence about studies that were changed after they were run, or nothing."""
+    """Return a sentence about studies that were changed after their runs, or "" if no study was changed."""
     if not entry.changed:
         return ""
     return (
@@ -237,7 +243,7 @@ def has_changed(entry: LedgerEntry) -> str:
 
 
 _NUMBER = 3
-"""Width of the number and the space after it, in columns."""
+"""Width of a claim's number and the space after it, in columns."""
 
 
 def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
@@ -260,7 +266,6 @@ def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
 
 
 def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[Text]:
-    """Yield the text beside its head. The head is in this style up to `end`."""
     folded = TextWrapper(width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
     first, *others = folded.wrap(text) or [head.rstrip()]
     line = Text(first)

@@ -1,7 +1,7 @@
 """Charts of probes.
 
-Over depth and over training tokens there is a line per config, each in its own color. Over the steps of one training
-there is a line per layer, colored along the theme's ramp from the first layer to the last.
+Charts over depth and over training tokens have one line per config, each in its own color. Charts over the steps of one
+training run have one line per layer, colored along the theme's ramp from the first layer to the last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,21 +19,22 @@ from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, me
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
 Line = tuple[Sequence[int], Sequence[float | None]]
-"""Training tokens, and the values at them."""
+"""Numbers of training tokens, and the value of a measure at each of them."""
 
 
 class ProbePicture(NamedTuple):
-    """Chart of one measure."""
+    """Chart of one probe measure."""
 
     name: str
-    """Name of the chart's place on the page."""
+    """Name of the element on the page that holds the chart."""
     title: str
     says: str
     chart: alt.LayerChart
 
 
 def depth_pictures(probes: Mapping[str, ProbeValues]) -> list[ProbePicture]:
-    """Return a chart of every measure over the layers, with a line per config. `probes` holds one probe per config."""
+    """Return a chart of every measure over the layers, with one line per config. `probes` holds one probe per
+    config."""
     return [
         ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(probes, name, measure))
         for name, measure in measured(probes.values()).items()
@@ -41,11 +42,11 @@ def depth_pictures(probes: Mapping[str, ProbeValues]) -> list[ProbePicture]:
 
 
 OVER_TRAINING = {**OF_LAYERS, "log_z": LOG_Z}
-"""Measures that are drawn over a training, as one number for all layers."""
+"""Measures that are drawn over a training run, as one number for all layers."""
 
 
 def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
-    """Return a chart of every measure over a training. `lines` maps a measure to each config's line."""
+    """Return a chart of every measure over a training run. `lines` maps a measure to the line of each config."""
     return [
         ProbePicture(
             f"time-{name}",
@@ -59,7 +60,6 @@ def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePict
 
 
 def _over_layers_in_words(name: str) -> str:
-    """Return how the layers' numbers become one, or nothing for a measure of the whole model."""
     if name not in OF_LAYERS:
         return ""
     return (
@@ -70,7 +70,7 @@ def _over_layers_in_words(name: str) -> str:
 
 
 def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
-    """Return a chart of one measure from the first to the last layer, with a line per config.
+    """Return a chart of one measure from the first layer to the last, with one line per config.
 
     `probes` holds one probe per config.
     """
@@ -96,9 +96,9 @@ def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -
 
 
 def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
-    """Return a chart of one measure over the steps of a training, with a line per layer.
+    """Return a chart of one measure over the steps of a training run, with one line per layer.
 
-    `rows` are the probes of the training, each with its step.
+    `rows` holds the probes of the run, each with its step.
     """
     points = [
         {"layer": i, "x": row["step"], "y": y, "text": f"layer {i}, step {row['step']:,}: {measure.text(y)}"}
@@ -117,7 +117,7 @@ def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.
 
 
 def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart:
-    """Return a chart of one measure over training tokens, with a line per config."""
+    """Return a chart of one measure over training tokens, with one line per config."""
     points = [
         {"config": label, "x": x, "y": y, "text": f"{count(x)} tokens: {measure.text(y)}"}
         for label, (tokens, values) in lines.items()
@@ -133,7 +133,10 @@ def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart
 def rope_products(
     products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
 ) -> alt.LayerChart:
-    """Return a chart with a line per config and kind of rotated layer: (distances, products)."""
+    """Return a chart of RoPE's dot products with one line per config and kind of rotated layer.
+
+    Each line is a pair (distances, products).
+    """
     points = [
         {"config": label, "kind": kind, "x": x, "y": y, "text": f"distance {x:,}: {y:.3g}"}
         for label, kinds in products_by_config.items()
@@ -169,7 +172,6 @@ def _lines(
     detail: str | None = None,
     names: Sequence[str] = (),
 ) -> alt.LayerChart:
-    """Return a chart of lines through dots. `names` lists the configs if each is a line with its own dashes."""
     base = chart_of(points).encode(x=x, y=y, color=color)
     base = base.encode(detail=detail) if detail else base
     base = base.encode(opacity=opacity(1, 0.12, "config"))
@@ -198,6 +200,5 @@ def _is_drawn(value: float | None, measure: Measure) -> bool:
 
 
 def _whole_ticks(n: int) -> list[int]:
-    """Return 1 and the multiples of a step up to n, without those too close to 1."""
     step = max(1, round(n / 6))
     return [1, *(tick for tick in range(step, n + 1, step) if tick > 1 and tick - 1 >= 0.7 * step)]

@@ -1,4 +1,4 @@
-"""Pages of probes and of the coordinate check: charts and tables, each page one HTML file that opens offline."""
+"""Pages of probes and of the coordinate check: charts and tables, each page in one HTML file that opens offline."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,14 +21,14 @@ from archlab.training.measures import ProbeValues, measured
 def write_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table], path: Path
 ) -> Path:
-    """Write the page, and missing parent folders. Return its path. `trained` maps a run's name to its probes."""
+    """Write the page, creating missing parent folders, and return its path. `trained` maps a run's name to its
+    probes."""
     return write_page(path, render_probes(starts, trained, tables))
 
 
 def render_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table]
 ) -> str:
-    """Return the page as text."""
     rows = {name: start.probed.as_json() for name, start in starts.items()}
     rope_curves = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
     measures = measured(rows.values())
@@ -54,12 +54,11 @@ _HEIGHT = 260
 
 
 def write_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table], path: Path) -> Path:
-    """Write the page, and missing parent folders. Return its path."""
+    """Write the page, creating missing parent folders, and return its path."""
     return write_page(path, render_coordinates(checks, tables))
 
 
 def render_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:
-    """Return the page as text."""
     changes = [x for check in checks.values() for place in check.places for x in place.change if x > 0]
     ends = (min(changes, default=0.1) / 1.3, max(changes, default=1.0) * 1.3)
     charts = {f"config-{i}": _over_widths(check, ends) for i, check in enumerate(checks.values())}
@@ -73,10 +72,6 @@ def render_coordinates(checks: Mapping[str, Coordinates], tables: Sequence[Table
 
 
 def _over_widths(check: Coordinates, ends: tuple[float, float]) -> alt.LayerChart:
-    """Return a chart of the change by the updates, with a line per place from the embedding to the logits.
-
-    The places are those of the table. Both axes are logarithmic. All charts share the vertical axis, between `ends`.
-    """
     drawn = places_shown(check.places)
     places = [place.name for place in drawn]
     points = [

@@ -1,4 +1,4 @@
-"""Results of probes and of the coordinate check, as tables for a terminal of 80 columns."""
+"""Results of probes and of the coordinate check, as tables for a terminal with 80 columns."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,10 @@ from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"
 WIDEST = 24
-"""Most layers in a row. Layers of a deeper model are left out at even intervals."""
+"""Maximum number of layers in a row. If a model has more layers, some are left out at even intervals."""
 _LEAST_FACTOR = 2.0
-"""Least ratio between the highest and the lowest column of a logarithmic scale, so that noise does not look steep."""
+"""Smallest ratio between the highest and the lowest column of a logarithmic scale. It prevents noise from looking
+steep."""
 
 
 def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
@@ -36,14 +37,14 @@ def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
 
 
 def of_models(probes: Mapping[str, ProbeValues]) -> Table:
-    """Return a table of the measures of the whole model, with a column per config."""
+    """Return a table of the measures of the whole model, with one column per config."""
     names = [name for name in OF_MODEL if any(name in row for row in probes.values())]
     cells = [(OF_MODEL[name], *(_number(row.get(name)) for row in probes.values())) for name in names]
     return Table(("whole model", *probes), cells)
 
 
 def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) -> Iterator[Table]:
-    """Yield a table of RoPE's products by distance, with a column per config, or nothing if no config uses RoPE.
+    """Yield a table of RoPE's products by distance, with one column per config. Yield nothing if no config uses RoPE.
 
     `products_by_config` maps a config's name to its (distances, products).
     """
@@ -59,14 +60,14 @@ def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequenc
 
 
 def spark(values: Sequence[float | None], measure: Measure, span: tuple[float, float]) -> str:
-    """Return a sparkline with a column per layer. `span` holds the values of the lowest and the highest column."""
+    """Return a sparkline with one column per layer. `span` holds the values of the lowest and the highest column."""
     n = min(len(values), WIDEST)
     chosen = [values[round(i * (len(values) - 1) / max(1, n - 1))] for i in range(n)]
     return "".join(MISSING if x is None else COLUMNS[_height(_place(measure, x), span)] for x in chosen)
 
 
 def _span(measure: Measure, values: Sequence[float]) -> tuple[float, float]:
-    """Return the lowest and the highest place. A linear scale includes 0."""
+    """Return the values of the lowest and the highest column of a sparkline. A linear scale includes 0."""
     if not measure.is_logarithmic:
         return min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     places = [_place(measure, x) for x in values] or [0.0]
@@ -88,11 +89,12 @@ def _number(value: float | None) -> str:
 
 
 MOST_ROWS = 12
-"""Most places in a table. Layers of a deeper model are left out at even intervals."""
+"""Maximum number of places in a table. If a model has more layers, some are left out at even intervals."""
 
 
 def over_widths(name: str, check: Coordinates) -> Iterator[Table]:
-    """Yield two tables: each place's change by the updates, with the slope over the width, and its size afterwards."""
+    """Yield two tables: how much the updates change each place, with the slope over the width, and the size of each
+    place afterwards."""
     columns = [f"{width:,}" for width in check.widths]
     places = places_shown(check.places)
     title = f"{name}: change by {check.steps} updates"
@@ -101,7 +103,7 @@ def over_widths(name: str, check: Coordinates) -> Iterator[Table]:
 
 
 def places_shown(places: Sequence[Place]) -> Sequence[Place]:
-    """Return all places, or as many as a table has room for, including the first and the last."""
+    """Return all places, or as many as fit into a table, including the first and the last."""
     n = min(len(places), MOST_ROWS)
     return [places[round(i * (len(places) - 1) / max(1, n - 1))] for i in range(n)]
 

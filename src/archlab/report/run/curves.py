@@ -1,4 +1,4 @@
-"""Charts of runs over their training tokens, with a line per run."""
+"""Charts of runs over their training tokens, with one line per run."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
@@ -14,14 +14,14 @@ from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
 
 _POINTS = 6000
-"""Most points on all lines of a chart together."""
+"""Maximum number of points on all lines of a chart together."""
 
 _FEWEST, _MOST = 40, 400
-"""Bounds for the number of points on one line."""
+"""Minimum and maximum number of points on one line."""
 
 
 class Drawn(NamedTuple):
-    """Field of the metrics that is drawn."""
+    """A field of the metrics that is drawn as a chart."""
 
     field: str
     title: str
@@ -53,7 +53,7 @@ HELD_OUT = {
 
 
 def held_out(runs: Sequence[Watched], *, second_half: bool = False) -> alt.LayerChart | None:
-    """Return a chart of the evaluations, beginning before the first update or with the second half of the training.
+    """Return a chart of the evaluations. It begins before the first update, or with the second half of the training.
 
     Only runs that are evaluated by the same measure as the first run are drawn.
     """
@@ -97,7 +97,6 @@ def _points(run: Watched, lines: Sequence[dict[str, Any]], field: str, axis: Axi
 
 
 def _parts(run: Watched, drawn: Drawn, most: int) -> Iterator[ChartRow]:
-    """Yield a row for each part of the updates. The parts are as equal as possible."""
     lines = [line for line in run.updates if line.get(drawn.field, 0) > 0 or not drawn.axis.is_logarithmic]
     lines = [line for line in lines if drawn.field in line]
     n = min(most, len(lines))
@@ -124,7 +123,7 @@ def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: 
 def _marks(run: Watched, field: str) -> Iterator[ChartRow]:
     """Yield a mark for each spike, at its value.
 
-    A step that was rolled back is no longer in the log; its mark is at the step from which the training continued.
+    A step that was rolled back is no longer in the log. Its mark is at the step from which training continued.
     """
     line_by_step = {line["step"]: line for line in run.updates}
     for spike in run.spikes:

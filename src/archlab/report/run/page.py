@@ -1,4 +1,4 @@
-"""Page of runs, one HTML file that opens offline: their status, curves, probes and differences."""
+"""Page about runs, in one HTML file that opens offline: their status, curves, probes and differences."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,15 +21,14 @@ _MISSING = "-"
 
 
 def write_runs(runs: Sequence[Watched], path: Path, refresh_seconds: int | None = None) -> Path:
-    """Write the page, and missing parent folders. Return its path.
+    """Write the page, creating missing parent folders, and return its path.
 
-    `refresh_seconds`: interval at which a browser loads the page again.
+    `refresh_seconds` is the interval at which the browser reloads the page.
     """
     return write_page(path, render(runs, refresh_seconds))
 
 
 def render(runs: Sequence[Watched], refresh_seconds: int | None = None) -> str:
-    """Return the page as text."""
     drawn = list(of_updates(runs))
     depth, time = depth_probes(runs), time_probes(runs)
     charts = {
@@ -63,11 +62,12 @@ COLUMNS = ("run", "status", "steps", "held out", "loss", "tok/s", "spikes", "lef
 
 
 _LONGEST = 22
-"""Longest name, in characters, that leaves room for the other columns on a line of 80."""
+"""Maximum length of a name, in characters, that leaves room for the other columns on a line of 80."""
 
 
 def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str, ...]]:
-    """Return a row for each run, with a cell for each of COLUMNS. Names longer than `longest` lose their beginning."""
+    """Return a row for each run, with one cell for each of COLUMNS. Names longer than `longest` lose their
+    beginning."""
     return [
         (
             run.name if len(run.name) <= longest else f"…{run.name[1 - longest :]}",
@@ -84,7 +84,7 @@ def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str
 
 
 def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
-    """Return the status of each run with exact numbers, for JSON."""
+    """Return the status of each run for JSON. Numbers are not rounded."""
     return [
         {
             "run": str(run.path),
@@ -102,7 +102,8 @@ def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
 
 
 def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> list[tuple[str, ...]]:
-    """Return a row per field: its name and its value in each run. By default, only fields that differ are included."""
+    """Return one row per field: its name, and its value in each run. By default, only fields that differ are
+    included."""
     fields = list(dict.fromkeys(field for run_values in values for field in run_values))
     rows = [
         (field, [to_yaml_line(run_values[field]) if field in run_values else _MISSING for run_values in values])
@@ -112,7 +113,7 @@ def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> 
 
 
 def depth_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
-    """Return charts over the layers at the latest probe of each run, or none if nothing was probed."""
+    """Return charts over the layers at the latest probe of each run. Empty if nothing was probed."""
     return depth_pictures(
         {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
     )
@@ -121,7 +122,8 @@ def depth_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
 def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
     """Return charts of probes over the training.
 
-    For one run there is a line per layer; for several, a line per run with one number for all layers.
+    For one run, there is one line per layer. For several runs, there is one line per run, with one number for all
+    layers.
     """
     if len(runs) == 1:
         rows = [{"step": line["step"], **line[PROBES]} for line in runs[0].metrics if PROBES in line]

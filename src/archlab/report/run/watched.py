@@ -1,4 +1,4 @@
-"""State of a run, while it trains or afterwards."""
+"""State of a run, during training or afterwards."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from archlab.training.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
 from archlab.training.summary import RunSummary
 
 _LATEST = 20
-"""Number of latest updates whose speed predicts when the run will end."""
+"""Number of latest updates whose speed is used to predict when the run will end."""
 
 Status = Literal["not begun", "training", "stopped", "finished", "diverged"]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """State of a run, read from its folder once."""
+    """State of a run, as read from its folder at one point in time."""
 
     name: str
     path: Path
@@ -34,28 +34,28 @@ class Watched:
     summary: RunSummary | None
     environment: dict[str, Any]
     is_training: bool
-    """Whether a process has locked its folder."""
+    """Whether a process has locked the run's folder."""
 
     @property
     def status(self) -> Status:
-        """Status of the run. A stopped run has not ended, and no process trains it."""
+        """Status of the run. A run is stopped if it has not ended and no process trains it."""
         if self.summary is not None:
             return self.summary.status
         return "training" if self.is_training else "stopped" if self.metrics else "not begun"
 
     @cached_property
     def settings(self) -> TrainConfig:
-        """Training settings, including every derived value."""
+        """Training settings of the run, including all derived values."""
         return resolve_train(self.config)
 
     @cached_property
     def updates(self) -> list[dict[str, Any]]:
-        """Lines of the log for training steps, with or without an update."""
+        """Lines of the log for training steps, whether or not the step updated the weights."""
         return [line for line in self.metrics if "grad_norm" in line and "diverged" not in line]
 
     @property
     def measure(self) -> Literal["bits_per_byte", "accuracy"]:
-        """Measure of its evaluations."""
+        """Measure by which the run is evaluated."""
         return "accuracy" if any("accuracy" in line for line in self.metrics) else "bits_per_byte"
 
     @cached_property
@@ -65,12 +65,11 @@ class Watched:
 
     @property
     def steps(self) -> int:
-        """Number of steps made so far."""
         return self.updates[-1]["step"] if self.updates else 0
 
     @property
     def held_out(self) -> float | None:
-        """Latest evaluation. None if there is none yet, or if the run diverged."""
+        """Value of the latest evaluation. None before the first evaluation, or if the run diverged."""
         if not self.evaluations or self.status == "diverged":
             return None
         return self.evaluations[-1][self.measure]
@@ -79,7 +78,7 @@ class Watched:
     def tokens_per_second(self) -> float | None:
         """Median speed over the latest updates, without evaluation and checkpoints.
 
-        For a run that has ended, it is the speed over the whole run.
+        For a run that has ended, this is the speed over the whole run.
         """
         if self.summary is not None:
             return self.summary.tokens_per_second
@@ -88,7 +87,8 @@ class Watched:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds to the end at this speed, without evaluation and checkpoints. None if the run is not training."""
+        """Estimated number of seconds until the run ends, without evaluation and checkpoints. None if the run is not
+        training."""
         speed = self.tokens_per_second
         left = (self.settings.steps - self.steps) * self.settings.batch_tokens
         return left / speed if speed and self.status == "training" else None
@@ -109,7 +109,7 @@ class Watched:
 
 
 def describe_spike(line: dict[str, Any]) -> str:
-    """Return in words how large a spike was, and what was done about it."""
+    """Return in words how large a spike was, and how the run reacted to it."""
     if REWOUND in line:
         action = f"; rolled back to step {line['step']:,}, {line[PASSED_OVER]:,} batches skipped"
     else:
@@ -120,7 +120,7 @@ def describe_spike(line: dict[str, Any]) -> str:
 
 
 def watch(paths: Sequence[Path]) -> list[Watched]:
-    """Return the state of the runs in these folders. Raise UserError for a damaged folder or one without a run."""
+    """Return the state of the runs in these folders. Raise UserError if a folder is damaged or contains no run."""
     names = _names(paths)
     return [_read(path, name) for path, name in zip(paths, names, strict=True)]
 
@@ -137,7 +137,7 @@ def _read(path: Path, name: str) -> Watched:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return the names of the folders, with as many parent folders as are needed to tell them apart."""
+    """Return the names of the folders, with as many parent folders as are needed to distinguish the names."""
     full_paths = [real_path(path).parts for path in paths]
     if len(set(full_paths)) < len(full_paths):
         twice = next(path for i, path in enumerate(paths) if full_paths[i] in full_paths[:i])

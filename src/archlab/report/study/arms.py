@@ -1,6 +1,6 @@
-"""Charts with a row per arm: its outcome, and its difference from the reference.
+"""Charts with one row per arm: its outcome, and its difference from the reference.
 
-Colors come from the theme of `charts.palette`, so that one chart serves light and dark.
+Colors come from the theme in `charts.palette`, so that the same chart is used in light and dark mode.
 """
 
 from collections.abc import Sequence
@@ -30,17 +30,17 @@ from archlab.study.record import ArmSummary, Comparison, Heading, StudySummary
 from archlab.study.stats import estimate, independent
 
 DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval at the level that decided the verdict."
-"""Caption of `differences`."""
+"""Caption of the chart that `differences` returns."""
 
 
 def levels_show(summary: StudySummary) -> str:
-    """Return the caption of `levels`."""
+    """Return the caption of the chart that `levels` returns."""
     reference = reference_of(summary)
     return f"Ticks are seeds, the dot is their mean, the line its 95% interval. The broad bar begins at {reference}."
 
 
 def reference_of(summary: StudySummary) -> str:
-    """Return the name of the reference arm, or words for it if there are several."""
+    """Return the name of the reference arm, or a description if there are several references."""
     if summary.against == "previous":
         return "the previous step"
     if summary.against == "base" and not summary.sizes:
@@ -49,12 +49,13 @@ def reference_of(summary: StudySummary) -> str:
 
 
 def levels_are_cut(summary: StudySummary) -> bool:
-    """Return whether an arm is beyond the axis of its chart. The chart with `whole` then shows it."""
+    """Return whether an arm is beyond the axis of its chart. The chart with `whole` then shows this arm."""
     return _is_cut(level_rows(summary))
 
 
 def differences_are_cut(summary: StudySummary) -> bool:
-    """Return whether a difference is beyond the axis of its chart. The chart with `whole` then shows it."""
+    """Return whether a difference is beyond the axis of its chart. The chart with `whole` then shows this
+    difference."""
     return _is_cut(difference_rows(summary))
 
 
@@ -63,9 +64,10 @@ def _is_cut(rows: Sequence[ChartRow]) -> bool:
 
 
 def levels(summary: StudySummary, width: Width = "container", *, whole: bool = False) -> alt.LayerChart:
-    """Return a chart of the outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean.
+    """Return a chart of the outcome of every arm: one tick per seed, the mean over the seeds, and the 95% interval of
+    the mean.
 
-    With `whole`, the axis covers every arm. Otherwise an arm far from the others is a triangle at the edge.
+    With `whole`, the axis covers every arm. Otherwise, an arm that is far from the others is a triangle at the edge.
     """
     rows, seeds = level_rows(summary), seed_rows(summary)
     near = _near(rows, whole)
@@ -100,9 +102,9 @@ def differences(
     whole: bool = False,
     compared_only: bool = False,
 ) -> alt.LayerChart | None:
-    """Return a chart of every arm minus its reference, with its interval, or None if nothing was compared.
+    """Return a chart of every arm minus its reference, with the interval, or None if nothing was compared.
 
-    `whole` is as for `levels`. With `compared_only`, arms without a reference have no row.
+    `whole` has the same meaning as for `levels`. With `compared_only`, arms without a reference have no row.
     """
     if not any(arm.comparison for arm in summary.arms):
         return None
@@ -113,7 +115,7 @@ def differences(
 def forest(
     rows: Sequence[ChartRow], outcome: Heading, width: Width = "container", *, legend: bool = False, whole: bool = False
 ) -> alt.LayerChart:
-    """Return a chart of differences with their intervals. `rows` are those of `comparison_row`."""
+    """Return a chart of differences with their intervals. `rows` holds rows from `comparison_row`."""
     near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
     x = _x_axis(shown, axis_title(outcome, "difference"), outcome.unit, of_differences=True)
@@ -142,7 +144,6 @@ def _values(rows: Sequence[ChartRow]) -> list[float]:
 
 
 def _near(rows: Sequence[ChartRow], whole: bool) -> list[float]:
-    """Return the values that the axis must cover."""
     return _values(rows) if whole else without_outliers(_values(rows))
 
 
@@ -154,7 +155,6 @@ def _x_axis(shown: Sequence[float], title: str, unit: Unit, of_differences: bool
 
 
 def _moves(base: alt.Chart, x: XAxis) -> alt.Chart:
-    """Return broad bars from the mean of the reference to the mean of the arm."""
     moved = base.transform_filter("datum.origin !== null && datum.value !== null")
     return moved.mark_rule(strokeWidth=7, opacity=0.28, clip=True, yOffset=MARK_DOWN).encode(
         x=x("origin"), x2="value:Q"
@@ -162,7 +162,7 @@ def _moves(base: alt.Chart, x: XAxis) -> alt.Chart:
 
 
 def labels(summary: StudySummary) -> dict[str, str]:
-    """Map each arm to its label. If two arms share a label, their names are added."""
+    """Map each arm to its label. If two arms have the same label, their names are appended."""
     all_labels = [arm.label for arm in summary.arms]
     return {
         arm.name: arm.label if all_labels.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms
@@ -170,7 +170,7 @@ def labels(summary: StudySummary) -> dict[str, str]:
 
 
 def level_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return a row per arm: its mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
+    """Return one row per arm: its mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
     means = {arm.name: arm.mean for arm in summary.arms}
     return [
         _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary)
@@ -193,7 +193,7 @@ def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySumm
 
 
 def seed_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return a row per value, with its arm and its seed or timing round."""
+    """Return one row per value, with its arm and its seed or timing round."""
     return [
         {"arm": label, "seed": seed, "value": loss}
         for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
@@ -203,7 +203,8 @@ def seed_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def difference_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return a row per arm: its difference, interval and verdict. The row of an arm without a reference is empty."""
+    """Return one row per arm: its difference, interval and verdict. For an arm without a reference, these fields are
+    empty."""
     arm_labels = labels(summary)
     shown = {
         arm.name: f"{arm_labels[arm.name]} vs {arm_labels[arm.comparison.reference]}"
@@ -231,7 +232,7 @@ def _difference(arm: ArmSummary, label: str, unit: Unit) -> ChartRow:
 
 
 def comparison_row(label: str, comparison: Comparison, unit: Unit) -> ChartRow:
-    """Return the row of a comparison: its difference, interval and verdict."""
+    """Return the chart row of a comparison: its difference, interval and verdict."""
     value, low, high = comparison.difference, comparison.low, comparison.high
     return {
         "arm": label,
@@ -252,11 +253,10 @@ def _detectable(comparison: Comparison, unit: Unit) -> str:
 
 
 def ends(rows: Sequence[ChartRow], near: Sequence[float]) -> list[float]:
-    """Return all values and interval ends of the rows whose value is in `near`."""
+    """Return the values and interval ends of all rows whose value is in `near`."""
     numbers = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
     return [end for end in numbers if end is not None]
 
 
 def arm_colors(summary: StudySummary, mode: Mode) -> list[str]:
-    """Return one color per arm, in the study's order."""
     return colors(len(summary.arms), mode, is_ladder=summary.against == "previous")

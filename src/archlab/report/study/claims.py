@@ -1,4 +1,4 @@
-"""Background of a study: the claims that it tests, or the topics that explain what its arms change."""
+"""Background of a study: the claims that the study tests, or the topics that explain what its arms change."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import TextWrapper
@@ -19,17 +19,18 @@ from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
 _MOST = 6
-"""Most topics that are named."""
+"""Maximum number of topics that are named."""
 
 
 def claims_of(summary: StudySummary) -> tuple[str, list[LedgerEntry]]:
-    """Return the name of a study that comes with archlab, at any scale, and the claims that it tests, or nothing."""
+    """Return the name of the library study that was run, at any scale, and the claims that the study tests. For other
+    studies, the name is empty."""
     name, _ = in_library(summary) or ("", "")
     return name, about_study(name)
 
 
 def explained(summary: StudySummary) -> list[str]:
-    """Return the first few commands that explain what the arms change."""
+    """Return the first few `archlab explain` commands that explain what the arms change."""
     topics = (name for arm in summary.arms for name in explaining(flatten(arm.overrides), flatten(arm.config)))
     return [f"archlab explain {name}" for name in list(dict.fromkeys(topics))[:_MOST]]
 
@@ -50,7 +51,7 @@ def lines(summary: StudySummary) -> Iterator[str]:
 
 
 def of_the_ledger(result: ClaimAtScale) -> str:
-    """Return what archlab's own run of the study found, and the verdict on the whole claim."""
+    """Return what archlab's own run of the study found, together with the verdict on the whole claim."""
     findings = found_here(result)
     here = f"the ledger's run, {at_scale(result)}"
     return f"{here}: {findings}; verdict on the claim: {verdict(result)}" if findings else f"{here}: not run yet"
@@ -60,7 +61,7 @@ _INDENT = "  "
 
 
 def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[Text]:
-    """Yield a study and the claims of the ledger that it tests, in lines of at most `width` columns."""
+    """Yield a study and the claims in the ledger that the study tests, in lines of at most `width` columns."""
     numbers = f"  claim {listed([str(claim.number) for claim in claims])}" if claims else ""
     yield Text.assemble((study.name, "bold"), (numbers, "dim"))
     folded = TextWrapper(width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
@@ -72,7 +73,8 @@ def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[T
 
 
 def basis(pace: Pace | None) -> str:
-    """Return what the times of `study list` are based on. Without `pace`, it is this machine."""
+    """Return a sentence about the machine on which the time estimates of `study list` are based. Without `pace`, it is
+    this machine."""
     if pace:
         times = (
             f"predicted from FLOPs and the speed of the committed results: {si(pace.tokens_per_second)} tokens/s of "
@@ -82,8 +84,8 @@ def basis(pace: Pace | None) -> str:
         times = "for this machine, as `archlab hardware --measure` measured it."
     return (
         f"The scale cpu is the study's own. Times at smoke and cpu are {times} Times at gpu assume the limits of one "
-        "H100, which no training reaches. All times are of training alone, without starting runs, evaluation and timed "
-        "outcomes. A budget in bytes is counted as 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
+        "H100, which no training reaches. All times cover training only, not start-up, evaluation or timed outcomes. "
+        "A budget in bytes is converted at 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
         "each doubling of the vocabulary. For results, see `archlab ledger`."
     )
 
@@ -99,7 +101,6 @@ def predicted(study: str, claim: Claim) -> str:
 
 
 def _labeled_lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
-    """Yield the lines about a study, each as its label and text."""
     yield "", study.question
     if study.claim:
         yield "claim: ", study.claim
@@ -113,11 +114,11 @@ def _labeled_lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tupl
 
 
 def _at_least_a_minute(duration: float) -> str:
-    """Return the time in words. Below a minute, training is the smaller part of the time."""
+    """Return the time in words. Times below a minute are not distinguished, because training is then the smaller part
+    of the time."""
     return "under a minute" if duration < 60 else f"about {seconds(duration)}"
 
 
 def _takes(scale: str, forecast: Forecast) -> str:
-    """Return the number of runs and their time, or their FLOPs if no time is known."""
     effort = f"{si(forecast.flops)} FLOPs" if forecast.seconds is None else _at_least_a_minute(forecast.seconds)
     return f"{scale} {plural(forecast.runs, 'run')}, {effort}".replace(" ", FIXED)

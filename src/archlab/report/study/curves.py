@@ -1,4 +1,5 @@
-"""Charts of a training with a line per arm: evaluations, training loss, gradients and probes; and their data."""
+"""Charts over training with one line per arm: evaluations, training loss, gradients and probes, and the data behind
+them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -16,11 +17,11 @@ from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 
 class CurveQuantity(NamedTuple):
-    """Quantity that is drawn over the training tokens."""
+    """A quantity that is drawn over the training tokens."""
 
     axis: Axis
     of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
-    """Function that returns the training tokens and values of one run."""
+    """Function that returns the training tokens and the values of one run."""
 
 
 LOSS = CurveQuantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
@@ -30,23 +31,23 @@ LINES_SHOW = (
     "A line is the mean over the seeds, in a band from the lowest to the highest seed. Effects that a seed and its "
     "held-out text have on all arms alike are removed from the band."
 )
-"""Caption of charts with a line per arm."""
+"""Caption of charts with one line per arm."""
 THIN_LINES_SHOW = "A thin line that ends in a cross is a run that diverged."
-"""Sentence that is added if runs diverged."""
+"""Sentence that is appended to the caption if runs diverged."""
 
 
 def evaluations(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
-    """Return a chart of all evaluations, from before the first update to the end, or None if there are none."""
+    """Return a chart of all evaluations, from before the first update to the end. Return None without evaluations."""
     return _curves(summary, _evaluated(summary), width, from_zero=True)
 
 
 def last_half(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
-    """Return a chart of the evaluations of the second half of the training, where arms are close."""
+    """Return a chart of the evaluations in the second half of training, in which arms are close together."""
     return _curves(summary, _evaluated(summary), width, second_half=True)
 
 
 def updates(summary: StudySummary, quantity: CurveQuantity) -> alt.LayerChart | None:
-    """Return a chart of the training loss or the gradients, or None if no run has them."""
+    """Return a chart of the training loss or the gradients. Return None if no run has them."""
     return _curves(summary, quantity, "container", height=260)
 
 
@@ -72,10 +73,10 @@ def _curves(
 
 
 def mean_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartRow]:
-    """Return a row per arm and training length, over the seeds that finished.
+    """Return one row per arm and training length: the mean over the seeds that finished, and the lowest and highest
+    value.
 
-    It holds their mean, and the lowest and highest of them. The effects that a seed and its held-out text have on all
-    arms alike are removed from the latter two.
+    The lowest and the highest value exclude the effects that a seed and its held-out text have on all arms alike.
     """
     by_arm = {arm.name: _by_tokens(arm, quantity) for arm in summary.arms}
     seed_effects = {} if quantity.axis.is_logarithmic else _shared(list(by_arm.values()))
@@ -88,11 +89,10 @@ def mean_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartRow]:
 
 
 _Points = Mapping[int, Mapping[int, float]]
-"""Training tokens -> seed -> value."""
 
 
 def _by_tokens(arm: ArmSummary, quantity: CurveQuantity) -> _Points:
-    """Return the values at training lengths that all seeds share. `eval_every` may change between seeds."""
+    """Return the values at the training lengths that all seeds share. `eval_every` may have changed between seeds."""
     values_at: dict[int, dict[int, float]] = {}
     for curve in arm.curves:
         if curve.seed not in arm.diverged:
@@ -153,12 +153,12 @@ def diverged_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartR
 
 
 def depth_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Return charts over the layers at the last probe, or none if nothing was probed."""
+    """Return charts over the layers at the last probe. Empty if nothing was probed."""
     return depth_pictures({label: probed.at_end if probed else {} for label, probed in _probed(summary).items()})
 
 
 def time_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Return charts over the training, with one number for all layers."""
+    """Return charts over training, with one number for all layers."""
     probed = _probed(summary)
     return training_pictures(
         {name: {arm: _line(arm_probes, name) for arm, arm_probes in probed.items()} for name in OVER_TRAINING}
@@ -166,7 +166,7 @@ def time_probes(summary: StudySummary) -> list[ProbePicture]:
 
 
 def _probed(summary: StudySummary) -> dict[str, ProbedArm | None]:
-    """Map the label of every arm to its probes. All arms are included, so that each keeps its color."""
+    """Map the label of every arm to its probes. Arms without probes are included, so that each arm keeps its color."""
     return {label: arm.probes for label, arm in zip(labels(summary).values(), summary.arms, strict=True)}
 
 

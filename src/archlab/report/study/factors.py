@@ -1,4 +1,5 @@
-"""Charts of two crossed factors. Lines are parallel if a factor has the same effect at all levels of the other."""
+"""Charts of two crossed factors. Lines are parallel if a factor has the same effect at all levels of the other
+factor."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -18,30 +19,30 @@ from archlab.study.record import ArmSummary, StudySummary
 
 
 class Pair(NamedTuple):
-    """Two factors of a study."""
+    """Two factors of a study, as drawn in one chart."""
 
     lines: str
-    """Factor with a line per level."""
+    """Factor with one line per level."""
     over: str
     """Factor whose levels are on the horizontal axis."""
 
 
 def pairs(summary: StudySummary) -> list[Pair]:
-    """Return every pair of factors, in the order of the study's interactions, or none if nothing is crossed."""
+    """Return every pair of factors, in the order of the study's interactions. Empty if the study does not cross
+    factors."""
     factors = list(summary.arms[0].factors) if summary.contrasts else []
     return [Pair(*two) for two in combinations(factors, 2)]
 
 
 def levels_of(summary: StudySummary, factor: str) -> list[str]:
-    """Return the levels of a factor in the study's order."""
     return list(dict.fromkeys(to_yaml_line(arm.factors[factor]) for arm in summary.arms))
 
 
 def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
     """Return a chart of the outcome over the levels of one factor.
 
-    A thick line per level of the other factor is the mean over the seeds; thin lines are seeds. A cross is at levels
-    where no seed has a value.
+    A thick line per level of the other factor shows the mean over the seeds; thin lines show single seeds. A cross
+    marks levels at which no seed has a value.
     """
     rows, seeds = factor_rows(summary, pair), factor_seed_rows(summary, pair)
     values = [row["loss"] for row in seeds] or [0.0]
@@ -56,7 +57,7 @@ def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
 
 
 def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
-    """Return a row per pair of levels: the mean over the seeds, or None if no seed has a value."""
+    """Return one row per pair of levels: the mean over the seeds, or None if no seed has a value."""
     seeds = factor_seed_rows(summary, pair)
     rows = list[ChartRow]()
     for (line, level), arms in _cells(summary, pair).items():
@@ -68,9 +69,10 @@ def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
 
 
 def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
-    """Return a row per pair of levels and seed: the mean over all arms with these levels, that is, over other factors.
+    """Return one row per pair of levels and seed: the mean over all arms with these levels, that is, over other
+    factors.
 
-    Rows are aligned. A row is left out if one of the arms has no value.
+    The seeds' common effects are removed as in `aligned`. A row is left out if one of the arms has no value.
     """
     return aligned(
         [

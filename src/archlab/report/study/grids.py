@@ -26,10 +26,11 @@ def over_values(
     description: str,
     seeds: Sequence[ChartRow] = (),
 ) -> alt.LayerChart:
-    """Return a chart with a line per arm.
+    """Return a chart with one line per arm.
 
-    `rows` hold the `mean` of an arm at each `value`. If a run diverged, the mean is None and a cross is at `cross_at`.
-    The `mark` of a row is a ring (`optimum`) or a square (`edge`). `seeds` are thin lines with the `loss` of each seed.
+    `rows` hold the `mean` of an arm at each `value`. If a run diverged, the mean is None and a cross is drawn at
+    `cross_at`. The `mark` of a row is drawn as a ring (`optimum`) or a square (`edge`). `seeds` are drawn as thin lines
+    with the `loss` of each seed.
     """
     clamped = [{**row, "line": None if row["mean"] is None else y.clamped(row["mean"])} for row in rows]
     height = tall_enough(_HEIGHT, len(arms))
@@ -62,12 +63,11 @@ def _seeds(seeds: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) -
 
 
 def _ends(rows: Sequence[ChartRow], cross_at: float) -> list[ChartRow]:
-    """Return the end of each line. It is the cross if the arm diverged at the last value."""
     return [{**row, "mean": cross_at if row["line"] is None else row["line"]} for row in rows]
 
 
 def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
-    """Return the rows of seeds with the effect of each seed removed from its `loss`.
+    """Return the rows of seeds, with the effect of each seed removed from its `loss`.
 
     A point is an `arm` at a `value`. The effect of a seed is its distance from the mean of a point, averaged over the
     points that all seeds have.
@@ -91,9 +91,9 @@ def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
 def sweep(summary: StudySummary) -> alt.LayerChart | None:
     """Return a chart of the sweep, or None if nothing was swept.
 
-    A thick line per arm is the mean over its seeds; thin lines are seeds, aligned. A ring is the best value; a square
-    is a best value at the edge of the grid. A cross is a value at which a run diverged. The vertical axis ends at the
-    loss of an untrained model, because no outcome counts losses above it.
+    A thick line per arm shows the mean over its seeds; thin lines show single seeds, aligned. A ring marks the best
+    value; a square marks a best value at the edge of the grid. A cross marks a value at which a run diverged. The
+    vertical axis ends at the loss of an untrained model, because outcomes cap higher losses at that value.
     """
     if not summary.sweep:
         return None
@@ -122,7 +122,7 @@ def _sweep_axis(summary: StudySummary) -> alt.X:
 
 
 def sweep_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return a row per arm and value: the mean over the seeds, or None if a run diverged.
+    """Return one row per arm and value: the mean over the seeds, or None if a run diverged.
 
     The value with the lowest mean has the `mark` `optimum`, or `edge` if it is the smallest or the largest value tried.
     """
@@ -168,7 +168,7 @@ def _finished(point: SweepPoint) -> list[float]:
 
 
 def sweep_seed_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return a row per arm, value and seed: the loss, or None if the run diverged."""
+    """Return one row per arm, value and seed: the loss, or None if the run diverged."""
     arm_labels = labels(summary)
     return [
         {"arm": arm_labels[point.arm], "value": point.value, "seed": seed, "loss": loss}
@@ -178,10 +178,10 @@ def sweep_seed_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
-    """Return a chart with a line per arm over the values of the tuning grid, evenly spaced.
+    """Return a chart with one line per arm over the values of the tuning grid, evenly spaced.
 
-    A ring is the value chosen for the comparison; a square is a chosen value at the edge of the grid. A cross at the
-    edge of the chart is a value at which a run diverged.
+    A ring marks the value chosen for the comparison; a square marks a chosen value at the edge of the grid. A cross at
+    the edge of the chart marks a value at which a run diverged.
     """
     rows, arm_labels = tuning_rows(summary, field), list(labels(summary).values())
     means = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]
@@ -195,18 +195,17 @@ def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
 
 
 def tuned_fields(summary: StudySummary) -> list[str]:
-    """Return the fields of the tuning grid."""
     return list(summary.tuning[0].values) if summary.tuning else []
 
 
 def grid_values(summary: StudySummary, field: str) -> list[Any]:
-    """Return the values that were tried for a field. Numbers are sorted."""
+    """Return the values that were tried for a field. Numbers are in ascending order."""
     values = list({to_yaml_line(point.values[field]): point.values[field] for point in summary.tuning}.values())
     return sorted(values) if _are_numbers(values) else values
 
 
 def tuning_rows(summary: StudySummary, field: str) -> list[ChartRow]:
-    """Return a row per arm and value of the field: the best result of the grid's points with that value.
+    """Return one row per arm and value of the field: the best result of the grid points with that value.
 
     `mean` is over the tuning seeds. It is None if each such point has a run that diverged. The value chosen for the
     comparison has the `mark` `optimum`, or `edge` if it is the smallest or the largest of several numbers.

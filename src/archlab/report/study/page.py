@@ -40,16 +40,16 @@ from archlab.study.record import StudySummary, csv_of_runs
 
 
 class _Other(NamedTuple):
-    """Secondary outcome: one that the answer is not about."""
+    """Secondary outcome, which is not the outcome that the answer is about."""
 
     name: str
-    """Name of its place on the page."""
+    """Name of the outcome's place on the page."""
     study: StudySummary
-    """The study, with this outcome as the values of the arms."""
+    """Summary of the study in which this outcome is the primary one."""
 
 
 def write_page(summary: StudySummary, folder: Path) -> Path:
-    """Write `report.html` into the folder atomically. Return its path."""
+    """Write `report.html` into the folder atomically, and return its path."""
     page = folder / "report.html"
     write_atomic(page, render(summary))
     return page
@@ -61,7 +61,6 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 
 
 def render(summary: StudySummary) -> str:
-    """Return the page as text."""
     functions = (
         margin_of,
         p_value,
@@ -112,7 +111,6 @@ def render(summary: StudySummary) -> str:
 
 
 def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
-    """Yield each chart with the name of its place on the page. A chart is None if there is nothing to draw."""
     yield "levels", arms.levels(summary)
     yield "differences", arms.differences(summary)
     if arms.levels_are_cut(summary):
@@ -141,25 +139,26 @@ _PANEL = 460
 
 _SCALE = 2
 _FONT = "Liberation Sans"
-"""Font that vl-convert includes, so that the picture looks the same on every machine."""
+"""Font that is included in vl-convert, so that the picture looks the same on every machine."""
 
 _HALF = 330
 """Width in pixels of a panel of curves, without the names of the arms to its right."""
 
 _LINE = 80
-"""Characters in a line of a panel's caption."""
+"""Number of characters in a line of a panel's caption."""
 
 
 def picture(summary: StudySummary) -> bytes:
-    """Return a PNG in light colors. Raise UserError if it cannot be drawn.
+    """Return a PNG in the colors of light mode. Raise UserError if the picture cannot be drawn.
 
-    Under the study's question are the levels beside the differences, and the learning curves below them.
+    The study's question is the title. Below it, the levels are beside the differences, and the learning curves follow.
     """
     return _png(*drawn(summary))
 
 
 def forest_picture(results: Results, title: str) -> bytes:
-    """Return a PNG in light colors: the differences of committed results, one row per comparison, under a title."""
+    """Return a PNG in the colors of light mode: the differences of committed results, one row per comparison, under a
+    title."""
     labels_by_name = {arm.name: arm.label for arm in results.about.arms}
     outcome = results.heading(None)
     comparisons = {name: found.comparison for name, found in results.compared().items()}
@@ -185,7 +184,7 @@ def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
 
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the Vega-Lite spec and the Vega-Lite config of the PNG."""
+    """Return the Vega-Lite spec of the PNG, and the Vega-Lite config with its colors."""
     rows = [_arm_panels(summary, whole=False)]
     if arms.levels_are_cut(summary) or arms.differences_are_cut(summary):
         rows.append(_arm_panels(summary, whole=True))
@@ -201,7 +200,6 @@ def _picture_theme(category: Sequence[str]) -> dict[str, Any]:
 
 
 def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
-    """Return charts of the outcome of each arm and of its difference from the reference."""
     title, beyond = summary.outcome.title, ", the whole range" if whole else ""
     levels = arms.levels(summary, _PANEL, whole=whole)
     charts = [_titled(levels, f"{sentence(title)}{beyond}", arms.levels_show(summary))]
@@ -212,7 +210,6 @@ def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
 
 
 def _curve_panels(summary: StudySummary) -> list[alt.HConcatChart]:
-    """Return the learning curves and their second half, or nothing if there are no evaluations."""
     caption = curves.LINES_SHOW
     if any(arm.diverged for arm in summary.arms):
         caption = f"{caption} {curves.THIN_LINES_SHOW}"

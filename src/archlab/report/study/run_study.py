@@ -1,4 +1,4 @@
-"""Function that runs a study from Python and writes its page."""
+"""Run a study from Python and write its page."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ def run_study(
 ) -> StudySummary:
     """Train every arm with every seed, compare the arms, and write the study's folder and page.
 
-    It does the same as `archlab study run`. Progress is printed to stderr. Finished runs are never repeated. The
-    `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or no run
-    finished.
+    This function does the same as `archlab study run`. Progress is printed to stderr. Finished runs are never repeated.
+    The `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or if no
+    run finished.
 
-    The argument `study` is the name of a study that comes with archlab, a YAML file, a study folder, the values of such
-    a file, or a StudyConfig. Its folder is `out`, by default `studies/NAME` or the study folder itself. At most
-    `workers` runs train at the same time. The `executor` that trains them is `local`, `ray` or `slurm`.
+    `study` is a study that comes with archlab (by name), a YAML file, a study folder, the values of a study file, or a
+    StudyConfig. `out` is the folder for the study; by default, it is `studies/NAME`, or the given study folder itself.
+    At most `workers` runs train at the same time. `executor` selects what trains the runs: `local`, `ray` or `slurm`.
     """
     if isinstance(study, str | Path):
         name, config = read_study(str(study))

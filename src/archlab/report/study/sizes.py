@@ -1,4 +1,4 @@
-"""Chart of the differences of a study's arms over the sizes of its models."""
+"""Chart of the differences of a study's arms over the sizes of the models."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from archlab.study.record import SizeTrend, StudySummary
 
 _HEIGHT = 300
 _SPREAD = 0.012
-"""Horizontal distance between arms at the same size, as a share of the size. It keeps intervals from overlapping."""
+"""Horizontal distance between arms at the same size, as a fraction of the size. It keeps intervals from overlapping."""
 
 
 def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
-    """Return a chart of each arm's difference from its reference at every size, with its interval and a fitted line.
+    """Return a chart of each arm's difference from its reference at every size, with the interval and a fitted line.
 
     The axis of sizes is logarithmic. Return None if the study has one size.
     """
@@ -45,7 +45,8 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
 
 
 def size_rows(summary: StudySummary) -> list[dict[str, Any]]:
-    """Return a row per arm and size: the difference and its interval. Arms are drawn a little apart at each size."""
+    """Return one row per arm and size: the difference and its interval. The rows of one size are moved slightly
+    apart."""
     return [
         row | {"size": row["size"] * (1 + _SPREAD * i)}
         for i, trend in enumerate(summary.sizes)
@@ -76,7 +77,7 @@ def _points(trend: SizeTrend, summary: StudySummary) -> list[dict[str, Any]]:
 
 
 def line_rows(summary: StudySummary) -> list[dict[str, Any]]:
-    """Return two rows per arm: both ends of its line."""
+    """Return two rows per arm: the two ends of its fitted line."""
     return [
         {"arm": trend.label, "size": size * (1 + _SPREAD * i), "value": value}
         for i, trend in enumerate(summary.sizes)

@@ -21,14 +21,13 @@ _STYLES: dict[Verdict, str] = {
     "equivalent": "bold",
     "diverged": "bold red",
 }
-"""Verdict -> its style in the terminal."""
 _HEADINGS = ("arm", "params", "{} ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
 
 _SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats/token"}
 
 
 def terminal_table(summary: StudySummary, width: int) -> Table:
-    """Return the table of the arms. It is legible without colors.
+    """Return the table of the arms. The table is legible without colors.
 
     Each arm takes one line, or more if `width` columns are too few.
     """
@@ -40,7 +39,6 @@ def terminal_table(summary: StudySummary, width: int) -> Table:
 
 
 def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
-    """Return the cells of an arm after its label."""
     c = arm.comparison
     level = "-" if arm.mean is None else amount(arm.mean, unit)
     spread = "" if arm.deviation is None else f"±{amount(arm.deviation, unit)}"
@@ -58,7 +56,7 @@ def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
 
 
 def study_tables(summary: StudySummary, width: int) -> Iterator[Table]:
-    """Yield the further tables that the study has."""
+    """Yield the tables of factors, sizes and the sweep, if the study has them."""
     if summary.contrasts:
         yield factor_table(summary, width)
     if summary.sizes:
@@ -68,7 +66,7 @@ def study_tables(summary: StudySummary, width: int) -> Iterator[Table]:
 
 
 def factor_table(summary: StudySummary, width: int) -> Table:
-    """Return a table with a row per contrast of crossed factors."""
+    """Return a table with one row per contrast of crossed factors."""
     compared = [(contrast.name, contrast.comparison) for contrast in summary.contrasts if contrast.comparison]
     unit = summary.outcome.unit
     headings = ("factor", "minus", "difference [interval]", "p Holm", "verdict")
@@ -78,7 +76,7 @@ def factor_table(summary: StudySummary, width: int) -> Table:
 
 
 def size_table(summary: StudySummary, width: int) -> Table:
-    """Return a table with a row per arm over sizes: its difference at each size, the change of it, and the trend."""
+    """Return a table with one row per arm over model sizes: the difference at each size, its change, and the trend."""
     comparisons = {arm.name: arm.comparison for arm in summary.arms}
     unit = summary.outcome.unit
     headings = ("difference", *map(count, summary.asked_sizes), "change [interval]", "p Holm", "trend")
@@ -95,7 +93,7 @@ def size_table(summary: StudySummary, width: int) -> Table:
 
 
 def sweep_table(summary: StudySummary, width: int) -> Table:
-    """Return a table with a row per arm: the mean loss at each swept value, with the best one in brackets."""
+    """Return a table with one row per arm: the mean loss at each swept value, with the best loss in brackets."""
     field, rows = summary.sweep[0].field, sweep_rows(summary)
     values = sorted({row["value"] for row in rows})
     cells = {(row["arm"], row["value"]): _swept(row) for row in rows}
@@ -118,19 +116,16 @@ def _swept(row: ChartRow) -> str:
 
 
 def _effect(c: Comparison, unit: Unit) -> str:
-    """Return the difference and its interval, or nothing if there is none."""
     if c.difference is None:
         return ""
     return f"{_whole(difference(c.difference, unit))} {_whole(interval(c.low, c.high, unit))}".strip()
 
 
 def _p_holm(c: Comparison) -> str:
-    """Return the p-value after Holm's correction, or nothing if nothing was tested."""
     return "" if c.p_holm is None else _whole(p_value(c.p_holm))
 
 
 def _whole(text: str) -> str:
-    """Replace spaces so that the text is never wrapped."""
     return text.replace(" ", FIXED)
 
 
@@ -142,7 +137,6 @@ def _table(
     styles: Sequence[str] = (),
     styled: int = -1,
 ) -> Table:
-    """Return a table. `styles` holds a style per row for the cells of the column `styled`."""
     heading, *cells = fitted([headings, *rows], width - len(headings) + 1)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for title, plain in zip(heading, headings, strict=True):

@@ -1,4 +1,4 @@
-"""Train runs as tasks that another program places on machines: submit them, watch them, and repeat lost ones."""
+"""Train runs as tasks that another program places on machines: submit the tasks, watch them, and repeat lost ones."""
 
 import json
 import time
@@ -14,65 +14,65 @@ from archlab.study.runs import Run
 from archlab.training.checkpoint import METRICS
 
 ATTEMPTS = 4
-"""Number of times that a run is submitted if its worker is lost. The machine may fail once, or the run may need too
-much memory."""
+"""Largest number of times that a run is submitted if its worker is lost. A machine may fail once, but a run that needs
+too much memory fails every time."""
 
 _LAST_LINES = 4096
-"""Number of bytes at the end of a run's metrics that contain its last step."""
+"""Number of bytes to read from the end of a run's metrics; they include the last step."""
 
 
 _SHORT = 0.1
-"""Seconds between two looks at the clock while every run has to wait."""
+"""Seconds between two checks while every run has to wait."""
 
 
 class LostError(Exception):
-    """A task ended without a result: its machine is gone, or its process was killed."""
+    """A task ended without a result, because its machine is gone or its process was killed."""
 
 
 class BrokenError(Exception):
-    """A task could not begin, or has a bug. Another attempt would fail, too."""
+    """A task could not begin, or it raised an unexpected error. Another attempt would fail, too."""
 
 
 TaskHandle = TypeVar("TaskHandle")
 
 
 class Place(Protocol[TaskHandle]):
-    """A place for tasks, such as a Ray cluster. Each task trains a run in its folder."""
+    """A system that runs tasks, such as a Ray cluster. Each task trains a run in the run's folder."""
 
     retry_after: float
-    """Seconds before a run that another process trains is submitted again."""
+    """Seconds before a run that another process is training is submitted again."""
 
     def start(self, runs: Sequence[Run]) -> list[TaskHandle]:
-        """Submit the runs, and return a task for each."""
+        """Submit the runs, and return one task per run."""
         ...
 
     def ended(self, tasks: Sequence[TaskHandle], seconds: float) -> list[TaskHandle]:
-        """Return the tasks that have ended. Wait up to `seconds` for the first one."""
+        """Wait up to `seconds` for the first task to end, and return all tasks that have ended."""
         ...
 
     def result(self, task: TaskHandle) -> list[RunProgress]:
-        """Return the messages of an ended task. The last one has the summary or the failure of its run.
+        """Return the messages of an ended task. The last message has the summary or the failure of the run.
 
-        Raise LostError or BrokenError without a result.
+        Raise LostError or BrokenError if the task has no result.
         """
         ...
 
     def stop(self, tasks: Sequence[TaskHandle]) -> None:
-        """Stop the tasks, each with a checkpoint, and wait for their end if the place supports it."""
+        """Stop the tasks, each with a checkpoint. Wait until they end, if the place supports waiting."""
         ...
 
     def kill(self, tasks: Sequence[TaskHandle]) -> None:
-        """End the tasks immediately."""
+        """End the tasks immediately, without checkpoints."""
         ...
 
 
 def run_elsewhere(
     place: Place[TaskHandle], runs: Sequence[Run], study: Path, at_once: int | None, on_progress: OnProgress
 ) -> list[RunProgress]:
-    """Train every run, `at_once` at a time or as many as the place takes; see `Executor.run_all`."""
+    """Train every run, `at_once` at a time or as many as the place takes. See `Executor.run_all`."""
     raise_if_interrupted()
     waiting = [(0.0, with_resolved_device(run)) for run in runs]
-    """Runs with the time from which they may be submitted."""
+    """Runs that wait, with the time from which each may be submitted."""
     tasks, attempts, failed = dict[TaskHandle, Run](), Counter[str](), list[RunProgress]()
     watch = _Watch(study)
     try:
@@ -109,8 +109,8 @@ def run_elsewhere(
 
 
 def _messages_of(place: Place[TaskHandle], task: TaskHandle, run: Run, attempts: int) -> list[RunProgress]:
-    """Return the messages of an ended task. A lost task gives a note that its run is repeated, or a failure after too
-    many attempts."""
+    """Return the messages of an ended task. For a lost task, return a note that its run is repeated or, after too many
+    attempts, a failure."""
     try:
         return place.result(task)
     except BrokenError as broken:
@@ -133,18 +133,19 @@ class _Watch:
         self._next = 0.0
 
     def look(self, runs: Collection[Run]) -> Iterator[RunProgress]:
-        """Yield the progress of runs with new steps, if the last look was long enough ago."""
+        """Yield the progress of runs with new steps, unless the last look was too recent."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self.pause(len(runs))
         yield from filter(None, map(self.progress_of, runs))
 
     def pause(self, n_tasks: int) -> float:
-        """Return the seconds between two looks. They grow with the number of runs, to protect a network disk."""
+        """Return the seconds between two looks. The pause grows with the number of runs, to limit the load on a network
+        disk."""
         return max(0.5, n_tasks / 100)
 
     def progress_of(self, run: Run) -> RunProgress | None:
-        """Return the progress of a run, or None if nothing was written since the last look."""
+        """Return the progress of a run, or None if the run has written nothing since the last look."""
         file = run.folder(self._study) / METRICS
         try:
             size = file.stat().st_size
@@ -161,7 +162,6 @@ class _Watch:
 
 
 def _step(line: bytes) -> int | None:
-    """Return the step of a line of metrics, or None for an incomplete line."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Common parts of all executors: requesting, training and reporting runs, and the resources that they need."""
+"""Common parts of all executors: requesting, training and reporting runs, and the resources that runs need."""
 
 import os
 import socket
@@ -10,7 +10,6 @@ from typing import Protocol
 
 import torch
 
-from archlab.code import code_digest
 from archlab.config.schema import Config
 from archlab.errors import user_message
 from archlab.files import real_path
@@ -23,6 +22,7 @@ from archlab.study.formatting import plural
 from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
 from archlab.training.callback import Callback
+from archlab.training.code_digest import code_digest
 from archlab.training.device import planned_device
 from archlab.training.run_folder import BusyError
 from archlab.training.summary import RunSummary
@@ -31,17 +31,16 @@ from archlab.training.train import train
 
 @dataclass(frozen=True)
 class RunProgress:
-    """An event of a run: a step, a note, its end, its failure, or another process that trains it."""
+    """An event of a run: a step, a note, the end, a failure, or a refusal because another process trains the run."""
 
     run: Run
     share_done: float
-    """Share of its steps that are finished."""
+    """Fraction of the run's steps that are finished."""
     summary: RunSummary | None = None
-    """Summary of the run, if it has ended."""
     failed: str | None = None
-    """Reason why it ended without a summary."""
+    """Reason why the run ended without a summary."""
     busy: bool = False
-    """Whether another process trains it. Then it is tried again later."""
+    """Whether another process is training the run. The executor then tries the run again later."""
     note: str | None = None
     """Message for the user about the run."""
 
@@ -50,21 +49,22 @@ OnProgress = Callable[[RunProgress], None]
 
 
 class Executor(Protocol):
-    """A place where runs are trained. All its results are in the study's folder, so another executor can continue at
+    """A place where runs are trained. All results are stored in the study's folder, so another executor can continue at
     any time."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
         """Train every run in its folder below `study`, and return the runs that failed. Finished runs are only read.
 
-        If a run fails or its worker dies, the other runs go on. If another process trains a run, wait for it. Raise
-        KeyboardInterrupt after an interrupt, once all runs have stopped with a checkpoint. Jobs of a Slurm cluster may
-        still be saving theirs.
+        If a run fails or its worker dies, the other runs go on. If another process is training a run, wait for that
+        process. After an interrupt, raise KeyboardInterrupt once all runs have stopped with a checkpoint. Jobs of a
+        Slurm cluster may still be saving their checkpoints at that time.
         """
         ...
 
 
 def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
-    """Train a run in its folder below `study`, and measure its weights. Return its summary or its failure."""
+    """Train a run in its folder below `study`, and measure outcomes of the final weights. Return the summary or the
+    failure."""
     torch.set_num_threads(run.threads)
     try:
         folder = run.folder(study)
@@ -80,22 +80,22 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
 
 @dataclass(frozen=True)
 class Errand:
-    """A function that trains runs of a study, for processes that may be on other machines."""
+    """A function that trains runs of a study. It can be sent to processes on other machines."""
 
     study: Path
     """Folder of the study, as a full path that is valid on all machines."""
     here: Path
-    """Current folder of the command. Paths of texts may be relative to it."""
+    """Current folder of the command. Relative paths of texts are resolved from this folder."""
     code: str
     """Digest of archlab's code in the process that runs the study."""
 
     @classmethod
     def of(cls, study: Path) -> "Errand":
-        """Return the errand with the current folder and the code of this process."""
+        """Return the errand with the current folder and the code digest of this process."""
         return cls(real_path(study), Path.cwd(), code_digest())
 
     def __call__(self, run: Run) -> list[RunProgress]:
-        """Train a run. Return its notes, and last its summary or failure."""
+        """Train a run. Return its notes, followed by its summary or failure."""
         if (reason := self._obstacle()) is not None:
             return [RunProgress(run, 0.0, failed=f"{socket.gethostname()}: {reason}")]
         notes = _Notes()
@@ -103,7 +103,7 @@ class Errand:
         return [*(RunProgress(run, 0.0, note=text) for text in notes.texts), ended]
 
     def _obstacle(self) -> str | None:
-        """Return the reason why this machine cannot train the runs, or None."""
+        """Return the reason why this machine cannot train the runs, or None if it can."""
         if not self.study.is_dir():
             return f"could not find the folder {self.study}; put the study in a folder that all machines share"
         if code_digest() != self.code:
@@ -116,9 +116,9 @@ class Errand:
 
 
 def with_resolved_device(run: Run) -> Run:
-    """Return the same run with the device and the number format that `auto` means in this process.
+    """Return the run with the device and dtype that `auto` resolves to in this process.
 
-    The name of the run depends on them, and another machine might choose differently.
+    The name of the run depends on the device and the dtype, and another machine might resolve them differently.
     """
     device = planned_device(run.config.train)
     train = run.config.train.model_copy(update={"device": device.type, "dtype": device.format})
@@ -136,7 +136,7 @@ class _Notes(Callback):
 
 
 def _why(error: Exception) -> str:
-    """Return the message for the user. For a bug, also print its traceback."""
+    """Return the error message for the user. If the error is a bug, also print its traceback."""
     if message := user_message(error):
         return message
     traceback.print_exception(error)
@@ -144,27 +144,27 @@ def _why(error: Exception) -> str:
 
 
 SIDE_BY_SIDE_BELOW = 20_000_000
-"""Number of parameters below which several processes with one thread train more tokens per second than one process
-with all threads (measured at 1.3M: benchmarks/side_by_side.py)."""
+"""Parameter count below which several single-threaded processes train more tokens per second than one process with all
+threads (measured at 1.3M: benchmarks/side_by_side.py)."""
 
 MOST_BESIDE_A_GPU = 8
-"""Largest number of threads of a run on a GPU. More threads would only wait."""
+"""Largest number of threads of a run on a GPU. More threads would be idle."""
 
 _PROCESS_BYTES = {"cpu": 2**30, "cuda": 4 * 2**30}
-"""Kind of device -> bytes of the machine's memory for Python, torch and the windows of a text, without a model."""
+"""Kind of device -> bytes of host memory for Python, torch and the windows of a text, without a model."""
 
 _STEP_MARGIN = 1.25
-"""Factor on the step memory of `archlab cost`, for evaluations and fragmented memory."""
+"""Factor on the step memory of `archlab cost`. It allows for evaluations and fragmented memory."""
 
 
 @dataclass(frozen=True)
 class RunNeeds:
-    """Resources of one run."""
+    """Resources that one run needs."""
 
     cores: int
     gpus: int
     memory: int
-    """Bytes of the machine's memory, not of the GPU's."""
+    """Bytes of host memory. GPU memory is not included."""
 
     def __str__(self) -> str:
         gpus = f", {plural(self.gpus, 'GPU')}" if self.gpus else ""
@@ -172,20 +172,20 @@ class RunNeeds:
 
 
 def needs(configs: Sequence[Config], threads: int) -> RunNeeds:
-    """Return resources that are enough for a run of any of the configs of a study."""
+    """Return the resources that suffice for a run of any of the study's configs."""
     device = planned_device(configs[0].train).type
     return RunNeeds(threads, int(device == "cuda"), max(map(_memory, configs)))
 
 
 def needs_of(runs: Sequence[Run]) -> RunNeeds:
-    """Return resources that are enough for any of the runs. Runs that differ only in their seeds count once."""
+    """Return the resources that suffice for any of the runs. Runs that differ only in their seeds are examined once."""
     unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
     by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}
     return needs(list(by_shape.values()), max(run.threads for run in runs))
 
 
 def _memory(config: Config) -> int:
-    """Return the bytes of the machine's memory. With a GPU the machine only holds the copy for a checkpoint."""
+    """Return the bytes of host memory that a run needs. With a GPU, the host only holds the copy for a checkpoint."""
     device = planned_device(config.train)
     training = training_memory(parameters(config.model), config.train.optimizer)
     copied = training.weights + training.optimizer
@@ -197,8 +197,8 @@ def _memory(config: Config) -> int:
 
 
 def usual_threads(configs: Sequence[Config]) -> int:
-    """Return the default number of threads of each run: one for small models side by side on a CPU, otherwise all that
-    help."""
+    """Return the default number of threads per run: one for small models that train side by side on a CPU, otherwise as
+    many as speed up training."""
     if planned_device(configs[0].train).type == "cuda":
         return max(1, min(MOST_BESIDE_A_GPU, cores() // max(1, torch.cuda.device_count())))
     small = all(parameters(config.model).total < SIDE_BY_SIDE_BELOW for config in configs)

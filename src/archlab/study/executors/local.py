@@ -1,4 +1,4 @@
-"""Train runs on this machine, side by side in separate processes. With several GPUs there is a process for each."""
+"""Train runs on this machine in parallel processes. With several GPUs, each GPU has one process."""
 
 import multiprocessing as mp
 import os
@@ -24,29 +24,29 @@ from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 Connection: TypeAlias = Any
-"""One end of a pipe between the study and a worker. Its class depends on the operating system."""
+"""One end of a pipe between the study and a worker. The class depends on the operating system."""
 
 _RETRY_AFTER = 1.0
-"""Seconds before a run that another process trains is tried again."""
+"""Seconds before a run that another process is training is tried again."""
 
 
 @dataclass
 class _Worker:
     process: BaseProcess
     run: Run | None = None
-    """Run that it trains; None if it has nothing to do."""
+    """Run that the worker trains; None if the worker is idle."""
     gpu: str | None = None
-    """The GPU that it sees; None if runs are on the CPU."""
+    """GPU that the worker sees; None if runs train on the CPU."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """Executor on this machine. `workers` is the number of runs at once; the default depends on the machine."""
+    """Executor on this machine. `workers` is the number of runs at the same time; the default depends on the
+    machine."""
 
     workers: int | None = None
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-        """Train every run; see `Executor`."""
         if not runs:
             return []
         gpus = visible_gpus() if choose_device(runs[0].config.train).type == "cuda" else []
@@ -55,12 +55,12 @@ class Local:
 
 
 def usual_workers(threads: int, gpus: Sequence[str]) -> int:
-    """Return the default number of workers: one for each GPU, or the number of cores divided by `threads`."""
+    """Return the default number of workers: one per GPU, or the number of cores divided by `threads`."""
     return len(gpus) or max(1, cores() // threads)
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that this process may use, with names as in CUDA_VISIBLE_DEVICES."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return (named or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
 
@@ -94,14 +94,13 @@ def _run_all(
 
 
 def _least_used(gpus: Sequence[str], workers: Iterable[_Worker]) -> str | None:
-    """Return the GPU with the fewest workers, or None without GPUs."""
     used = Counter(worker.gpu for worker in workers)
     return min(gpus, key=lambda gpu: used[gpu], default=None)
 
 
 def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
-    """Start a worker. Return the connection to it and the worker. Each has its own pipe, so killing one harms no
-    other."""
+    """Start a worker, and return the connection to it and the worker. Each worker has a separate pipe, so killing one
+    worker does not affect the others."""
     context = mp.get_context("spawn")
     our_end, worker_end = cast(tuple[Connection, Connection], context.Pipe())
     process = context.Process(target=_worker_main, args=(worker_end, study, gpu), daemon=True)
@@ -112,7 +111,7 @@ def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
 
 
 def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -> None:
-    """Send the next run, if there is one. If the worker is dead, `_receive` notices it."""
+    """Send the next run, if there is one, to a worker. If the worker is dead, `_receive` notices."""
     worker.run = waiting.popleft() if waiting else None
     if worker.run:
         with suppress(OSError):
@@ -122,7 +121,7 @@ def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -
 def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunProgress | None:
     """Return the next message of a worker.
 
-    A dead worker is removed. Then the message says that its run failed, or is None if it had no run.
+    A dead worker is removed; the message then says that its run failed, or is None if the worker had no run.
     """
     try:
         return connection.recv()
@@ -136,7 +135,7 @@ def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunP
 
 
 def _stop_all(workers: dict[Connection, _Worker]) -> None:
-    """Ask all workers to end with a checkpoint, and wait for them. A second Ctrl-C ends them immediately."""
+    """Ask all workers to end with a checkpoint, and wait for them. A second Ctrl-C ends the workers immediately."""
 
     def kill() -> None:
         for worker in workers.values():
@@ -151,7 +150,7 @@ def _stop_all(workers: dict[Connection, _Worker]) -> None:
 
 
 class _SendProgress(Callback):
-    """Send a run's progress to the parent process, and end the run if the parent is gone."""
+    """Callback that sends a run's progress to the parent process, and ends the run if the parent is gone."""
 
     def __init__(self, run: Run, connection: Connection) -> None:
         self._run, self._connection = run, connection
@@ -170,7 +169,6 @@ class _SendProgress(Callback):
 
 
 def _worker_main(connection: Connection, study: Path, gpu: str | None) -> None:
-    """Train one run after the other in a worker process, until the connection is closed."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # this process has not used a GPU yet
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):

@@ -1,4 +1,4 @@
-"""Executors by name. Each is imported when it is used."""
+"""Create executors by name. Each executor's module is imported on first use."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
@@ -15,7 +15,7 @@ ExecutorName = Literal["local", "ray", "slurm"]
 def make_executor(name: str = "local", workers: int | None = None, slurm: Sequence[str] = ()) -> "Executor":
     """Return the executor with this name.
 
-    `workers` is the number of runs at once; the default is as many as there is room for. `slurm` are options of its
+    `workers` is the number of runs at the same time; the default is as many as fit. `slurm` holds options of Slurm
     jobs, such as partition=gpu. Raise UserError for an unknown name or option, for options without Slurm, and for a
     library that is not installed.
     """

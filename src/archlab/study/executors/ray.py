@@ -16,25 +16,23 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Reference: TypeAlias = Any
-"""A ray.ObjectRef of a task's result."""
+"""A ray.ObjectRef that stands for a task's result."""
 
 _INHERITED = (
     "ARCHLAB_CACHE", "ARCHLAB_STATE", "ARCHLAB_TRUST", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR",
     "TRACKIO_PROJECT", "TRACKIO_SPACE_ID", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT",
 )  # fmt: skip
 """Environment variables that tasks inherit from this process, in addition to those of their machine. docs/watching.md
-explains those of the tools of train.log."""
+explains the variables of the `train.log` tools."""
 
 
 @dataclass(frozen=True)
 class Ray:
-    """Executor on a Ray cluster. `workers` is the number of runs at once; the default is as many as there is room
-    for."""
+    """Executor on a Ray cluster. `workers` is the number of runs at the same time; the default is as many as fit."""
 
     workers: int | None = None
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-        """Train every run; see `Executor`."""
         if not runs:
             return []
         place = _Cluster(Errand.of(study), needs_of(runs))
@@ -44,7 +42,7 @@ class Ray:
 
 
 class _Cluster:
-    """The place of a Ray cluster, with one task for each run."""
+    """A Ray cluster as a place for tasks, with one task per run."""
 
     retry_after = 1.0
 
@@ -54,14 +52,14 @@ class _Cluster:
 
     @cached_property
     def _task(self) -> Any:
-        """The remote function. Ray does not retry it, because lost tasks are counted here, as for all places."""
+        """Return the remote function. Ray does not retry it, because `run_elsewhere` counts lost tasks itself."""
         needed = self._needed
         return self._ray.remote(_train).options(
             num_cpus=needed.cores, num_gpus=needed.gpus, memory=needed.memory, max_retries=0, name="archlab run"
         )
 
     def missing_resources(self) -> str | None:
-        """Return a note if no machine has the resources of a run."""
+        """Return a note if no machine of the cluster has the resources that a run needs."""
         needed = {"CPU": self._needed.cores, "GPU": self._needed.gpus, "memory": self._needed.memory}
         nodes: list[Mapping[str, float]] = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if any(all(node.get(name, 0) >= n for name, n in needed.items()) for node in nodes):
@@ -69,7 +67,7 @@ class _Cluster:
         return f"a run needs {self._needed}, and no machine of the Ray cluster has that; waiting for one"
 
     def start(self, runs: Sequence[Run]) -> list[Reference]:
-        """Submit the runs. Ray chooses their machines."""
+        """Submit the runs. Ray chooses the machines."""
         return [self._task.remote(self._errand, run) for run in runs]
 
     def ended(self, tasks: Sequence[Reference], seconds: float) -> list[Reference]:
@@ -99,12 +97,11 @@ class _Cluster:
 
 
 def _train(errand: Errand, run: Run) -> list[RunProgress]:
-    """Train a run in a worker of the cluster."""
     return errand(run)
 
 
 def installed_ray() -> Any:
-    """Return the module. Raise UserError if it is not installed."""
+    """Import and return the ray module. Raise UserError if Ray is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
     try:
         import ray
@@ -114,7 +111,7 @@ def installed_ray() -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raise UserError if nothing listens at the address. Ray itself would try for minutes."""
+    """Raise UserError if nothing listens at the address. Without this check, Ray would try to connect for minutes."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
         return
@@ -126,7 +123,7 @@ def _check_answers(address: str) -> None:
 
 
 def _connected() -> Any:
-    """Return the module, connected to a cluster. Without one, start one on this machine."""
+    """Return the ray module, connected to a cluster. If no cluster is running, start one on this machine."""
     ray = installed_ray()
     if not ray.is_initialized():
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}

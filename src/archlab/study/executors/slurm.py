@@ -1,4 +1,4 @@
-"""Train runs as Slurm jobs, one for each run. submitit submits them as arrays."""
+"""Train runs as Slurm jobs, one per run. submitit submits them as job arrays."""
 
 import os
 import shutil
@@ -23,42 +23,41 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Job: TypeAlias = Any
-"""A submitit.Job."""
+"""A submitit.Job object."""
 
 FOLDER = "slurm"
-"""Name of the folder for Slurm in a study's folder. It has a folder for each command, with job scripts and logs of
-failed jobs. submitit unpickles results there, so the name of the inner folder must not be predictable."""
+"""Name of the Slurm folder in a study's folder. It has a subfolder for each command, with job scripts and the logs of
+failed jobs. submitit unpickles results from that subfolder, so its name must not be predictable."""
 
 OPTIONS = (
     "account", "array_parallelism", "cluster", "comment", "constraint", "exclude", "exclusive", "gres", "mail_type",
     "mail_user", "nodelist", "partition", "qos", "setup", "signal_delay_s", "time",
 )  # fmt: skip
-"""Keys of `--slurm`: sbatch's options with submitit's names. `cluster` is slurm, or local to try it without a
+"""Keys of `--slurm`: sbatch options under submitit's names. `cluster` is slurm, or local to try it without a
 cluster."""
 
 _DEFAULT_MINUTES = 60
-"""Default time limit of a job, in minutes. A job that needs more time is queued again and continues."""
+"""Default time limit of a job, in minutes. A job that needs more time is requeued and continues."""
 
 _REQUEUES = 1000
-"""Largest number of times that a job is queued again after its time limit."""
+"""Largest number of times that a job is requeued after its time limit."""
 
 _ARRAY = 1000
 """Largest number of jobs in an array. Slurm's default limit (MaxArraySize) is 1001."""
 
 _PAUSES = (0, 10, 60, 300)
-"""Seconds before each attempt to submit."""
+"""Seconds to wait before each attempt to submit."""
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """Executor on Slurm. `workers` is the number of jobs at once; the default is as many as there is room for."""
+    """Executor on Slurm. `workers` is the number of jobs at the same time; the default is as many as fit."""
 
     workers: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Values of some of the `OPTIONS`."""
+    """Option from `OPTIONS` -> its value. Options may be left out."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-        """Train every run; see `Executor`."""
         if not runs:
             return []
         place = _Queue(Errand.of(study), needs_of(runs), self.options)
@@ -66,7 +65,8 @@ class Slurm:
 
 
 def slurm_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse options such as `partition=gpu` and `time=120`. Raise UserError for an unknown option or a wrong value."""
+    """Parse options such as `partition=gpu` and `time=120`. Raise UserError for an unknown option or an invalid
+    value."""
     options = dict[str, Any]()
     for text in texts:
         key, equals, value = text.partition("=")
@@ -93,7 +93,7 @@ def check_slurm(options: Mapping[str, Any]) -> None:
 
 
 class _Queue:
-    """The queue of Slurm. With `cluster: local` it is submitit's own queue on this machine."""
+    """A Slurm queue as a place for tasks. With `cluster: local`, it is submitit's own queue on this machine."""
 
     def __init__(self, errand: Errand, needed: RunNeeds, options: Mapping[str, Any]) -> None:
         self._submitit, self._errand, self._needed, self._options = _submitit(), errand, needed, options
@@ -117,7 +117,7 @@ class _Queue:
         return executor
 
     def start(self, runs: Sequence[Run]) -> list[Job]:
-        """Submit the runs as arrays of jobs. Raise UserError if Slurm takes none."""
+        """Submit the runs as job arrays. Raise UserError if Slurm accepts none of them."""
         jobs = list[Job]()
         try:
             for i in range(0, len(runs), _ARRAY):
@@ -128,7 +128,7 @@ class _Queue:
         return jobs
 
     def _submit(self, runs: Sequence[Run], jobs: list[Job]) -> None:
-        """Submit an array, and add its jobs to `jobs`. If jobs are already at work, wait while Slurm does not
+        """Submit an array, and add its jobs to `jobs`. If earlier jobs are already running, wait while Slurm does not
         answer."""
         why = ""
         for pause in _PAUSES if self._has_begun else (0,):
@@ -151,7 +151,7 @@ class _Queue:
         return done
 
     def result(self, task: Job) -> list[RunProgress]:
-        """Return the messages of a job, and delete its files unless its run failed. Raise LostError without a
+        """Return the messages of a job. Delete the job's files unless its run failed. Raise LostError if the job has no
         result."""
         if not task.paths.result_pickle.exists():
             raise LostError(f"job {task.job_id}: {task.state.lower()}")
@@ -165,9 +165,10 @@ class _Queue:
         return messages
 
     def stop(self, tasks: Sequence[Job]) -> None:
-        """Stop the jobs with SIGTERM. Wait only for jobs on this machine.
+        """Stop the jobs with SIGTERM.
 
-        Jobs of a cluster have Slurm's KillWait to save their checkpoints (30 seconds by default).
+        Wait only for jobs on this machine. Jobs of a cluster have Slurm's KillWait (30 seconds by default) to save
+        their checkpoints.
         """
         for task in tasks:
             if self._is_local:  # submitit's way to cancel leaves no time for a checkpoint
@@ -179,23 +180,23 @@ class _Queue:
             time.sleep(0.05)
 
     def kill(self, tasks: Sequence[Job]) -> None:
-        """Cancel the jobs without waiting."""
         for task in tasks:
             task.cancel(check=False)
 
 
 @dataclass
 class _TrainRun:
-    """The function of a job: it trains a run."""
+    """Function of a job: trains a run."""
 
     errand: Errand
     leaves: bool = False
-    """Whether the job has to leave its machine, or its time is over. Then the run continues in another job."""
+    """Whether the job has to leave its machine or has reached its time limit. The run then continues in another job."""
 
     def __call__(self, run: Run) -> list[RunProgress]:
-        """Train the run. After SIGUSR2 (leave) or SIGTERM (canceled) it ends after its step, with a checkpoint.
+        """Train the run.
 
-        submitit queues a job again that has left.
+        After SIGUSR2 (the job must leave) or SIGTERM (the job is canceled), training ends after the current step with a
+        checkpoint. submitit requeues a job that had to leave.
         """
         requeue = signal.signal(signal.SIGUSR2, self._leave)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends a training after its step
@@ -208,7 +209,7 @@ class _TrainRun:
             raise
 
     def checkpoint(self, run: Run) -> Any:
-        """Return the submission with which the job begins again. The run folder has the checkpoint."""
+        """Return the submission with which the requeued job starts. The checkpoint is in the run folder."""
         return _submitit().helpers.DelayedSubmission(self, run)
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
@@ -217,7 +218,6 @@ class _TrainRun:
 
 
 def _submitit() -> Any:
-    """Return the module. Raise UserError if it is not installed."""
     try:
         import submitit
     except ImportError:

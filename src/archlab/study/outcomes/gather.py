@@ -24,14 +24,14 @@ class StudyRuns(NamedTuple):
 
     arms: Sequence[Arm]
     ended: Mapping[str, Mapping[int, Ended]]
-    """Arm -> seed -> the compared run."""
+    """Arm -> seed -> results of the compared run."""
     swept: Swept
     timed: Timed
 
 
 def gather(outcome: Outcome, study_runs: StudyRuns) -> dict[str, Values]:
-    """Return arm -> seed or round -> value. It is None if the run diverged, and left out if it is missing for
-    another reason."""
+    """Return the outcome's values by arm, and by seed or round. A value is None if the run diverged, and left out if it
+    is missing for another reason."""
     match outcome.source:
         case "log":
             return _values_of_runs(study_runs, lambda run: from_log(outcome, run))

@@ -1,4 +1,4 @@
-"""Outcomes from the log of a run, and outcomes of an arm and seed over all values of the swept field."""
+"""Outcomes that are computed from the log of a run, or from the runs at all values of a swept field."""
 
 import math
 from collections.abc import Mapping
@@ -51,7 +51,6 @@ def _gap(outcome: Gap, run: Ended) -> float:
 
 @implements(LargestGradient)
 def _largest_gradient(outcome: LargestGradient, run: Ended) -> float | None:
-    """Return the largest gradient after the first tenth of the updates. Skipped updates are not in the log."""
     gradients = [m["grad_norm"] for m in run.metrics if "lr" in m]
     return max(gradients[len(gradients) // 10 :], default=None)
 
@@ -80,8 +79,10 @@ def _on_the_way(outcome: OnTheWay, run: Ended) -> float | None:
 
 @implements(Probe)
 def _probed(outcome: Probe, run: Ended) -> float | None:
-    """Return a probe's value. It is None if no layer has the measure, or if a layer that must have it has no finite
-    value."""
+    """Return the value of a probe.
+
+    The value is None if no layer has the measure, or if a layer that must have the measure has no finite value.
+    """
     probes = [m[PROBES] for m in run.metrics if PROBES in m]
     values = probes[0 if outcome.at == "start" else -1].get(outcome.of) if probes else None
     if not isinstance(values, list):
@@ -105,8 +106,8 @@ Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
 
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
-    """Return the outcome of a sweep. `runs` maps all values of the swept field to runs. Return None if all runs
-    diverged."""
+    """Return the outcome of a sweep, or None if all runs diverged. `runs` maps every value of the swept field to its
+    run."""
     has_value = any(math.isfinite(_loss(run)) for run in runs.values())
     return make(outcome, runs, check=check_value) if has_value else None
 
@@ -128,7 +129,7 @@ def _sensitivity(outcome: Sensitivity, runs: Mapping[float, Ended]) -> float:
 
 
 def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:
-    """Return the points of a sweep, arm by arm, with ascending values."""
+    """Return the points of a sweep, arm by arm, with ascending values of the swept field."""
     return [
         SweepPoint(
             arm=arm,
@@ -142,11 +143,9 @@ def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:
 
 
 def _loss(run: Ended) -> float:
-    """Return the final loss, infinite if the run diverged."""
     score = run.summary.bits_per_byte
     return math.inf if score is None else score
 
 
 def _start(run: Ended) -> float:
-    """Return the loss before the first update."""
     return next((m["bits_per_byte"] for m in run.metrics if "bits_per_byte" in m), math.inf)

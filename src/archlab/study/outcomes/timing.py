@@ -1,4 +1,4 @@
-"""Outcomes that are timed, one arm after the other and with nothing else running."""
+"""Outcomes that are timed. The arms are timed one after the other, with nothing else running."""
 
 import json
 import multiprocessing as mp
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from archlab.code import code_digest
 from archlab.config.core.old_form import in_old_form
 from archlab.config.core.registry import implements, make
 from archlab.config.identity import config_hash, resolved
@@ -23,32 +22,35 @@ from archlab.study.arm import Arm
 from archlab.study.outcome_schema import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.study.outcomes.value import check_timer
 from archlab.study.stats import Values
+from archlab.training.code_digest import code_digest
 from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 ROUNDS = 9
-"""Number of rounds. In each round all arms are timed in turn, and rounds are paired like seeds. With nine rounds,
-values without scatter can be distinguished in up to twelve comparisons (p is 2 / 2^9)."""
+"""Number of timing rounds. In each round all arms are timed in turn, and rounds are paired like seeds. With nine
+rounds, values without scatter can be distinguished in up to twelve comparisons (p is 2 / 2^9)."""
 
 _STEPS = 8
-"""Number of steps in a round. The fastest one counts, because slower steps are disturbed by something else."""
+"""Number of steps in a round. Only the fastest step counts, because slower steps were disturbed by something else."""
 
 
 _FILE = "timings.json"
 
 OnTiming = Callable[[str], Callable[[int], None]]
-"""Function that is called with the title of an outcome. It returns a function to call with the number of finished
+"""Function that is called with the title of an outcome. It returns a callback that takes the number of finished
 rounds."""
 
 
 def no_progress(title: str) -> Callable[[int], None]:
-    """Show no progress of timing."""
+    """Ignore the progress of timing: an `OnTiming` that shows nothing."""
     return lambda rounds: None
 
 
 def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> dict[Outcome, dict[str, Values]]:
-    """Return outcome -> arm -> round -> value for outcomes that were timed with these arms. Raise UserError for
-    damage."""
+    """Return the values of the outcomes that were already timed with these arms, by outcome, arm and round.
+
+    Raise UserError if the file is damaged.
+    """
     file = study / _FILE
     if not file.is_file():
         return {}
@@ -63,7 +65,7 @@ def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) 
 
 
 def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path, on_timing: OnTiming) -> None:
-    """Time all outcomes that are not timed yet, and keep the values in the study's folder."""
+    """Time all outcomes that are not timed yet, and store the values in the study's folder."""
     timed = [outcome for outcome in outcomes if outcome.source == "timing"]
     timings = read_timings(timed, arms, study)
     for outcome in timed:
@@ -75,12 +77,11 @@ def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path, on_t
 
 
 def forget_timings(study: Path) -> None:
-    """Delete the timings, so that all are made again."""
+    """Delete all timings, so that the next run measures them again."""
     (study / _FILE).unlink(missing_ok=True)
 
 
 def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
-    """Return a key of the outcome, the arms and their names, the machine and the code."""
     configs = {arm.name: in_old_form(resolved(arm.config)) | {"plugins": sources(arm.config)} for arm in arms}
     environment = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
     return config_hash({"outcome": outcome.meaning, "arms": configs, "where": environment})
@@ -89,7 +90,7 @@ def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
 def time_arms(
     outcome: Outcome, configs: Mapping[str, Config], on_round: Callable[[int], None]
 ) -> dict[str, dict[int, float | None]]:
-    """Return arm -> round -> value.
+    """Return the values by arm and round.
 
     In each round all arms are timed in turn, so a slow minute affects all of them. `on_round` is called with the number
     of finished rounds.
@@ -108,7 +109,6 @@ def time_arms(
 
 
 def _rotated(items: Sequence[tuple[str, Callable[[], float]]], by: int) -> list[tuple[str, Callable[[], float]]]:
-    """Return the same items, rotated by `by`."""
     first = by % len(items)
     return [*items[first:], *items[:first]]
 
@@ -141,7 +141,8 @@ def _peak_memory(outcome: PeakMemory, config: Config) -> Callable[[], float]:
 
 
 def _peak_in_own_process(config: Config) -> float:
-    """Return the peak memory in bytes. It needs a separate process, because memory of earlier arms would count, too."""
+    """Return the peak memory in bytes. A separate process is used, because memory of earlier arms would count
+    otherwise."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # otherwise each process would import torch for seconds
     with ProcessPoolExecutor(1, context) as pool:
@@ -156,7 +157,6 @@ def _peak_in_own_process(config: Config) -> float:
 
 
 def _peak(config: Config) -> float:
-    """Return the peak memory of the GPU if there is one, otherwise of this process."""
     run = rehearse(config)
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""Checks of the values of a user's outcome."""
+"""Checks of the values that a user's outcome returns."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def check_value(kind: type[Outcome], value: Any, *_: Any) -> float | None:
 
 
 def check_timer(kind: type[Outcome], timer: Any, *_: Any) -> Callable[[], float | None]:
-    """Return the function with a check of its value. Raise UserError if it is not a function."""
+    """Return the function wrapped with a check of its value. Raise UserError if `function` is not callable."""
     if not callable(timer):
         raise breach(kind, f"its function returned {short(timer)}; allowed: a function without arguments")
     return lambda: check_value(kind, timer())

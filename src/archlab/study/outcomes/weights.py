@@ -1,4 +1,4 @@
-"""Outcomes of a run's final weights. Each is measured once and kept in the run folder."""
+"""Outcomes that are measured on a run's final weights. Each is measured once and stored in the run folder."""
 
 import json
 from collections.abc import Sequence
@@ -43,13 +43,13 @@ class FinishedRun:
 
     @property
     def length(self) -> int:
-        """Number of tokens per window of evaluation, the same for all arms. It is the training length unless the config
-        sets another one."""
+        """Number of tokens per evaluation window, the same for all arms. It is the training length unless the config
+        sets another length."""
         return resolve_train(self.config).eval_seq_len
 
     @cached_property
     def tokens(self) -> Tensor:
-        """Held-out windows, int64 [windows, T + 1], on the run's device. Each token is predicted from those before
+        """Held-out windows, int64 [windows, T + 1], on the run's device. Each token is predicted from the tokens before
         it."""
         return torch.from_numpy(self.held_out(self.length).tokens).to(self.device.type)
 
@@ -59,16 +59,16 @@ class FinishedRun:
         return self.data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
 
     def ends_before(self, length: int) -> bool:
-        """Return whether the model has learned positions for fewer than `length` tokens."""
+        """Return whether the model's learned positions cover fewer than `length` tokens."""
         return isinstance(self.model.config.position, Learned) and length > self.model.config.max_seq_len
 
 
 _RUN = 4
-"""Length of the runs of tokens whose repetition is counted."""
+"""Length in tokens of the sequences whose repetition is counted."""
 
 
 def read_measured(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
-    """Return the measured outcomes of a run folder. An outcome that the run cannot have is None."""
+    """Return the measured outcomes in a run folder. The value is None for an outcome that the run cannot have."""
     return {outcome: _read(file) for outcome in outcomes if (file := run / _file(outcome)).is_file()}
 
 
@@ -78,7 +78,7 @@ def _read(file: Path) -> float | None:
 
 
 def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
-    """Measure the missing outcomes of a finished run, and keep them in its folder."""
+    """Measure the missing outcomes of a finished run, and store them in its folder."""
     missing = [outcome for outcome in outcomes if not (run / _file(outcome)).is_file()]
     if not missing:
         return
@@ -136,7 +136,6 @@ def _tokens_per_byte(outcome: TokensPerByte, run: FinishedRun) -> float | None:
 
 
 def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:
-    """Return bits per byte over one part of every window."""
     held_out = run.held_out(seq_len)
     if held_out.bytes is None:
         raise UserError("measure: bits per byte need text, but the study has a task; allowed: accuracy")
@@ -146,6 +145,6 @@ def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:
 
 
 def _repeated(tokens: Sequence[int]) -> float:
-    """Return the share of runs of four tokens that have occurred before; 0 without any run."""
+    """Return the fraction of 4-token sequences that occurred before, or 0 if the text is shorter than 4 tokens."""
     runs = [tuple(tokens[i : i + _RUN]) for i in range(len(tokens) - _RUN + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0

@@ -1,0 +1,32 @@
+"""Identification of the code that computed a number."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from archlab.code import HOME, meaning
+from archlab.data.file_cache import cached
+
+_DECIDING = ("config", "data", "model", "pricing", "training")
+"""Packages whose code decides the result of a run."""
+
+
+@cache
+def code_digest() -> str:
+    """Return 12 hex digits that change with the code that decides the result of a run.
+
+    Comments, docstrings and layout do not change them.
+    """
+    files = {package: sorted((HOME / package).rglob("*.py")) for package in _DECIDING}
+    key = ["code", str(HOME)]
+    return cached(key, [file for group in files.values() for file in group], lambda: _digest(files))
+
+
+def _digest(files: Mapping[str, Iterable[Path]]) -> str:
+    digest = hashlib.sha256()
+    for package, group in files.items():
+        for file in group:
+            text = meaning(file.read_text(encoding="utf-8"))
+            digest.update(f"{file.relative_to(HOME / package)}\0{text}\0".encode())
+    return digest.hexdigest()[:12]
