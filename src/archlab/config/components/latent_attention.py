@@ -104,8 +104,8 @@ class Latent(AnyAttention):
         """Yield the projections of every token, the norms of the narrow vectors, and the scores.
 
         As in training, the keys and values of all heads are computed for every visible token (expanded form). For a few
-        new tokens after a cache, the absorbed form computes no keys and values, but multiplies more per query-key pair:
-        in every head, a key has width kept_width and a value has width kv_rank.
+        new tokens after a cache, the absorbed form computes no keys and values, but multiplies more per query-key pair.
+        In every head, a key then has width kept_width and a value has width kv_rank.
         """
         d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
         is_absorbed = self._is_absorbed(model_pass)

@@ -102,6 +102,7 @@ class MultiHead(AnyAttention, _Shape):
     rotary_field: ClassVar[str] = "head_dim"
 
     def resolve(self, d_model: int) -> Self:
+        """Return the config with every derived value filled in."""
         head_dim = self.head_dim or d_model // self.n_heads
         derived = {
             "n_kv_heads": self.n_kv_heads or self.n_heads,
@@ -136,6 +137,7 @@ class MultiHead(AnyAttention, _Shape):
         return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": self.describe_visibility()}
 
     def parameters(self, site: Site) -> dict[str, int]:
+        """Return the number of parameters by part."""
         d, sinks = site.d_model, self.n_heads * self.sinks
         projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
@@ -144,6 +146,7 @@ class MultiHead(AnyAttention, _Shape):
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
     def vectors(self, site: Site) -> int:
+        """Return the number of parameters outside matrices: biases and sinks."""
         gate_biases = self.gate_width * (self.gate is not None and self.gate.bias)
         return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + gate_biases + self.n_heads * self.sinks
 
