@@ -45,8 +45,8 @@ def run(
 
     Every arm is trained with every seed. Finished runs are never repeated.
 
-    At the end, the command shows the claim in the ledger that the study tests. For a study of your own, it prints the
-    `archlab explain` commands for its arms.
+    At the end, the command shows the claim in the ledger that the study tests. For a study of your own, it prints
+    commands that explain its arms.
 
     Parameters
     ----------

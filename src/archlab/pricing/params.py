@@ -22,7 +22,7 @@ class Parameters(Base):
     embedding: int
     """Parameters of the token embedding, including the projection that widens it."""
     positions: int
-    """Parameters of learned positions: vectors added to the embedding, or biases added to the attention scores."""
+    """Parameters of learned positions: vectors added to the embedding, or biases added to the scores."""
     norms: int
     """Weights and biases of all norms, including the final norm."""
     head: int
