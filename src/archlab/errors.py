@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return the message for an error in the input, the system, the memory or a plug-in.
+    """Return the message for an error caused by the input, the system, a lack of memory or a plug-in.
 
     None means that the error is a bug.
     """

@@ -41,7 +41,7 @@ The index of a model with 10^12 parameters has about 20 MB, and a large tokenize
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
     """Return the content of a regular file of at most `limit` bytes.
 
-    Raise UserError that names the file if it is missing, too large or not readable, or if it is a folder or a loop of
+    Raise a UserError that names the file if it is missing, too large or not readable, or if it is a folder or a loop of
     links. Pipes and devices are refused too, because reading them might never end.
     """
     if not isinstance(path, Path):  # the package is installed as an archive
@@ -74,7 +74,7 @@ def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
 
 
 def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
-    """Return the JSON object in a file. Raise UserError that names the file if it contains no object."""
+    """Return the JSON object in a file. Raise a UserError that names the file if it contains no object."""
     return parse_object(read_text(path, limit), str(path))
 
 

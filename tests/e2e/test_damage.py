@@ -133,7 +133,7 @@ def test_a_run_of_which_no_checkpoint_is_whole_begins_again_only_when_it_is_told
     for checkpoint in shutil.copytree(begun, both).glob("checkpoints/step-*"):
         (checkpoint / "model.safetensors").write_bytes(b"")
     before = (both / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"step-00000008/.*; .*step-00000004/.*or delete .*checkpoints to begin again"):
+    with pytest.raises(UserError, match=r"step-00000008/.*; .*step-00000004/.*or delete .*checkpoints to start over"):
         train(config, both, Callback())
     assert (both / "metrics.jsonl").read_bytes() == before
     shutil.rmtree(both / "checkpoints")

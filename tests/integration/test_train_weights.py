@@ -16,7 +16,7 @@ from tiny import MODEL, TRAIN, config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 SHORT = [f"train.{key}={value}" for key, value in TRAIN.items()]
-HOLDS = "{}: has weights, but a training in {} would start from random weights."
+HOLDS = "{}: has weights, but training in {} would start from random weights."
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
 def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
     lines, commands = refused(capsys, "some-one/small-1", "train.lr=0.002", "--out", "b")
     named = "some-one/small-1: is not a folder on this machine, and a hub id stands for weights"
-    assert lines[0] == f"{named}, but a training in b would start from random weights."
+    assert lines[0] == f"{named}, but training in b would start from random weights."
     assert [" ".join(command) for command in commands] == [
         "import some-one/small-1 --out b",
         "train b train.lr=0.002 --out b",

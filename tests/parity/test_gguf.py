@@ -315,7 +315,9 @@ def test_what_llama_cpp_cannot_run_is_refused_by_name(
 
 def test_a_family_that_llama_cpp_is_not_written_for(tmp_path: Path) -> None:
     model = ours(case_of("llama"), tmp_path)
-    with pytest.raises(UserError, match=r"archlab cannot write family arcee for llama\.cpp; allowed: llama, mistral, "):
+    with pytest.raises(
+        UserError, match=r"archlab cannot write the family arcee for llama\.cpp; allowed: llama, mistral, "
+    ):
         save_gguf(ours(Case("arcee", "tiny", SMALL), tmp_path / "other"), tmp_path / "model.gguf")
     (tmp_path / "model.gguf").touch()
     with pytest.raises(UserError, match="already exists; name a new file"):

@@ -455,7 +455,7 @@ def test_links_out_of_a_folder_are_left_out_and_named(tmp_path: Path):
         found = Corpus([str(source)])
         assert [d.text for d in found] == ["text", "of the hub"]
         assert (found.omissions.links, str(found.omissions)) == (1, "1 linked from elsewhere")
-        assert "d.txt: a link out of the folder, to " in found.omissions.first[0]
+        assert "d.txt: a link that points outside the folder, to " in found.omissions.first[0]
         assert not any(file.path.name == "d.txt" for file in found.files())
     assert [d.text for d in Corpus([str(corpus / "d.txt")])] == ["my secret password"]
     assert len(list(Corpus([str(corpus), str(tmp_path / "private")]))) == 3

@@ -457,7 +457,7 @@ def test_text_for_a_model_without_tokenizer(
         assert app.main(command) == 2
         *_, message = capsys.readouterr().err.splitlines()
         folder = hf if str(hf) in command else "run"
-        assert message.startswith(f"{folder} has no tokenizer.json; copy the one of the model's authors"), command
+        assert message.startswith(f"{folder} has no tokenizer.json; copy the model authors' file"), command
     shutil.copy("data/tokenizer.json", "run")
     assert app.main(["generate", "run", "--max-new-tokens", "2", "--prompt", "the"]) == 0
     assert app.main(["data", "text.txt", "--out", "d", "--tokenizer", "run"]) == 0

@@ -30,7 +30,7 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
         if kind_of(config) == "hub id":
             problem = "is not a folder on this machine, and a hub id stands for weights"
         lines = (
-            f"{config}: {problem}, but a training in {out} would start from random weights.",
+            f"{config}: {problem}, but training in {out} would start from random weights.",
             *_to_train_these(config, overrides, out),
             "To start from random weights, use only the config:",
             *_to_train_random(config, overrides, out),

@@ -94,7 +94,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
 
 
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
-    """Return the validated config of raw values and overrides such as `model.d_model=64`. Raise UserError that lists
+    """Return the validated config of raw values and overrides such as `model.d_model=64`. Raise a UserError that lists
     all problems."""
     change, problems = parse_overrides(overrides)
     accept(*plugins_of(change))

@@ -1,4 +1,4 @@
-"""Update of the weights: the optimizer, the schedule of its learning rate, and the objective of training."""
+"""The update of the weights: the optimizer, its learning-rate schedule and the training objective."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -235,7 +235,7 @@ class Compression(Task):
 
     kind: Literal["compression"] = "compression"
     compressed: Length = 16
-    """Number of random tokens per window (MAD: 32 and more)."""
+    """Number of random tokens per window (MAD uses 32 or more)."""
 
     @property
     def smallest(self) -> tuple[int, int]:

@@ -83,7 +83,9 @@ class Corpus:
         for file, leads_out in self._files_and_links():
             if leads_out:
                 self.omissions.links += 1
-                self.omissions.add(file.path, str(file.path), f"a link out of the folder, to {real_path(file.path)}")
+                self.omissions.add(
+                    file.path, str(file.path), f"a link that points outside the folder, to {real_path(file.path)}"
+                )
                 continue
             for content in self._contents(file):
                 if not isinstance(content, Document):

@@ -163,7 +163,7 @@ def own_tokenizer(folder: Path) -> Path:
     file = folder / TOKENIZER
     if not file.is_file():
         advice = "AutoTokenizer.from_pretrained(…).save_pretrained(…) of transformers converts other tokenizer files"
-        raise UserError(f"{folder} has no {TOKENIZER}; copy the one of the model's authors into the folder ({advice})")
+        raise UserError(f"{folder} has no {TOKENIZER}; copy the model authors' file into the folder ({advice})")
     return own_file(folder, TOKENIZER)
 
 
@@ -219,5 +219,5 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 
 
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Return the text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
+    """Decode token ids into text, without special tokens. Bytes that are not UTF-8 become U+FFFD."""
     return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

@@ -44,7 +44,7 @@ class Compared(Base):
 
     @property
     def has_sides(self) -> bool:
-        """Whether one side of the comparison can be better. A contrast with diverged runs has no better side."""
+        """Whether one side of the comparison can be better. A contrast with diverged runs has none."""
         return not (self.is_contrast and self.comparison and "diverged" in self.comparison.verdict)
 
     @property

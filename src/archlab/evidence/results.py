@@ -166,9 +166,9 @@ def digest(study: StudyConfig) -> str:
 
 
 def in_library(summary: StudySummary) -> tuple[str, str] | None:
-    """Return the name and the scale of the study in archlab's library that was run.
+    """Return the name and scale of the library study that was run.
 
-    Return None if it is none of these studies, or if this version of archlab cannot read the study.
+    Return None if the study is not from archlab's library, or if this version of archlab cannot read it.
     """
     try:
         wanted = digest(StudyConfig.model_validate(summary.study))

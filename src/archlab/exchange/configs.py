@@ -61,8 +61,8 @@ def load_config(source: str | Path, *overrides: str) -> Config:
     `source` is the name of a preset, a YAML file, a run folder, a Hugging Face folder or a hub id
     (`organization/name` or `organization/name@revision`).
 
-    Raise UserError, which lists all problems. Plug-ins that a folder names run only if the folder was made on this
-    machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
+    If the config is invalid, raise a UserError that lists all problems. Plug-ins that a folder names run only if the
+    folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
     return build_config(read_named_config(source), overrides, str(source))
 

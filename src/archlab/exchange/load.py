@@ -42,8 +42,8 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
       names, otherwise the most common one.
     - `config`: a different model config that has the same weights.
 
-    One tensor is read at a time, so the peak memory is little more than the model itself. Raise UserError, which lists
-    all missing, surplus and wrongly shaped tensors.
+    One tensor is read at a time, so the peak memory is little more than the model itself. If tensors are missing,
+    surplus or of a wrong shape, raise a UserError that lists all of them.
     """
     family, published = read_model_config(folder)
     model = _without_weights(config or published, folder)

@@ -19,7 +19,7 @@ class Heads:
         ours["attention.scale"] = 1 / math.sqrt(ours["d_model"] / heads) if hf.get("scale_attn_weights", True) else 1.0
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write both keys. Reading them back shows whether they can express the model."""
+        """Write both keys. If reading them back gives something else, they cannot express the model."""
         hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 
 

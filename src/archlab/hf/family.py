@@ -141,7 +141,7 @@ class Family:
         """Return the config.json values of a model.
 
         `wide` says that the weights are float32 or wider, so that it does not matter where intermediate results are
-        rounded. Raise UserError that names the fields this family cannot express.
+        rounded. Raise a UserError that names the fields this family cannot express.
         """
         # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}

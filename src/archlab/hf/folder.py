@@ -65,7 +65,7 @@ def own_file(folder: Path, name: str) -> Path:
 
 
 def read_json(file: Path, limit: int = MEBIBYTE) -> Raw:
-    """Return the JSON object in a file. Raise UserError that names the file if it cannot be read."""
+    """Return the JSON object in a file. If it cannot be read, raise a UserError that names the file."""
     return read_object(own_file(file.parent, file.name), limit)
 
 

@@ -157,7 +157,9 @@ class Session:
             allowed = f"{B} numbers, one per text, each from 0 to {T - 1} (the length of {T} tokens minus 1)"
             raise UserError(f"padding: {self.padding_B.tolist()}; allowed: {allowed}")
         if prefill_chunk is not None and prefill_chunk < 1:
-            raise UserError(f"prefill_chunk: {prefill_chunk}; allowed: at least 1, or None to read all at once")
+            raise UserError(
+                f"prefill_chunk: {prefill_chunk}; allowed: at least 1, or None to read the whole prompt at once"
+            )
         padded_B = self.padding_B if self.padding_B.any() else None
         like = {"dtype": weight.dtype, "device": weight.device}
         self.prefix_B = None if prefix is None else torch.as_tensor(prefix, device=weight.device)

@@ -173,7 +173,7 @@ def rehearse_decoding(
 
 
 class Share(Base):
-    """Fractions of a training step that one kind of operation takes."""
+    """One kind of operation: its fractions of the FLOPs, bytes and time of a training step."""
 
     kind: OperationKind
     flops: float

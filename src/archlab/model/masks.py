@@ -283,8 +283,8 @@ def _tiles(
 ) -> "BlockMask":
     """Return the tiles that contain a visible key.
 
-    On a GPU the code is compiled, because otherwise the whole [Q, S] mask is materialized first. On a CPU the compiled
-    code does not run.
+    On a GPU the code is compiled, so that the whole [Q, S] mask is never materialized. On a CPU it is not compiled,
+    because the compiled code fails there.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 

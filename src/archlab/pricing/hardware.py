@@ -106,7 +106,7 @@ class Measurements(Base):
     threads: Count
     """Number of threads used for the measurement."""
     passes: dict[PassName, dict[NumberFormat, Rates]] = Field(default_factory=dict)
-    """Cost of operations in measured passes, by number format. The measured models were not compiled."""
+    """Measured cost of each operation, by number format. The measured models were not compiled."""
 
 
 class Hardware(Base):

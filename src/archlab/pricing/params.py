@@ -48,7 +48,10 @@ class Parameters(Base):
     @computed_field
     @property
     def non_embedding(self) -> int:
-        """Parameters without token embedding, positions and untied head, as scaling laws count them (Kaplan 2020)."""
+        """Parameters without the token embedding, learned positions and an untied head.
+
+        Scaling laws count these (Kaplan 2020).
+        """
         return self.total - self.embedding - self.positions - self.head
 
     @computed_field

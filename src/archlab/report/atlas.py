@@ -48,7 +48,7 @@ def render(rows: Sequence[AtlasRow]) -> str:
 
 _HEIGHT = 150
 _SPREAD = 0.62
-"""Fraction of a year's width over which the dots of its models are spread."""
+"""Fraction of a year's width over which the dots of that year's models are spread."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ _SIZES_WIDTH, _SIZES_HEIGHT = 430, 300
 """Width and height of the charts, in pixels. The width is that of a chart on a page of usual width; names are placed
 for this width."""
 _LETTER, _LINE = 6.2, 13
-"""Width of a letter and height of a line in the name of a model, in pixels."""
+"""Letter width and line height of model names, in pixels."""
 _GAP = 8
 """Gap between a dot and the name of its model, in pixels."""
 _UNUSUAL = 1.4

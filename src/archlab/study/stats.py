@@ -192,7 +192,7 @@ def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
 
 
 def weighted(values: Mapping[str, Values], weights: Weights) -> dict[int, float | None]:
-    """Return the weighted sum of each seed on which every arm has a run. A sum is None if one of its runs diverged."""
+    """Return the weighted sum over the arms for each seed with which every arm was run; None if a run diverged."""
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
     return {seed: _sum((values[arm][seed], weight) for arm, weight in weights.items()) for seed in seeds}
 

@@ -103,4 +103,4 @@ def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
     if not slow or seq_len < LONG:
         return None
     listed = " and ".join(f"{n} by {name.partition(',')[0]}" for name, n in slow.items())
-    return f"attention multiplies every query with every key, even hidden ones, in some layers: {listed}"
+    return f"in some layers, attention multiplies every query by every key, even masked ones: {listed}"

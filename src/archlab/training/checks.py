@@ -115,7 +115,8 @@ def check_divided(config: Config, seq_len: int, n: int) -> None:
             component = branch.component
             if is_users(type(component)):
                 reasons.append(
-                    f"model.{branch.name} is a user's component, which may read other tokens; only 1 is allowed with it"
+                    f"model.{branch.name} is a user's component, which may need tokens of other processes; "
+                    "only 1 is allowed with it"
                 )
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
                 reasons.append(f"model.{branch.name} processes a window token by token, so only 1 is allowed with it")

@@ -65,7 +65,7 @@ class Device:
         if needed > self.memory:
             raise UserError(
                 f"the model needs {binary(needed)} {what}, "
-                f"but {self.name} has {binary(self.memory)}; `archlab cost` shows what needs it"
+                f"but {self.name} has {binary(self.memory)}; `archlab cost` shows what uses it"
             )
 
 

@@ -207,7 +207,7 @@ class Training:
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
             raise UserError(f"{why}; the run cannot begin without the imported weights: import the model again")
         if newest is None and damaged:  # only a user may decide to begin again, because training is lost
-            hint = f"restore one from a backup, or delete {folder.checkpoints} to begin again"
+            hint = f"restore one from a backup, or delete {folder.checkpoints} to start over"
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
         if newest is None:
             folder.rewind(b"")

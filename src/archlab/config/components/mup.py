@@ -1,4 +1,4 @@
-"""Maximal update parametrization (muP), with which a model of any width trains like one of a chosen base width."""
+"""Maximal update parametrization (muP), under which a model of any width trains like a model of a chosen base width."""
 
 import math
 

@@ -72,7 +72,7 @@ class Pass:
     held: int = 0
     """Number of tokens of each sequence that are already in a cache."""
     is_cached: bool = False
-    """Whether layers use a cache: they keep tensors that later passes read."""
+    """Whether layers use a cache, that is, keep tensors for later passes."""
     counting: Counting = "visible"
     bytes_each: int = 2
     """Bytes per element of weights, activations and cached tensors."""

@@ -157,7 +157,7 @@ def _is_of_adamw(field: str) -> Rule[Config]:
         default = TrainConfig.model_fields[field].default
         if not is_users(type(optimizer)) or getattr(c.train, field) == default:
             return None
-        return f"applies to AdamW, but the optimizer {kind_of(type(optimizer))} does not read it; leave it out"
+        return f"applies only to AdamW; the optimizer {kind_of(type(optimizer))} ignores it, so leave it out"
 
     return Rule(f"train.{field}", (f"train.{field}", "train.optimizer"), broken)
 

@@ -241,7 +241,7 @@ class Architecture:
     def check(self, model: ModelConfig) -> list[str]:
         """Return notes on small differences to llama.cpp.
 
-        Raise UserError that lists everything llama.cpp cannot run.
+        Raise a UserError that lists everything llama.cpp cannot run.
         """
         problems = [line for limit in self.limits for line in limit(model)]
         if problems:
@@ -309,4 +309,4 @@ def find_architecture(family: str) -> Architecture:
     """Return the architecture that runs a family's models. Raise UserError if there is none."""
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
-    raise UserError(f"archlab cannot write family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")
+    raise UserError(f"archlab cannot write the family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")

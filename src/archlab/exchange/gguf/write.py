@@ -38,7 +38,7 @@ def save_gguf(
     """Write the model and its tokenizer to a GGUF file. Return the name of the architecture, and notes for the user.
 
     The family is chosen as in `save_pretrained`, but only from those that llama.cpp runs. `dtype` is the dtype of the
-    matrices. None means the model's own dtype, but at most float32. Raise UserError that lists everything llama.cpp
+    matrices. None means the model's own dtype, but at most float32. Raise a UserError that lists everything llama.cpp
     cannot run exactly.
     """
     if file.exists():

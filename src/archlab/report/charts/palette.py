@@ -27,7 +27,7 @@ VERDICTS: tuple[Verdict, ...] = (
 """Verdicts, in the order of `Palette.verdicts` and `SHAPES`."""
 
 _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
-"""SVG path of two bars. Together with the line of the interval between them, they are the symbol for equivalence."""
+"""SVG path of two bars. With the line of the interval drawn between them, they form the symbol for equivalence."""
 
 SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
 """Vega-Lite shapes of the verdicts' marks."""

@@ -60,7 +60,7 @@ def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequenc
 
 
 def spark(values: Sequence[float | None], measure: Measure, span: tuple[float, float]) -> str:
-    """Return a sparkline with one column per layer. `span` holds the values of the lowest and the highest column."""
+    """Return a sparkline with one column per layer. `span` gives the values at which a column is lowest and highest."""
     n = min(len(values), WIDEST)
     chosen = [values[round(i * (len(values) - 1) / max(1, n - 1))] for i in range(n)]
     return "".join(MISSING if x is None else COLUMNS[_height(_place(measure, x), span)] for x in chosen)

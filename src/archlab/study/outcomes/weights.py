@@ -68,7 +68,7 @@ _RUN = 4
 
 
 def read_measured(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
-    """Return the measured outcomes in a run folder. The value is None for an outcome that the run cannot have."""
+    """Return the outcomes measured from a run folder. An outcome that does not apply to the run is None."""
     return {outcome: _read(file) for outcome in outcomes if (file := run / _file(outcome)).is_file()}
 
 
