@@ -234,7 +234,7 @@ def outputs(config: Config) -> Iterator[Tensor]:
     They are logits with drawn parameters, logits with initial values, logits with dropout, the loss, logits after an
     update of the routers, and logits in bfloat16.
     """
-    model = grid.randomised(config)
+    model = grid.randomized(config)
     tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
     yield model(tokens, prefix=grid.prefix(config, len(tokens)))
     yield Decoder(config.model).eval()(tokens)

@@ -157,7 +157,7 @@ def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
 
 def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
     config = grid.config(index)
-    model, tokens = grid.randomised(config, kernel="auto" if kernel == "products" else kernel), grid.tokens(2)
+    model, tokens = grid.randomized(config, kernel="auto" if kernel == "products" else kernel), grid.tokens(2)
     prefer_products(
         model, T if kernel == "products" else 0
     )  # applies to layers that see everything before them and add nothing to scores
@@ -329,7 +329,7 @@ def test_a_cache_is_refused_where_later_tokens_change_earlier_ones() -> None:
     two_sided = [grid.config(i).model for i in range(len(grid.grid())) if i not in decoding]
     assert two_sided
     for model in two_sided:
-        with pytest.raises(UserError, match=r"model\.attention\.visibility: two_sided"):
+        with pytest.raises(UserError, match=r"model\.attention\.visibility is two_sided"):
             Cache(model, 1, T)
         assert kv_cache_bytes(model, T) == recurrent_bytes(model) == 0
 

@@ -336,7 +336,7 @@ def test_one_other_digit_in_the_metrics_of_an_ended_run_is_damage(claimed):
     claimed.log(step=1, loss=1.0)
     claimed.finish(SUMMARY)
     (claimed.path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.5}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl: damaged: .*delete .*summary.json and repeat the command"):
+    with pytest.raises(UserError, match=r"metrics.jsonl: damaged: .*delete .*summary.json and run again"):
         claimed.metrics()
 
 
