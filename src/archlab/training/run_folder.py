@@ -283,7 +283,7 @@ class RunFolder:
         if (summary := self.path / SUMMARY).exists():  # before that, the file still grows
             verify(
                 self._metrics,
-                f"delete {summary} and repeat the command, which restores both files from the last checkpoint",
+                f"delete {summary} and run again, which restores both files from the last checkpoint",
             )
         return read_bytes(self._metrics, limit=sys.maxsize)  # the file grows with the run
 
