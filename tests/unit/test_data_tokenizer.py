@@ -92,7 +92,7 @@ def test_a_panic_of_the_library_is_a_message(change: dict, tmp_path: Path):
 
 
 def test_a_folder_means_the_tokenizer_in_it(tmp_path: Path):
-    with pytest.raises(UserError, match=r"has no tokenizer\.json; copy the one"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json; copy the model authors' file"):
         bpe.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text(TOKENIZER.to_str())
     assert bpe.load(tmp_path).to_str() == bpe.load(tmp_path / "tokenizer.json").to_str()
