@@ -11,15 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from archlab.config.core.base import Count, Fraction, Kinded, Positive, Share
 from archlab.config.core.old_form import from_old_form, to_old_form
-from archlab.config.core.registry import (
-    KindName,
-    Registered,
-    Section,
-    implements,
-    is_users,
-    kind_of,
-    source_digest,
-)
+from archlab.config.core.registry import KindName, Registered, Section, implements, is_users, kind_of, source_digest
 from archlab.config.core.text import Line
 from archlab.config.register import Options, as_kind
 from archlab.config.sources import sources_inside
@@ -76,8 +68,7 @@ class Outcome(Kinded, Registered):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """Everything that determines the outcome's value for a given run, as plain values. It includes digests of the
-        user code that is used."""
+        """Everything that determines the outcome's value for a given run, with digests of users' code."""
         plain = self.model_dump()
         if is_users(type(self)):
             plain = {**to_old_form(plain), "source": source_digest(type(self))}
@@ -95,8 +86,7 @@ class BitsPerByte(Outcome):
 
 
 class Accuracy(Outcome):
-    """Fraction of a task's answers that are correct after training. An answer is correct if the model's most likely
-    token is the right one."""
+    """Fraction of a task's answers for which the trained model's most likely token is the right one."""
 
     kind: Literal["accuracy"] = "accuracy"
     source: ClassVar[Source] = "log"
@@ -129,8 +119,7 @@ class TokensTo(Outcome):
 
 
 class OnTheWay(Outcome):
-    """Held-out loss at the last evaluation within a given fraction of training, for example before the learning rate
-    decays."""
+    """Held-out loss at the last evaluation within a fraction of training, such as before the learning rate decays."""
 
     kind: Literal["on_the_way"] = "on_the_way"
     share: Annotated[Share, Field(gt=0)]
@@ -183,8 +172,7 @@ class Probe(Outcome):
     of: ProbeName
     """Name of the probe's measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """Reduction of the values of all layers to one number. `last_over_first`: the last layer's value divided by the
-    first layer's."""
+    """Reduction of the layers' values to one number. `last_over_first`: the last layer's divided by the first's."""
     at: Literal["start", "end"] = "end"
     """Probe that gives the value. `start`: the first probe, before any update. `end`: the last probe."""
     source: ClassVar[Source] = "log"
@@ -224,8 +212,7 @@ class Beyond(Outcome):
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2
-    """Length of the windows, in multiples of the training length. Only tokens beyond the first training length are
-    scored."""
+    """Length of the windows, in multiples of the training length. Only tokens beyond one such length are scored."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
     heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
@@ -303,8 +290,7 @@ class NormShare(Outcome):
 
 
 class PeakMemory(Outcome):
-    """Peak memory of a training step on this machine: GPU memory if the step runs on a GPU, otherwise the memory of the
-    process."""
+    """Peak memory of a training step on this machine: of the GPU if it runs on one, otherwise of the process."""
 
     kind: Literal["peak_memory"] = "peak_memory"
     source: ClassVar[Source] = "timing"
@@ -313,8 +299,7 @@ class PeakMemory(Outcome):
 
 
 class StateBytes(Outcome):
-    """Bytes of the KV cache and the recurrent state of one sequence, in bfloat16. The bytes are counted, not
-    measured."""
+    """Bytes of the KV cache and the recurrent state of one sequence, in bfloat16, counted and not measured."""
 
     kind: Literal["state_bytes"] = "state_bytes"
     context: Count | None = None
@@ -372,10 +357,9 @@ class BestRate(Outcome):
 def register_outcome(
     name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
 ) -> None:
-    """Register an outcome.
+    """Register an outcome in the older form, for files from before classes registered themselves.
 
-    This function supports files from before classes registered themselves. `function(run, options)` returns a finite
-    number, or None for a run without a value.
+    `function(run, options)` returns a finite number, or None for a run without a value.
     """
     outcome = as_kind(name, options, Outcome, Options, heading=title, unit=unit, better=better)
     implements(outcome)(lambda config, run: function(run, config))

@@ -31,18 +31,14 @@ not measured. "reference diverged" and "too few runs": nothing could be tested."
 
 
 class Comparison(Base):
-    """Comparison of an arm with its reference, paired by seed.
-
-    Differences are arm minus reference, in the outcome's unit.
-    """
+    """Difference of an arm from its reference, paired by seed: arm minus reference, in the outcome's unit."""
 
     reference: Shown
     """Name of the reference arm. For a contrast, a description of the subtracted arms."""
     pairs: int
     """Number of seeds, or rounds of timing, on which all compared arms have a value."""
     folds: int | None = None
-    """Number of folds of the corpus on which these seeds are evaluated, if several seeds share a fold. Differences of
-    seeds that share a fold are averaged and tested as one value. null if each seed is tested separately."""
+    """Number of folds that evaluate these seeds, if several seeds share a fold and are averaged; otherwise null."""
     difference: float | None
     """Mean paired difference, averaged over folds if seeds share folds; null if no pair exists."""
     low: float | None
@@ -51,8 +47,7 @@ class Comparison(Base):
     """Upper end of the confidence interval of the difference."""
     confidence: float | None
     """Confidence level of this interval alone: 1 minus the level at which Holm's correction judges the comparison. So
-    the interval excludes 0 exactly when the verdict is a difference. No joint confidence is claimed for all intervals
-    together. null if `low` is null."""
+    the interval excludes 0 exactly when the verdict is a difference. null if `low` is null."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
@@ -61,11 +56,9 @@ class Comparison(Base):
     """Smallest true difference that a new study of this design detects with 80% probability. It accounts for the
     uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
     smallest_effect_low: float | None = None
-    """Lower end of the 95% interval of the difference that a new study would detect with 80% probability if the true
-    scatter were known."""
+    """Lower end of the 95% interval of `smallest_effect`, which is that wide because the true scatter is unknown."""
     smallest_effect_high: float | None = None
-    """Upper end of the 95% interval of the difference that a new study would detect with 80% probability if the true
-    scatter were known."""
+    """Upper end of the 95% interval of `smallest_effect`."""
     margin: float | None = None
     """The study's margin: the largest difference that does not matter. null if the study has no margin."""
     p_equivalent: float | None = None
@@ -80,8 +73,7 @@ class Comparison(Base):
 
 
 class Curve(Base):
-    """Evaluations of one seed over the training tokens, starting before the first update, and statistics of its
-    updates."""
+    """Evaluations of one seed over the training tokens, from before the first update, and its updates in parts."""
 
     seed: int
     tokens: list[int]
@@ -110,13 +102,11 @@ class OutcomeStatistics(Base):
     """Statistics of one outcome for one arm."""
 
     values: dict[int, float | None]
-    """Seed or round of timing -> value. null if the run diverged. A value that is missing for another reason is left
-    out."""
+    """Seed or round of timing -> value; null if the run diverged, and left out if it is missing otherwise."""
     mean: float | None
     """Mean of the known values, averaged over folds if seeds share folds."""
     deviation: float | None
-    """Sample standard deviation of the values behind `mean` (n - 1 in the denominator); null with fewer than two
-    values."""
+    """Sample standard deviation (n - 1) of the values behind `mean`; null with fewer than two values."""
     comparison: Comparison | None
     """Comparison with the reference. null for the first arm, which has no reference."""
 
@@ -134,9 +124,8 @@ class FactorContrast(OutcomeStatistics):
     """Factor -> its first level and its other level. An interaction has two factors: the condition, then the factor
     whose effect is compared."""
     effects: tuple[float, float] | None
-    """The two mean effects of an interaction: the effect of the last factor at the first level of the condition, and
-    its effect at the other level. The means are over the seeds on which all arms finished. null without such seeds, and
-    for an average effect."""
+    """Mean effects of an interaction's last factor, at the first and at the other level of the condition, over the
+    seeds on which all arms finished. null without such seeds, and for an average effect."""
 
 
 Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
@@ -191,16 +180,13 @@ class DocumentView(Base):
     difference: float
     """Bits per byte of the arm minus those of the reference, over all documents."""
     low: float
-    """Lower end of the 95% interval of `difference` over the choice of documents. The interval does not include seed
-    noise."""
+    """Lower end of the 95% interval of `difference` over the choice of documents, without the noise of seeds."""
     high: float
     """Upper end of the 95% interval of `difference`."""
     lowest: list[DocumentDifference]
-    """Documents with the lowest differences, which are the arm's best compared with its reference, in ascending
-    order."""
+    """Documents with the lowest differences, where the arm is best, in ascending order."""
     highest: list[DocumentDifference]
-    """Documents with the highest differences, which are the arm's worst compared with its reference, in descending
-    order."""
+    """Documents with the highest differences, where the arm is worst, in descending order."""
 
 
 class ProbedArm(Base):
@@ -232,20 +218,16 @@ class ArmSummary(OutcomeStatistics):
     factors: dict[str, Any] = Field(default_factory=dict)
     """Factor -> the arm's level. Empty if the study does not cross factors."""
     follows: dict[str, Any] = Field(default_factory=dict)
-    """Derived fields that changed as a result of the overrides, for example `model.attention.head_dim` after a change
-    of the number of heads."""
+    """Derived fields that the overrides changed, such as `model.attention.head_dim` after the number of heads."""
     tuned: dict[str, Any]
     """Values that tuning found, in this study or an earlier one."""
     parameters: int
     flops_per_token: float
-    """Training FLOPs per token, forward and backward. They include the masked query-key pairs that the kernel
-    computes."""
+    """Training FLOPs per token, forward and backward, with the masked query-key pairs that the kernel computes."""
     kv_cache_bytes: int
-    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16, summed over the layers. The cache of
-    each layer is limited by its window."""
+    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16; windows limit it."""
     tokens_per_second: float | None
-    """Median training speed over the seeds, in tokens per second, measured while other runs of the study were training.
-    null if no run has a speed."""
+    """Median training speed over the seeds, measured while other runs were training. null if no run has a speed."""
     tokens: int
     """Number of training tokens of each run."""
     seeds: list[int]
@@ -257,8 +239,7 @@ class ArmSummary(OutcomeStatistics):
     runs: dict[int, str] = Field(default_factory=dict)
     """Seed -> its run folder, relative to the study's folder (`runs/0123456789ab`). Only ended runs are included."""
     documents: DocumentView | None = None
-    """Differences from the reference by document; null if the arm and its reference did not score the same
-    documents."""
+    """Differences from the reference by document; null if the two did not score the same documents."""
     curves: list[Curve]
     probes: ProbedArm | None = None
     """Probe values; null if the runs were not probed (`train.probe_every`)."""
@@ -273,8 +254,7 @@ class TuningPoint(Base):
     values: dict[str, Any]
     """Tuned field -> its value at this point."""
     results: list[float | None]
-    """Result of each tuning seed: bits per byte or, for a task, the fraction of correct answers. null if the run
-    diverged."""
+    """Bits per byte (for a task: fraction of correct answers) of each tuning seed; null if the run diverged."""
     chosen: bool
     """Whether the comparison uses the values of this point."""
 
@@ -298,8 +278,7 @@ class StudySummary(Base):
     answer: Shown
     """The verdict in a few sentences."""
     warnings: list[Shown]
-    """Caveats that a reader must know, for example missing runs, few folds, or a best value at the edge of the tuning
-    grid."""
+    """Caveats such as missing runs, few folds, or a best value at the edge of the tuning grid."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
     """Run -> the reason why it failed. To repeat failed runs, run the study again."""
     outcome: Heading
@@ -356,8 +335,7 @@ class StudySummary(Base):
         return list(self.study.get("sizes", ()))
 
     def frame(self) -> list[dict[str, Any]]:
-        """Return one row per arm and ended seed, with all outcomes and factors, for `pandas.DataFrame` or
-        `polars.DataFrame`.
+        """Return one row per arm and ended seed, with all outcomes and factors; pandas and polars accept the rows.
 
         For outcomes without one value per seed, each row holds the arm's mean.
         """
@@ -385,10 +363,7 @@ def _value(outcome: Heading, statistics: OutcomeStatistics, seed: int) -> float 
 
 
 def load_study(folder: str | Path) -> StudySummary:
-    """Return the summary that `archlab study run` wrote into a folder.
-
-    Raise UserError if the summary is missing or damaged.
-    """
+    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it is missing or damaged."""
     if not has_summary(Path(folder)):
         raise UserError(f"{Path(folder) / _FILE} is missing; `archlab study run` writes it when all runs have ended")
     return read_summary(Path(folder))

@@ -1,6 +1,8 @@
 """Identification of the code that computed a number."""
 
 import hashlib
+import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,8 +21,9 @@ def code_digest() -> str:
     Comments, docstrings and layout do not change them.
     """
     files = {package: sorted((HOME / package).rglob("*.py")) for package in _DECIDING}
-    key = ["code", str(HOME)]
-    return cached(key, [file for group in files.values() for file in group], lambda: _digest(files))
+    key = ["code", str(HOME), sys.version_info[:2]]  # Python's syntax tree differs between versions
+    how = [Path(inspect.getfile(meaning)), Path(__file__)]
+    return cached(key, [*how, *(file for group in files.values() for file in group)], lambda: _digest(files))
 
 
 def _digest(files: Mapping[str, Iterable[Path]]) -> str:

@@ -85,7 +85,7 @@ def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
     they return."""
     for name in dir(kind):
         owners = [base for base in kind.__mro__ if name in vars(base)]
-        base = next((base for base in owners if _is_archlabs(base)), None)
+        base = next((base for base in owners if is_archlabs(base)), None)
         promised = vars(base)[name] if base else None
         if name.startswith("_") or not isinstance(promised, FunctionType | property):
             continue
@@ -94,14 +94,15 @@ def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
         if owners[0] is not base:
             setattr(kind, name, _checked(kind, name, vars(owners[0])[name], promised, refuse))
     for name in kind.__class_vars__:
-        base = next((base for base in kind.__mro__ if _is_archlabs(base) and name in base.__annotations__), None)
+        base = next((base for base in kind.__mro__ if is_archlabs(base) and name in base.__annotations__), None)
         if base:
             promise = _Promise(get_args(get_type_hints(base, include_extras=True)[name])[0])
             promise.kept(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
 
 
-def _is_archlabs(base: type) -> bool:
-    return base.__module__.startswith("archlab.")
+def is_archlabs(definition: Any) -> bool:
+    """Return whether a class or function is defined in archlab."""
+    return definition.__module__.startswith("archlab.")
 
 
 def _checked(kind: type, name: str, member: Any, promised: FunctionType | property, refuse: Refuse) -> Any:

@@ -185,7 +185,7 @@ def implements(*configs: type[Base]) -> Callable[[_T], _T]:
     def keep(implementation: _T) -> _T:
         for config in configs:
             known = _implementations.get(config)
-            if known and _is_archlabs(known.__module__) and not _is_archlabs(implementation.__module__):
+            if known and contract.is_archlabs(known) and not contract.is_archlabs(implementation):
                 raise UserError(
                     f"{config.__name__} is archlab's own; derive a class with its own kind and implement that class"
                 )
@@ -241,11 +241,7 @@ def breach(config: type[Any], why: str) -> contract.ContractError:
 
 
 def is_users(config: type[Base]) -> bool:
-    return not _is_archlabs(config.__module__)
-
-
-def _is_archlabs(module: str) -> bool:
-    return module.startswith("archlab.")
+    return not contract.is_archlabs(config)
 
 
 def check_implemented(module: str) -> None:
