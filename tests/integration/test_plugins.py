@@ -389,7 +389,7 @@ def test_the_attention_that_weighs_by_relu_is_what_it_says() -> None:
         for s in seen:
             score = q[t, head] @ k[s, head // 2] / math.sqrt(8) - rate[head] * (t - s) ** 2
             mixed[t, head] += score.relu() / len(seen) * v[s, head // 2]
-    context = start_pass(torch.zeros(1, 6, dtype=torch.int64), None, None, None, torch.float32)
+    context = start_pass(torch.zeros(1, 6, dtype=torch.int64), None, None, None, None, torch.float32)
     expected = layer.get_submodule("out")(mixed.flatten(1))
     torch.testing.assert_close(layer(x, context.context(layer_configs(model.config)[0]))[0], expected)
 

@@ -28,7 +28,7 @@ def each_kind_once(config: Config) -> Config:
 def apply(picture: Picture, model: Decoder, tokens_BT: Tensor, prefix: Tensor | None, box: Rect, *inputs: Tensor):
     frame = picture.frame_of(box)
     x = inputs[0] if inputs else None
-    this_pass = start_pass(tokens_BT, None, prefix, None, torch.float64)
+    this_pass = start_pass(tokens_BT, None, None, prefix, None, torch.float64)
     if frame is not None:
         assert x is not None
         layer, of_layer = model.layers[frame], model.layer_configs[frame]

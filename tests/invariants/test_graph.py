@@ -146,7 +146,7 @@ def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> N
     (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
     tokens = torch.zeros(1, 12_500, dtype=torch.int64)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        view = start_pass(tokens, None, None, None, torch.float32).context(layer)
+        view = start_pass(tokens, None, None, None, None, torch.float32).context(layer)
     most = max(event.self_cpu_memory_usage for event in profile.key_averages())
     assert view.mask_BTS is None
     assert (most > 1e9) == (position == "alibi")  # the only one that reads it

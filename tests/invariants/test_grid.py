@@ -146,6 +146,19 @@ def test_packed_documents_are_as_if_alone(index: int) -> None:
                 assert_close(both[row : row + 1, start:end], model(tokens[row : row + 1, start:end]))
 
 
+@every_config
+def test_padding_after_a_sequence_changes_nothing(index: int) -> None:
+    """Whatever the padding tokens are, each row gives the same logits as alone."""
+    model, lengths = grid.model(index), [T, 17, 1]
+    prefix = None if grid.prefix(grid.config(index), 1) is None else torch.tensor([PREFIX, 4, 1])
+    tokens = grid.tokens(3)
+    with torch.no_grad():
+        padded = model(tokens, lengths=torch.tensor(lengths), prefix=prefix)
+        for row, n in enumerate(lengths):
+            of_row = None if prefix is None else prefix[row : row + 1]
+            assert_close(padded[row : row + 1, :n], model(tokens[row : row + 1, :n], prefix=of_row))
+
+
 # --- kernels --------------------------------------------------------------------------------------------------
 
 

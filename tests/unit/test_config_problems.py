@@ -238,6 +238,8 @@ ONES = [1] * 16
 MOE = "model.mlp={kind: moe, experts: 8, active: 3, %s}"
 MUP = ("model.mup={base_width: 64, base_head_dim: 32}",)
 
+TWO_SIDED = "model.attention.visibility=two_sided"
+
 BROKEN_RULES = [
     (
         ["data.mixture={code: {path: a, weight: 1}}", "data.path=b"],
@@ -419,9 +421,9 @@ BROKEN_RULES = [
         "5 does not divide lru_width = 12; allowed: 1, 2, 3, 4, 6, 12",
     ),
     (
-        ["model.attention.visibility=prefix", "model.position=alibi"],
+        ["model.attention.visibility=prefix", "model.position=shaw"],
         "model.attention.visibility",
-        "prefix shows keys after a query, but position.kind alibi counts only distances back; allowed: causal, or",
+        "prefix shows keys after a query, but position.kind shaw counts only distances back; allowed: causal, or",
     ),
     (
         ["model.attention={n_heads: 4, visibility: two_sided, window: 1}"],
@@ -497,6 +499,21 @@ BROKEN_RULES = [
     ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is multiplied by the scores' factor"),
     ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table; muP"),
     ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias, which is divided together with the logits"),
+    (
+        [TWO_SIDED, "model.position={kind: t5, buckets: 5}"],
+        "model.position.buckets",
+        "5, but half of the buckets are for later keys (attention.visibility); allowed: even numbers from 4",
+    ),
+    (
+        [TWO_SIDED, "model.position={kind: t5, max_distance: 8}"],
+        "model.position.max_distance",
+        "8 leaves no room for logarithmic buckets; allowed: more than 8",
+    ),
+    (
+        ["model.position=t5", "model.layers={a: {attention.visibility: two_sided}, b: {}, pattern: [a, b]}"],
+        "model.layers.a.position",
+        "t5 has one table for all layers, for the heads and directions (attention.visibility) of `model`",
+    ),
     (
         [*MUP, "model.head.scale=1"],
         "model.head.scale",

@@ -111,6 +111,17 @@ def test_t5_buckets_are_those_of_transformers(buckets: int) -> None:
         assert torch.equal(bucket(distance, buckets, max_distance), theirs), max_distance
 
 
+@pytest.mark.parametrize("visibility", ["prefix", "two_sided"])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (4, 2), (6, 12), (34, 27)])
+def test_later_keys_have_the_buckets_of_transformers(visibility: str, buckets: int, max_distance: int) -> None:
+    heads = MultiHead(n_heads=1, visibility=visibility)
+    bias = T5Bias(position_schema.T5(buckets=buckets, max_distance=max_distance), heads)
+    bias.weight.data = torch.arange(buckets)[:, None].float()
+    distance = torch.arange(-200, 200)[None, None]
+    theirs = T5Attention._relative_position_bucket(-distance, True, buckets, max_distance)
+    assert torch.equal(bias(distance)[:, 0].long(), theirs)
+
+
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (6, 12), (3, 2), (17, 27), (16, 1000)])
 def test_t5_buckets(buckets: int, max_distance: int) -> None:
     got = bucket(torch.arange(300), buckets, max_distance)

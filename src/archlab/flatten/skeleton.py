@@ -39,7 +39,14 @@ class Decoder(nn.Module):
         """Return the context of the forward pass for one kind of layer."""
         lengths_BT = positions_BT[:, -1:] + 1
         forward_pass = ForwardPass(
-            positions_BT, lengths_BT, starts_BT=None, is_plain=True, prefix_B11=None, cache=None, dtype=torch.float32
+            positions_BT,
+            lengths_BT,
+            starts_BT=None,
+            is_whole=True,
+            is_padded=False,
+            prefix_B11=None,
+            cache=None,
+            dtype=torch.float32,
         )
         return forward_pass.context(layer, NO_STATES, self.position_bias, None)
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.position import Alibi, Position
-from archlab.config.components.visibility import Visibility, is_plain_causal
+from archlab.config.components.visibility import Visibility, hidden_keys, is_plain_causal
 from archlab.config.core.registry import make
 from archlab.config.layers import LayerConfig
-from archlab.model.masks import Mask, Visible
+from archlab.model.masks import Mask, NoMask, Visible
 from archlab.model.rotary import Rotation, check_rotation
 from archlab.model.state import NO_STATES, Cache, State
 
@@ -101,8 +101,10 @@ class ForwardPass:
     """Number of tokens so far in each token's sequence or document, [B or 1, T or 1]."""
     starts_BT: Tensor | None
     """Index of the first token of each token's document; None if documents are not packed."""
-    is_plain: bool
-    """Whether every row is one whole sequence: nothing is cached, padded or packed."""
+    is_whole: bool
+    """Whether every row is one whole sequence, perhaps with padding after it: nothing is cached or packed."""
+    is_padded: bool
+    """Whether rows may have padding: before the sequence with a cache, otherwise after it."""
     prefix_B11: Tensor | None
     """Length of each sequence's prefix, whose tokens see each other in prefix layers. None means no prefix."""
     cache: Cache | None
@@ -119,7 +121,7 @@ class ForwardPass:
             positions_BT=part.own(self.positions_BT),
             lengths_BT=self.lengths_BT if self.starts_BT is None else part.own(self.lengths_BT),
             starts_BT=None if self.starts_BT is None else part.own(self.starts_BT),
-            is_plain=False,
+            is_whole=False,
             whole=self,
             runs=part.runs,
         )
@@ -147,14 +149,14 @@ class ForwardPass:
         collected: Collected | None = None,
     ) -> Context:
         query_BT, T = self.positions_BT, self.positions_BT.shape[1]
-        is_real_BT = query_BT >= 0 if self.cache and self.cache.is_padded else None
+        is_real_BT = query_BT >= 0 if self.is_padded else None
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
             return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
         key_BS = self.whole.positions_BT if self.whole else query_BT
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
-        is_plain = self.is_plain and is_plain_causal(attention, T)
+        is_plain = self.is_whole and is_plain_causal(attention, T)
         is_biased = layer.position.acts_on == "scores"
         distance_BTS = _distance(layer.position, query_BT, key_BS)
         return Context(
@@ -169,7 +171,12 @@ class ForwardPass:
         )
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
-        is_whole = self.whole is None and (self.is_plain or self.starts_BT is not None)
+        # Padding after a sequence needs no mask unless a query sees later keys.
+        is_whole = self.is_whole and not (self.is_padded and attention.visibility == "two_sided")
+        n_queries, n_keys = query_BT.shape[1], key_BS.shape[1]
+        if is_whole and hidden_keys(attention, n_keys) == "none":
+            return NoMask(n_queries, n_keys, key_BS.device)
+        is_whole |= self.whole is None and self.starts_BT is not None
         key_starts_BS = self.whole.starts_BT if self.whole else None
         mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS, self.runs)
         mask.prepare(is_biased=is_biased)
@@ -189,7 +196,12 @@ def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | 
 
 
 def start_pass(
-    tokens_BT: Tensor, documents_BT: Tensor | None, prefix_B: Tensor | None, cache: Cache | None, dtype: torch.dtype
+    tokens_BT: Tensor,
+    documents_BT: Tensor | None,
+    lengths_B: Tensor | None,
+    prefix_B: Tensor | None,
+    cache: Cache | None,
+    dtype: torch.dtype,
 ) -> ForwardPass:
     """Return the forward pass of new tokens.
 
@@ -200,12 +212,17 @@ def start_pass(
     if documents_BT is not None:
         return _packed(index_1T, documents_BT, dtype)
     prefix_B11 = None if prefix_B is None else prefix_B[:, None, None]
+    if lengths_B is not None:
+        lengths_B1 = lengths_B[:, None].to(index_1T.dtype)
+        positions_BT = torch.where(index_1T < lengths_B1, index_1T, -1)
+        return ForwardPass(positions_BT, lengths_B1, None, True, True, prefix_B11, None, dtype)
     if cache is None:
-        return ForwardPass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, prefix_B11, None, dtype)
+        return ForwardPass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, False, prefix_B11, None, dtype)
     first_B1 = cache.length_tensor - cache.padding_B1
     # A decoding step never reads cache.length: a compiled step would be recompiled for each new value.
-    is_plain = T > 1 and cache.length == 0 and not cache.is_padded
-    return ForwardPass(first_B1 + index_1T, first_B1 + T, None, is_plain, prefix_B11, cache, dtype)
+    is_whole = T > 1 and cache.length == 0 and not cache.is_padded
+    positions_BT = first_B1 + index_1T
+    return ForwardPass(positions_BT, first_B1 + T, None, is_whole, cache.is_padded, prefix_B11, cache, dtype)
 
 
 def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> ForwardPass:
@@ -214,4 +231,4 @@ def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> Forwa
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
     starts_BT = (index_1T * torch.cat((edge_B1, differs_BT), 1)).cummax(-1).values
     ends_BT = torch.where(torch.cat((differs_BT, edge_B1), 1), index_1T + 1, T).flip(-1).cummin(-1).values.flip(-1)
-    return ForwardPass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, None, dtype)
+    return ForwardPass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, False, None, None, dtype)

@@ -111,6 +111,7 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         *,
         documents: Tensor | None = None,
+        lengths: Tensor | None = None,
         prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
@@ -120,6 +121,8 @@ class Decoder(nn.Module):
         `documents`, [B, T], holds document numbers. Each run of equal numbers is one document: its tokens see only each
         other, and its positions start at 0.
 
+        `lengths`, [B], is the number of tokens in each row. The rest of the row is padding, which no token sees.
+
         `prefix`, [B], is the length of each sequence's prefix, without padding. Prefix tokens see each other in both
         directions, in layers whose `attention.visibility` is prefix.
 
@@ -127,7 +130,9 @@ class Decoder(nn.Module):
 
         `collected` receives auxiliary losses and expert loads from components, by name.
         """
-        hidden_BTD = self.hidden(tokens_BT, documents=documents, prefix=prefix, cache=cache, collected=collected)
+        hidden_BTD = self.hidden(
+            tokens_BT, documents=documents, lengths=lengths, prefix=prefix, cache=cache, collected=collected
+        )
         return self.head(hidden_BTD, self.embedding.weight)
 
     def hidden(
@@ -135,6 +140,7 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         *,
         documents: Tensor | None = None,
+        lengths: Tensor | None = None,
         prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
@@ -144,10 +150,10 @@ class Decoder(nn.Module):
 
         With `part`, return only those of this process's tokens.
         """
-        check_inputs(self.config, tokens_BT, documents, prefix, cache)
+        check_inputs(self.config, tokens_BT, documents, lengths, prefix, cache)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
-        x_BTD = self.through_layers(tokens_BT, documents, prefix, cache, collected, part)
+        x_BTD = self.through_layers(tokens_BT, documents, lengths, prefix, cache, collected, part)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
         return x_BTD
@@ -156,6 +162,7 @@ class Decoder(nn.Module):
         self,
         tokens_BT: Tensor,
         documents: Tensor | None,
+        lengths: Tensor | None,
         prefix: Tensor | None,
         cache: Cache | None,
         collected: Collected | None,
@@ -163,7 +170,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Run the layers without checking inputs or counting cached tokens. Only this part is worth compiling."""
         x_BTD = self.embedding(tokens_BT if part is None else part.own(tokens_BT))
-        this_pass = start_pass(tokens_BT, documents, prefix, cache, x_BTD.dtype)
+        this_pass = start_pass(tokens_BT, documents, lengths, prefix, cache, x_BTD.dtype)
         if part is not None:
             this_pass = this_pass.of(part)
         if self.positions is not None:

@@ -11,9 +11,14 @@ from archlab.model.state import Cache
 
 
 def check_inputs(
-    config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, prefix: Tensor | None, cache: Cache | None
+    config: ModelConfig,
+    tokens_BT: Tensor,
+    documents: Tensor | None,
+    lengths: Tensor | None,
+    prefix: Tensor | None,
+    cache: Cache | None,
 ) -> None:
-    """Raise UserError if tokens, documents, prefix or cache do not fit the model or each other."""
+    """Raise UserError if the arguments of a forward pass do not fit the model or each other."""
     if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
         value = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
         raise UserError(f"tokens: {value}; allowed: a tensor [batch, seq] of int64 or int32")
@@ -29,12 +34,34 @@ def check_inputs(
     longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
     if isinstance(config.position, Learned) and longest > config.max_seq_len:
         raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
+    if lengths is not None:
+        _check_lengths(tokens_BT, documents, lengths, cache)
     if prefix is not None:
-        _check_prefix(config, tokens_BT, documents, prefix, cache)
+        _check_prefix(config, tokens_BT, documents, lengths, prefix, cache)
+
+
+def _check_lengths(tokens_BT: Tensor, documents: Tensor | None, lengths_B: Tensor, cache: Cache | None) -> None:
+    if cache is not None:
+        raise UserError(
+            "lengths and cache were both passed; allowed: one of them (a cache has its padding before the tokens: "
+            "Cache(..., padding=...))"
+        )
+    if documents is not None:
+        raise UserError("lengths and documents were both passed; allowed: one of them (packed rows have no padding)")
+    B, T = tokens_BT.shape
+    if lengths_B.shape != (B,) or lengths_B.dtype not in WHOLE:
+        raise UserError(f"lengths: {list(lengths_B.shape)} of {lengths_B.dtype}; allowed: [{B}] of int64 or int32")
+    if ((lengths_B < 1) | (lengths_B > T)).any():
+        raise UserError(f"lengths: {lengths_B.tolist()}; allowed: 1 to {T}, the number of tokens in a row")
 
 
 def _check_prefix(
-    config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, prefix_B: Tensor, cache: Cache | None
+    config: ModelConfig,
+    tokens_BT: Tensor,
+    documents: Tensor | None,
+    lengths_B: Tensor | None,
+    prefix_B: Tensor,
+    cache: Cache | None,
 ) -> None:
     if not sees_as(config, "prefix"):
         raise UserError("prefix: no layer reads it; it is allowed only if model.attention.visibility is prefix")
@@ -50,7 +77,7 @@ def _check_prefix(
     if prefix_B.shape != (B,) or prefix_B.dtype not in WHOLE:
         raise UserError(f"prefix: {list(prefix_B.shape)} of {prefix_B.dtype}; allowed: [{B}] of int64 or int32")
     padding_B1 = cache.padding_B1 if cache else prefix_B.new_zeros(1, 1)
-    longest_B1 = (T - padding_B1).clamp(min=0)
+    longest_B1 = (T - padding_B1).clamp(min=0) if lengths_B is None else lengths_B[:, None]
     if ((prefix_B[:, None] < 0) | (prefix_B[:, None] > longest_B1)).any():
         value = f"{prefix_B.tolist()} tokens of texts of {longest_B1.expand(B, 1).flatten().tolist()}"
         raise UserError(f"prefix: {value}; allowed: 0 to the text's length in this pass")

@@ -20,7 +20,7 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
 from archlab.model.graphs import outside_graphs
-from archlab.model.masks import Mask, Visible, as_added, dense
+from archlab.model.masks import Mask, Visible, as_added, dense, hides_nothing, mask_kind
 from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
 
@@ -44,10 +44,11 @@ def reference(
         scores_BHQS = scores_BHQS + bias_BHQS
     if softmax.softcap is not None:
         scores_BHQS = softmax.softcap * torch.tanh(scores_BHQS / softmax.softcap)
-    seen_BQS = dense(mask_BQS)
-    if seen_BQS is None:
-        seen_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
-    scores_BHQS = scores_BHQS.masked_fill(~seen_BQS[:, None], float("-inf"))
+    if not hides_nothing(mask_BQS):
+        seen_BQS = dense(mask_BQS)
+        if seen_BQS is None:
+            seen_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
+        scores_BHQS = scores_BHQS.masked_fill(~seen_BQS[:, None], float("-inf"))
     if softmax.sinks_H is None:
         weights_BHQS = scores_BHQS.softmax(-1)
     else:
@@ -107,10 +108,11 @@ def _fused(
         is_seen = causal if seen_BQS is None else seen_BQS[:, None]
         mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~is_seen, float("-inf"))
     else:
-        mask = None if mask_BQS is None else as_added(mask_BQS, q_BHQC)[:, None]
+        mask = None if mask_BQS is None or hides_nothing(mask_BQS) else as_added(mask_BQS, q_BHQC)[:, None]
+    is_causal = mask is None and mask_BQS is None
     if softmax.sinks_H is not None:
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
-            q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(softmax.sinks_H) / softmax.scale
+            q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(softmax.sinks_H) / softmax.scale, is_causal=is_causal
         )
     is_padded = _fuses_equal_widths_only(q_BHQC) and q_BHQC.shape[-1] != v_BKSV.shape[-1]
     if is_padded:
@@ -127,7 +129,7 @@ def _fused(
             v_BKSV,
             attn_mask=mask,
             dropout_p=softmax.dropout,
-            is_causal=mask is None,
+            is_causal=is_causal,
             scale=softmax.scale,
             enable_gqa=_is_grouped(q_BHQC, k_BKSC),
         )
@@ -149,15 +151,15 @@ def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[T
 
 
 def _with_sinks(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask: Tensor | None, sinks_H: Tensor
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask: Tensor | None, sinks_H: Tensor, *, is_causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Prepend a key whose product with each query is the head's sink and whose value is zero.
 
     Queries and keys get 8 more dimensions, because fused kernels need multiples of 8. The first of these dimensions
-    holds the sink. Without a mask, a query is prepended as well, so that the mask stays plain causal.
+    holds the sink. Under a plain causal mask, a query is prepended as well, so that the mask stays plain causal.
     """
     width = q_BHQC.shape[-1]
-    in_front = 0 if mask is not None else 1
+    in_front = int(is_causal)
     sinks_H8 = F.pad(sinks_H[:, None], (0, 7)).to(q_BHQC.dtype)
     q_BHQC = torch.cat((q_BHQC, sinks_H8[:, None].expand(*q_BHQC.shape[:3], 8)), -1)
     k_BKSC = F.pad(k_BKSC, (0, 8, 1, 0))
@@ -229,7 +231,7 @@ def in_call(
         needs.softcap,
         needs.dropout,
         needs.bias,
-        masked=mask is not None,
+        mask=mask_kind(mask),
         is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
         sinks=sinks is not None,
         is_cached=is_cached,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from archlab.config.components import query_blocks
+from archlab.config.components.kernel_choice import MaskKind
 from archlab.config.components.query_blocks import QueryBlocks, SharedKeys
 from archlab.config.components.visibility import Visibility, visible
 from archlab.model.graphs import allow_forms
@@ -41,6 +42,15 @@ def dense(mask_BQS: Mask | None) -> Tensor | None:
     return None if mask_BQS is None else mask_BQS.dense
 
 
+def mask_kind(mask_BQS: Mask | None) -> MaskKind:
+    """Return which keys the mask hides, as far as its form shows it."""
+    return "causal" if mask_BQS is None else "none" if hides_nothing(mask_BQS) else "other"
+
+
+def hides_nothing(mask_BQS: Mask | None) -> bool:
+    return isinstance(mask_BQS, NoMask)
+
+
 def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
     """Return the mask, [B, Q, S], in the form that is fastest for torch's kernel.
 
@@ -51,6 +61,24 @@ def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
     if q_BHQC.shape[2] > 1 or not isinstance(mask_BQS, Visible):
         return mask_BQS.dense
     return mask_BQS.added(q_BHQC.dtype)
+
+
+@dataclass(frozen=True)
+class NoMask:
+    """Mask that hides no key: every query sees every key."""
+
+    n_queries: int
+    n_keys: int
+    device: torch.device
+
+    @property
+    def dense(self) -> Tensor:
+        """Boolean mask, [1, Q, S], true everywhere."""
+        return torch.ones(1, self.n_queries, self.n_keys, dtype=torch.bool, device=self.device)
+
+    @property
+    def tiles(self) -> "BlockMask":
+        return _tiles(lambda b, h, q, k: k >= 0, 1, self.n_queries, self.n_keys, self.device)
 
 
 @dataclass(frozen=True)

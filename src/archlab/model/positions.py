@@ -62,7 +62,7 @@ class LearnedPositions(nn.Module):
 
 @implements(schema.Alibi)
 class AlibiBias(nn.Module):
-    """ALiBi: -slope(head) * distance (Press 2021). In Falcon's form, the distance is minus the key position."""
+    """ALiBi: -slope(head) * |distance| (Press 2021). In Falcon's form, the distance is minus the key position."""
 
     def __init__(self, config: schema.Alibi, heads: AnyAttention) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class AlibiBias(nn.Module):
         if self.form == "falcon":
             rounded_BHQS = slopes_H.bfloat16()[:, None, None] * -distance_BQS[:, None].bfloat16()
             return rounded_BHQS.to(slopes_H.dtype) * self.scale
-        return -slopes_H[:, None, None] * distance_BQS[:, None]
+        return -slopes_H[:, None, None] * distance_BQS[:, None].abs()
 
 
 def slopes(n_heads: int, max_bias: float) -> list[float]:
@@ -92,18 +92,26 @@ def slopes(n_heads: int, max_bias: float) -> list[float]:
 
 @implements(schema.T5)
 class T5Bias(nn.Module):
-    """T5 bias: one learned parameter per head and bucket of distances (Raffel 2020)."""
+    """T5 bias: one learned parameter per head and bucket of distances (Raffel 2020).
+
+    If queries see later keys, the first half of the buckets is for the keys up to the query, and the second half is for
+    the keys after it.
+    """
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
     def __init__(self, config: schema.T5, heads: AnyAttention) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.sees_later_keys = config, heads.sees_later_keys
         self.weight = nn.Parameter(torch.empty(config.buckets, heads.n_heads))
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Tensor:
         """Return the position bias, [B or 1, H, Q, S]. The queries are not used."""
-        buckets = bucket(distance_BQS.clamp(min=0), self.config.buckets, self.config.max_distance)
+        n, longest = self.config.buckets, self.config.max_distance
+        if self.sees_later_keys:
+            buckets = bucket(distance_BQS.abs(), n // 2, longest) + n // 2 * (distance_BQS < 0)
+        else:
+            buckets = bucket(distance_BQS.clamp(min=0), n, longest)
         return at_least_float32(self.weight)[buckets].movedim(-1, 1)
 
 

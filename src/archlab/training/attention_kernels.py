@@ -10,7 +10,7 @@ import torch
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.kernel_choice import RULES, kernel_for
-from archlab.config.components.visibility import is_plain_causal
+from archlab.config.components.visibility import hidden_keys
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
@@ -78,12 +78,12 @@ def attention_kernels(
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
             continue
-        masked = packed or runs is not None or not is_plain_causal(attention, seq_len)
+        mask_kind = "other" if packed or runs is not None else hidden_keys(attention, seq_len)
         mask = Visible(attention, queries_1T, keys_1S, starts_BQ=starts_1T, is_whole=runs is None, runs=runs)
         needs = replace(
             attention.kernel_needs(layer.site),
-            masked=masked,
-            is_cut=masked and mask.is_worth_cutting,
+            mask=mask_kind,
+            is_cut=mask_kind == "other" and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),
             width=max(attention.query_width, getattr(attention, "v_dim", 0)),
             on_cuda=on_cuda,

@@ -8,7 +8,7 @@ from archlab.config.components.component import Attention, Site
 from archlab.config.components.kernel_choice import RULES, KernelNeeds, kernel_for, writes_scores
 from archlab.config.components.position import Shaw
 from archlab.config.components.query_blocks import QueryBlocks, is_worth_cutting, query_blocks
-from archlab.config.components.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
+from archlab.config.components.visibility import Visibility, hidden_keys, keys_kept, visible_pairs
 from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
 from archlab.config.core.base import DERIVED, Derived, Heads, Positive
 
@@ -163,7 +163,7 @@ class AnyAttention(Visibility, QueryHeads):
         bias."""
         if blocks := self._blocks(needs, model_pass):
             return sum(b.all_pairs // (b.count if b.is_alike else 1) for b in blocks if not b.is_causal)
-        return model_pass.mask_pairs if needs.masked or needs.bias or needs.softcap else 0
+        return model_pass.mask_pairs if needs.mask == "other" or needs.bias or needs.softcap else 0
 
     def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
         """Return the number of keys per sequence that a kernel stores.
@@ -194,9 +194,10 @@ class AnyAttention(Visibility, QueryHeads):
         )
         if model_pass.counting == "visible" or model_pass.held:
             return needs
-        masked = model_pass.counting == "packed" or not is_plain_causal(self, model_pass.context)
-        is_cut = masked and model_pass.counting != "packed" and is_worth_cutting(self, model_pass.context)
-        return replace(needs, masked=masked, is_cut=is_cut)
+        if model_pass.counting == "packed":
+            return replace(needs, mask="other")
+        mask = hidden_keys(self, model_pass.context)
+        return replace(needs, mask=mask, is_cut=mask == "other" and is_worth_cutting(self, model_pass.context))
 
     def rotating(self, site: Site, model_pass: Pass, heads: int) -> Iterator[Operation]:
         """Yield the rotation of queries and keys if the position encoding rotates them. `heads` counts query and key

@@ -13,6 +13,9 @@ from archlab.errors import UserError
 
 KernelName = Literal["flex", "blocked", "products", "sdpa", "reference"]
 
+MaskKind = Literal["causal", "none", "other"]
+"""Keys that a mask hides. `causal`: exactly the keys after the query. `none`: no keys. `other`: any other keys."""
+
 
 @dataclass(frozen=True)
 class KernelNeeds:
@@ -25,8 +28,8 @@ class KernelNeeds:
     products_up_to: int = 0
     """Largest sequence length in tokens at which `products` trains faster than `sdpa` on this machine."""
     # The fields below describe a call. Before a call, the defaults are the easiest case.
-    masked: bool = False
-    """Whether the mask hides more keys than a plain causal mask does."""
+    mask: MaskKind = "causal"
+    """Keys that the mask hides."""
     is_cut: bool = False
     """Whether cutting the queries into blocks leaves at most half of all query-key pairs to compute."""
     sinks: bool = False
@@ -54,7 +57,7 @@ class KernelRules:
 
 
 def _products_lack(needs: KernelNeeds) -> str | None:
-    needed = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
+    needed = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.mask != "causal"}
     return next((name for name, is_asked in (needed | {"sinks": needs.sinks}).items() if is_asked), None)
 
 
@@ -81,7 +84,7 @@ def _flex_suits(needs: KernelNeeds) -> bool:
     Flex compiles for every shape, and a cache's shapes grow. On a CPU, flex needs a C++ compiler. On a GPU, heads must
     be at least 16 wide, wide heads may not fit, and the gradients of a bias are added up one by one.
     """
-    is_wanted = needs.softcap or needs.masked
+    is_wanted = needs.softcap or needs.mask == "other"
     return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
 
 
@@ -97,7 +100,7 @@ RULES: dict[KernelName, KernelRules] = {
         lacks=lambda needs: "softcap" if needs.softcap else None,
         suits=lambda needs: True,
         # Torch's fused kernel for CPUs has no dropout; the operations used instead compute the whole square.
-        pairs=lambda needs: "all" if needs.masked or needs.bias or (needs.dropout and not needs.on_cuda) else "visible",
+        pairs=lambda needs: "all" if needs.mask == "other" or needs.bias or (needs.dropout and not needs.on_cuda) else "visible",
     ),
     "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
 }

@@ -35,6 +35,11 @@ class Position(Registered):
     """Whether the number added to a score depends on the query. If it does not, all sequences of a batch share one
     table of these numbers."""
 
+    @property
+    def counts_later_keys(self) -> bool:
+        """Whether the numbers added to scores are defined for keys after the query, too."""
+        return self.acts_on != "scores"
+
     @classmethod
     def check_class(cls) -> None:
         """Raise UserError if `acts_on` is unknown, because the model would then ignore the encoding."""
@@ -130,19 +135,24 @@ class Shaw(Position):
 
 
 class T5(Position):
-    """Learned bias per head and bucket of distances, added to the scores (T5, Raffel 2020). Keys after the query
-    count as distance 0."""
+    """Learned bias per head and bucket of distances, added to the scores (T5, Raffel 2020).
+
+    If a query can see later keys, half of the buckets are for keys after the query."""
 
     kind: Literal["t5"] = "t5"
     display_name: ClassVar[str] = "T5"
     acts_on: ClassVar[ActsOn] = "scores"
     buckets: Annotated[Width, Field(ge=3)] = 32
-    """Number of buckets of distances. Half of them hold one distance each; the width of the others grows
-    logarithmically up to max_distance."""
+    """Number of buckets of distances. In each direction that a query sees, half of the buckets hold one distance
+    each; the width of the others grows logarithmically up to max_distance."""
     max_distance: Length = 128
     """Distance in tokens from which all distances share the last bucket."""
     shared: bool = True
     """Whether all layers share one table of biases. false: each layer has its own table."""
+
+    @property
+    def counts_later_keys(self) -> bool:
+        return True
 
     @property
     def is_shared(self) -> bool:
@@ -169,8 +179,12 @@ class Alibi(Position):
     """Largest exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power of
     two, slopes are interleaved as in the paper."""
     form: Literal["distance", "falcon"] = "distance"
-    """Form of the bias. `distance`: -slope * distance, added to the scaled scores. `falcon`: slope * key position, both
+    """Form of the bias. `distance`: -slope * |distance|, added to the scaled scores. `falcon`: slope * key position, both
     rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
+
+    @property
+    def counts_later_keys(self) -> bool:
+        return self.form == "distance"
 
 
 class NoScaling(Settings):

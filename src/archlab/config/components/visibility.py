@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
+from archlab.config.components.kernel_choice import MaskKind
 from archlab.config.core.base import Index, Length, Settings
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Visibility(Settings):
     (Longformer)."""
     blocks: BlockSparse | None = None
     """Fixed sparse blocks that replace a window. null: no blocks."""
+
+    @property
+    def sees_later_keys(self) -> bool:
+        """Whether a query may see keys after its own position."""
+        return self.visibility != "causal"
 
     def describe_visibility(self) -> str:
         sides = "" if self.visibility == "causal" else f"{self.visibility} "
@@ -86,6 +92,13 @@ def _in_reach(rule: Visibility, query: "Positions", key: "Positions") -> "Positi
 def is_plain_causal(rule: Visibility, seq_len: int) -> bool:
     """Return whether, within `seq_len` tokens, every query sees its own key, every earlier key and no later key."""
     return rule.visibility == "causal" and reaches_all(rule, seq_len)
+
+
+def hidden_keys(rule: Visibility, seq_len: int) -> MaskKind:
+    """Return the kind of mask of one whole sequence of `seq_len` tokens without a prefix."""
+    if rule.visibility == "two_sided" and reaches_all(rule, seq_len):
+        return "none"
+    return "causal" if is_plain_causal(rule, seq_len) else "other"
 
 
 def reaches_all(rule: Visibility, seq_len: int) -> bool:

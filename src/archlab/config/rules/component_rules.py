@@ -58,7 +58,7 @@ def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
 
 
 def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
-    if a.visibility == "causal" or m.position.acts_on != "scores":
+    if a.visibility == "causal" or m.position.counts_later_keys:
         return None
     problem = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts only distances back"
     return f"{problem}; allowed: causal, or another position.kind"

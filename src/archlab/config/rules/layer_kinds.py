@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
+from archlab.config.components.any_attention import AnyAttention
 from archlab.config.core.merge import Raw, derived_fields, expand, merge
 from archlab.config.layers import COMPONENTS, PER_LAYER, parts_of_layers, with_overrides
 from archlab.config.model_schema import ModelConfig
@@ -102,10 +103,11 @@ def _moved_common_position(model: ModelConfig, changed: ModelConfig) -> str | No
     if changed.position.is_shared:
         model_heads, kind_heads = (m.attention.score_heads for m in (model, changed))
         same = changed.position == model.position and kind_heads in (model_heads, 0)
-        if same:
+        sees = {m.attention.sees_later_keys for m in (model, changed) if isinstance(m.attention, AnyAttention)}
+        if same and len(sees) < 2:
             return None
-        problem = f"{changed.position.kind} has one table for all layers, for the heads of `model`"
-        return f"{problem}; set position.shared = false"
+        shared = "the heads and directions (attention.visibility) of `model`"
+        return f"{changed.position.kind} has one table for all layers, for {shared}; set position.shared = false"
     embedded = [p.kind for p in (changed.position, model.position) if p.acts_on == "embedding"]
     if changed.position == model.position or not embedded:
         return None

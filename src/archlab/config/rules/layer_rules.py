@@ -10,7 +10,15 @@ from typing import Any
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.norm import Norm
-from archlab.config.components.position import T5, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
+from archlab.config.components.position import (
+    T5,
+    DynamicNTK,
+    Llama3Scaling,
+    Longrope,
+    Proportional,
+    Rope,
+    Yarn,
+)
 from archlab.config.layers import COMPONENTS
 from archlab.config.model_schema import ModelConfig
 from archlab.config.rules.component_rules import COMPONENT_RULES, HEAD_WIDTH, qk_norm
@@ -136,10 +144,25 @@ def _scaling_bands_in_order(m: ModelConfig) -> str | None:
 
 
 def _t5_buckets_reach(m: ModelConfig) -> str | None:
-    if not isinstance(m.position, T5) or m.position.max_distance > m.position.buckets // 2:
+    if not isinstance(m.position, T5):
+        return None
+    directions = 2 if _sees_later_keys(m) else 1
+    single = m.position.buckets // directions // 2
+    if m.position.max_distance > single:
         return None
     problem = f"{m.position.max_distance} leaves no room for logarithmic buckets"
-    return f"{problem}; allowed: more than {m.position.buckets // 2}"
+    return f"{problem}; allowed: more than {single}"
+
+
+def _t5_buckets_divide(m: ModelConfig) -> str | None:
+    if not isinstance(m.position, T5) or not _sees_later_keys(m) or (m.position.buckets >= 4 and m.position.buckets % 2 == 0):
+        return None
+    problem = f"{m.position.buckets}, but half of the buckets are for later keys (attention.visibility)"
+    return f"{problem}; allowed: even numbers from 4"
+
+
+def _sees_later_keys(m: ModelConfig) -> bool:
+    return isinstance(m.attention, AnyAttention) and m.attention.sees_later_keys
 
 
 _ROTARY_WIDTH = (*HEAD_WIDTH, "attention.rope_dim")
@@ -162,7 +185,8 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.scaling.factor", ("position",), _yarn_stretches),
     Rule("position.scaling", ("position", *_ROTARY_WIDTH), _scaling_has_pairs_to_rotate),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
-    Rule("position.max_distance", ("position",), _t5_buckets_reach),
+    Rule("position.max_distance", ("position", "attention"), _t5_buckets_reach),
+    Rule("position.buckets", ("position", "attention"), _t5_buckets_divide),
     Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),
     *(Rule(f"block.{name}_multiplier", ("block", name), _multiplier_has_a_branch(name)) for name in COMPONENTS),
 )
