@@ -202,8 +202,16 @@ FACTORS: dict[str, list[Any]] = {
         "model.embedding.norm=true",
         "model.embedding={scale: 3.0, norm: true}",
         "model.embedding={width: 10}",
+        "model.embedding={segments: 2, norm: sum}",
+        "model.embedding={segments: 3, norm: sum, width: 10, widened: sum}",
     ],
-    "head": ["model.head.tied=false", "model.head={tied: true, bias: true}", "model.head={bias: true, scale: 0.5}"],
+    "head": [
+        "model.head.tied=false",
+        "model.head={tied: true, bias: true}",
+        "model.head={bias: true, scale: 0.5}",
+        "model.head={transform: {bias: false}}",
+        "model.head={tied: true, bias: true, transform: {activation: relu, norm: false}}",
+    ],
     "head_cap": [NOTHING, "model.head.softcap=3.0"],
     "layers": [
         NOTHING,

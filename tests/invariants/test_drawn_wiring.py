@@ -55,9 +55,15 @@ def apply(picture: Picture, model: Decoder, tokens_BT: Tensor, prefix: Tensor | 
         case "embedding scale":
             return x * embedding.scale
         case "embedding widening":
-            return embedding.widen(x)
+            return (model.summed if model.config.embedding.widened == "sum" else embedding).widen(x)
         case "embedding norm":
-            return embedding.norm(x)
+            return (model.summed if model.config.embedding.norm == "sum" else embedding).norm(x)
+        case "segments":
+            return model.summed.segments[torch.zeros_like(tokens_BT)]
+        case "head transform":
+            return head.transform.activation(head.transform.dense(x))
+        case "head norm":
+            return head.transform.norm(x)
         case "positions":
             assert model.positions is not None
             return model.positions(this_pass.positions_BT, torch.float64)

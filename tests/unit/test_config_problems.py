@@ -500,6 +500,26 @@ BROKEN_RULES = [
     ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table; muP"),
     ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias, which is divided together with the logits"),
     (
+        ["model.embedding={norm: sum}"],
+        "model.embedding.norm",
+        "'sum', but nothing is added to the token embedding; allowed: true, false",
+    ),
+    (
+        ["model.embedding={widened: sum}"],
+        "model.embedding.widened",
+        "'sum' needs an embedding with a width of its own, but embedding.width is null; allowed: tokens",
+    ),
+    (
+        ["model.embedding.segments=1"],
+        "model.embedding.segments",
+        "a single segment is the same for every token; allowed: 0, or 2 and more",
+    ),
+    (
+        ["model.norm=none", "model.head.transform={activation: relu}"],
+        "model.head.transform.norm",
+        "true needs a norm, but model.norm.kind is none; allowed: false",
+    ),
+    (
         [TWO_SIDED, "model.position={kind: t5, buckets: 5}"],
         "model.position.buckets",
         "5, but half of the buckets are for later keys (attention.visibility); allowed: even numbers from 4",

@@ -185,11 +185,11 @@ def test_a_dropped_branch_adds_nothing(placement: str, parallel: str) -> None:
 @pytest.mark.parametrize("position", ["sinusoidal", "learned"])
 def test_the_embedding_is_dropped_once_with_its_positions(position: str) -> None:
     model = randomized(tiny(f"model.position={position}"))
-    model.dropout, streams = Nothing(), []
+    model.summed.dropout, streams = Nothing(), []
     model.layers[0].register_forward_pre_hook(lambda _, inputs: streams.append(inputs[0]))
     model(TOKENS)
     assert not streams[0].any()
-    assert model.dropout.asked == 1
+    assert model.summed.dropout.asked == 1
 
 
 def test_a_narrow_embedding_is_scaled_too() -> None:

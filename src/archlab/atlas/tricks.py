@@ -174,6 +174,10 @@ def _ends(config: Config) -> Iterator[Trick]:
         yield f"embedding ×{model.embedding.scale:.4g}", "embedding.scale"
     if model.head.tied:
         yield "tied", "head.tied"
+    if model.embedding.segments:
+        yield f"{model.embedding.segments} segments", "embedding.segments"
+    if model.head.transform:
+        yield "dense layer before head", "head.transform"
     if model.head.bias:
         yield "head bias", "head.bias"
     if model.readout.scale != 1:

@@ -228,7 +228,8 @@ def parts_of_layers(model: ModelConfig) -> tuple[object, ...]:
     """Return everything that is built from the sections in PER_LAYER: the layers, without the names of their kinds,
     and the norms outside layers."""
     layers = tuple(layer.model_copy(update={"kind": _ONLY_KIND}) for layer in layer_configs(model))
-    around = (final_norm(model), model.norm if model.embedding.norm else None)
+    has_norm = model.embedding.norm or (model.head.transform and model.head.transform.norm)
+    around = (final_norm(model), model.norm if has_norm else None)
     return (layers, *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
 
 

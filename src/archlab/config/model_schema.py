@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from archlab.config.components.activation import ActivationName
 from archlab.config.components.component import MLP, Attention, Mixer, NoMixer, expect
 from archlab.config.components.dense import Dense, GatedMLP
 from archlab.config.components.dropout import Dropout, DropoutPlaces
@@ -22,6 +23,7 @@ from archlab.config.core.base import (
     MOST_LAYERS,
     Depth,
     Derived,
+    Index,
     Length,
     Overrides,
     Positive,
@@ -57,13 +59,32 @@ class Embedding(Settings):
     round_scale: bool = False
     """Whether the scale is first rounded to the dtype of the weights, as in Gemma's code. In bfloat16 rounding
     changes the scale by at most 0.2%."""
-    norm: bool = False
-    """Whether a norm of the model's kind follows the embedding (BLOOM)."""
+    norm: bool | Literal["sum"] = False
+    """Norm of the model's kind on the embedding. false: no norm. true: right after the token embedding (BLOOM).
+    `sum`: after positions and segments are added (BERT)."""
+    segments: Index = 0
+    """Number of segments. Each has a learned vector that is added to the embeddings of its tokens (BERT: 2, for a
+    pair of sentences). 0: no segments."""
+    widened: Literal["tokens", "sum"] = "tokens"
+    """Order of widening and addition if the embedding has a width of its own. `tokens`: the token embedding is widened
+    to d_model, and positions and segments are added there (OPT). `sum`: token embedding, positions and segments are
+    added and normalized at `width`, and a projection with a bias widens the sum (ELECTRA, ALBERT)."""
 
     def resolve(self, base_width: int) -> Self:
         """Return the embedding with its scale as a number. `base_width` is d_model, or the base width of muP."""
         scale = math.sqrt(base_width) if self.scale == "sqrt_d_model" else self.scale
         return self.model_copy(update={"scale": scale})
+
+
+class HeadTransform(Settings):
+    """Dense layer before the output matrix: activation(W x + b), then a norm (BERT)."""
+
+    activation: ActivationName = "gelu"
+    """Activation after the matrix."""
+    bias: bool = True
+    """Whether the dense layer has a bias."""
+    norm: bool = True
+    """Whether a norm of the model's kind follows the activation."""
 
 
 class Head(Settings):
@@ -78,6 +99,8 @@ class Head(Settings):
     model.mup."""
     softcap: Positive | None = None
     """Soft limit c on the logits z: they become c tanh(z / c), after the scale (Gemma 2). null: no limit."""
+    transform: HeadTransform | None = None
+    """Dense layer between the final norm and the output matrix (BERT). null: no such layer."""
 
 
 class Init(Settings):
@@ -169,6 +192,12 @@ class ModelConfig(Settings):
         """Width that initial standard deviations and the scales of embedding tables refer to: base_width of muP,
         otherwise d_model."""
         return self.mup.base_width if self.mup else self.d_model
+
+    @property
+    def added_width(self) -> int:
+        """Width at which positions and segments are added to the token embedding."""
+        embedding = self.embedding
+        return embedding.width if embedding.width and embedding.widened == "sum" else self.d_model
 
     @property
     def readout(self) -> Head:

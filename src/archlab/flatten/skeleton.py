@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from archlab.config.layers import LayerConfig, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.model.context import Context, ForwardPass
-from archlab.model.decoder import Head, TokenEmbedding
+from archlab.model.decoder import Head, Summed, TokenEmbedding
 from archlab.model.norms import make_norm
 from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.state import NO_STATES
@@ -24,7 +24,7 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
-        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.summed = Summed(config)
         self.norm = make_norm(final_norm(config), config.d_model)
         self.head = Head(config)
 
@@ -33,7 +33,7 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(tokens_BT)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(positions_BT, x_BTD.dtype)
-        return self.dropout(x_BTD)
+        return self.summed(x_BTD, None)
 
     def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
         """Return the context of the forward pass for one kind of layer."""

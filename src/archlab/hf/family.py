@@ -263,8 +263,8 @@ def _forward_fields(model: ModelConfig) -> Raw:
         mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
     )
     around["norm"] = final_norm(model).model_dump(mode="json", exclude={"placement"})
-    if model.embedding.norm:
-        around["embedding_norm"] = model.norm.model_dump(mode="json", exclude={"placement"})
+    if model.embedding.norm or (model.head.transform and model.head.transform.norm):
+        around["outer_norm"] = model.norm.model_dump(mode="json", exclude={"placement"})
     layers = {
         str(i): layer.model_dump(mode="json", exclude=TRAINING_ONLY) for i, layer in enumerate(layer_configs(model))
     }

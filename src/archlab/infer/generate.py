@@ -101,7 +101,7 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     """Return the logits after one more token, [B, V]. Arguments are not checked and the cache does not advance."""
-    hidden_B1D = model.through_layers(token_B1, None, None, None, cache, None)
+    hidden_B1D = model.through_layers(token_B1, None, None, None, None, cache, None)
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 

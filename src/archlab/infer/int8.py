@@ -71,7 +71,7 @@ class Int8Head(Head):
     def __init__(self, model: Decoder) -> None:
         super().__init__(model.config)
         head, self.weight, self.bias = model.head, None, None
-        self.narrow = head.narrow
+        self.transform, self.narrow = head.transform, head.narrow
         self.matrix = Int8Projection(model.embedding.weight if head.weight is None else head.weight, head.bias)
 
     def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:

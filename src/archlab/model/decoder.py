@@ -10,8 +10,10 @@ from archlab.config.check import check_model
 from archlab.config.components.component import RoleName
 from archlab.config.components.norm import NoNorm
 from archlab.config.layers import final_norm, layer_configs
+from archlab.config.model_schema import HeadTransform as HeadTransformConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.model.activations import make_activation
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, SequenceShard, start_pass
 from archlab.model.init import initialise
@@ -34,12 +36,14 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        width = config.embedding.width
-        self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
-        self.widen = Projection(width, config.d_model, bias=False, role="input") if width else Same()
+        embedding = config.embedding
+        width = embedding.width or config.d_model
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, width))
+        widens = embedding.width and embedding.widened == "tokens"
+        self.widen = Projection(width, config.d_model, bias=False, role="input") if widens else Same()
         self.scale = float(config.embedding.resolve(config.base_width).scale)
         self.round_scale = config.embedding.round_scale
-        self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
+        self.norm = make_norm(config.norm if embedding.norm is True else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Look up token ids: [B, T] int64 -> [B, T, D]."""
@@ -47,6 +51,45 @@ class TokenEmbedding(nn.Module):
         if self.round_scale:  # a tensor of the weights' dtype rounds the scale; a Python number does not
             return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
         return self.norm(self.widen(scaled(rows_BTE, self.scale)))
+
+
+class Summed(nn.Module):
+    """Sum of the token embedding with its positions and segments, normalized and widened if the config says so."""
+
+    roles: ClassVar[dict[str, RoleName]] = {"segments": "embedding"}
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        embedding, width = config.embedding, config.added_width
+        n = embedding.segments
+        self.segments = nn.Parameter(torch.empty(n, width)) if n else None
+        self.norm = make_norm(config.norm if embedding.norm == "sum" else NoNorm(), width)
+        self.dropout = nn.Dropout(config.dropout.embedding) if config.dropout.embedding else Same()
+        widens = embedding.width and embedding.widened == "sum"
+        self.widen = Projection(width, config.d_model, bias=True, role="input") if widens else Same()
+
+    def forward(self, x_BTE: Tensor, segments_BT: Tensor | None) -> Tensor:
+        """Finish the embedding of tokens with positions: [B, T, E] -> [B, T, D]."""
+        if self.segments is not None:
+            # Without segments, all tokens belong to the first one.
+            added = self.segments[0] if segments_BT is None else F.embedding(segments_BT, self.segments)
+            x_BTE = x_BTE + added.to(x_BTE.dtype)
+        return self.widen(self.dropout(self.norm(x_BTE)))
+
+
+class HeadTransform(nn.Module):
+    """Dense layer before the output matrix: norm(activation(W x + b))."""
+
+    def __init__(self, config: ModelConfig, transform: HeadTransformConfig) -> None:
+        super().__init__()
+        width = config.embedding.width or config.d_model
+        self.dense = Projection(config.d_model, width, bias=transform.bias, role="input")
+        self.activation = make_activation(transform.activation)
+        self.norm = make_norm(config.norm if transform.norm else NoNorm(), width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Apply the layer: [B, T, D] -> [B, T, E]."""
+        return self.norm(self.activation(self.dense(x_BTD)))
 
 
 class Head(nn.Module):
@@ -57,8 +100,10 @@ class Head(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config.readout
-        width = config.embedding.width
-        self.narrow = Projection(config.d_model, width, bias=False, role="head") if width else Same()
+        width, transform = config.embedding.width, config.head.transform
+        self.transform = HeadTransform(config, transform) if transform else Same()
+        narrows = width and not transform
+        self.narrow = Projection(config.d_model, width, bias=False, role="head") if narrows else Same()
         shape = (config.vocab_size, width or config.d_model)
         self.weight = None if config.head.tied else nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head.bias else None
@@ -69,9 +114,13 @@ class Head(nn.Module):
 
         They are the product plus the bias, times the scale, then soft-capped.
         """
-        logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
+        logits_BTV = self.uncapped(x_BTD, embedding_VD)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+
+    def uncapped(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
+        """Return the logits before the soft cap: [B, T, D] -> [B, T, V]."""
+        return scaled(self.product(self.narrow(self.transform(x_BTD)), embedding_VD), self.config.scale)
 
     def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
         """Return the matrix product plus the bias: [B, T, E] -> [B, T, V]."""
@@ -99,7 +148,7 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
-        self.dropout = nn.Dropout(config.dropout.embedding) if config.dropout.embedding else Same()
+        self.summed = Summed(config)
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
         self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)
@@ -112,6 +161,7 @@ class Decoder(nn.Module):
         *,
         documents: Tensor | None = None,
         lengths: Tensor | None = None,
+        segments: Tensor | None = None,
         prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
@@ -123,6 +173,8 @@ class Decoder(nn.Module):
 
         `lengths`, [B], is the number of tokens in each row. The rest of the row is padding, which no token sees.
 
+        `segments`, [B, T], holds the segment of each token, if `embedding.segments` is set. By default it is 0.
+
         `prefix`, [B], is the length of each sequence's prefix, without padding. Prefix tokens see each other in both
         directions, in layers whose `attention.visibility` is prefix.
 
@@ -131,7 +183,13 @@ class Decoder(nn.Module):
         `collected` receives auxiliary losses and expert loads from components, by name.
         """
         hidden_BTD = self.hidden(
-            tokens_BT, documents=documents, lengths=lengths, prefix=prefix, cache=cache, collected=collected
+            tokens_BT,
+            documents=documents,
+            lengths=lengths,
+            segments=segments,
+            prefix=prefix,
+            cache=cache,
+            collected=collected,
         )
         return self.head(hidden_BTD, self.embedding.weight)
 
@@ -141,6 +199,7 @@ class Decoder(nn.Module):
         *,
         documents: Tensor | None = None,
         lengths: Tensor | None = None,
+        segments: Tensor | None = None,
         prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
@@ -150,10 +209,10 @@ class Decoder(nn.Module):
 
         With `part`, return only those of this process's tokens.
         """
-        check_inputs(self.config, tokens_BT, documents, lengths, prefix, cache)
+        check_inputs(self.config, tokens_BT, documents, lengths, segments, prefix, cache)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
-        x_BTD = self.through_layers(tokens_BT, documents, lengths, prefix, cache, collected, part)
+        x_BTD = self.through_layers(tokens_BT, documents, lengths, segments, prefix, cache, collected, part)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
         return x_BTD
@@ -163,6 +222,7 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         documents: Tensor | None,
         lengths: Tensor | None,
+        segments: Tensor | None,
         prefix: Tensor | None,
         cache: Cache | None,
         collected: Collected | None,
@@ -175,7 +235,7 @@ class Decoder(nn.Module):
             this_pass = this_pass.of(part)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
-        x_BTD = self.dropout(x_BTD)
+        x_BTD = self.summed(x_BTD, segments)
         contexts = this_pass.contexts(self.layer_configs, self.first_alike, self.position_bias, collected)
         none = NO_STATES if part is None else {"attention": part}
         states = cache.layers if cache is not None else [none] * len(contexts)

@@ -15,6 +15,7 @@ def check_inputs(
     tokens_BT: Tensor,
     documents: Tensor | None,
     lengths: Tensor | None,
+    segments: Tensor | None,
     prefix: Tensor | None,
     cache: Cache | None,
 ) -> None:
@@ -36,6 +37,8 @@ def check_inputs(
         raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
     if lengths is not None:
         _check_lengths(tokens_BT, documents, lengths, cache)
+    if segments is not None:
+        _check_segments(config, tokens_BT, segments)
     if prefix is not None:
         _check_prefix(config, tokens_BT, documents, lengths, prefix, cache)
 
@@ -53,6 +56,14 @@ def _check_lengths(tokens_BT: Tensor, documents: Tensor | None, lengths_B: Tenso
         raise UserError(f"lengths: {list(lengths_B.shape)} of {lengths_B.dtype}; allowed: [{B}] of int64 or int32")
     if ((lengths_B < 1) | (lengths_B > T)).any():
         raise UserError(f"lengths: {lengths_B.tolist()}; allowed: 1 to {T}, the number of tokens in a row")
+
+
+def _check_segments(config: ModelConfig, tokens_BT: Tensor, segments_BT: Tensor) -> None:
+    if not config.embedding.segments:
+        raise UserError("segments: the model has no segments; they are allowed only if model.embedding.segments is set")
+    if segments_BT.shape != tokens_BT.shape or segments_BT.dtype not in WHOLE:
+        found = f"{list(segments_BT.shape)} of {segments_BT.dtype}"
+        raise UserError(f"segments: {found}; allowed: {list(tokens_BT.shape)} of int64 or int32")
 
 
 def _check_prefix(

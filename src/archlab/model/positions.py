@@ -149,8 +149,8 @@ def make_positions(model: ModelConfig) -> nn.Module | None:
     """Return the module whose output is added to the embedding. Return None if no positions are added to it."""
     if model.position.acts_on != "embedding":
         return None
-    n_parameters = model.position.of_all_layers(model.d_model, model.max_seq_len, model.attention.score_heads)
-    return _made(model.position, n_parameters, model.d_model, model.max_seq_len)
+    n_parameters = model.position.of_all_layers(model.added_width, model.max_seq_len, model.attention.score_heads)
+    return _made(model.position, n_parameters, model.added_width, model.max_seq_len)
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:

@@ -1,10 +1,10 @@
 """Parameter counts by part of the model, from resolved layers. They equal what `archlab.Decoder` allocates."""
 
 from collections import Counter
+from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, computed_field
 
-from archlab.config.components.norm import NoNorm
 from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, distinct_layers, final_norm
 from archlab.config.model_schema import ModelConfig
@@ -20,13 +20,13 @@ class Parameters(Base):
     __pydantic_extra__: dict[str, int] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     embedding: int
-    """Parameters of the token embedding, including the projection that widens it."""
+    """Parameters of the token embedding and the segments, including the projection that widens them."""
     positions: int
     """Parameters of learned positions: vectors added to the embedding, or biases added to the scores."""
     norms: int
     """Weights and biases of all norms, including the final norm."""
     head: int
-    """Parameters of an untied head, of the projection before the head, and of the bias on the logits."""
+    """Parameters of an untied head, of the projection or dense layer before the head, and of the bias on the logits."""
     idle: int
     """Parameters that one token does not use, because it is not routed to their experts."""
     matrices: int
@@ -60,30 +60,70 @@ class Parameters(Base):
         return self.total - self.idle
 
 
+class DenseLayer(NamedTuple):
+    """Shape of a dense layer outside the layers of the model."""
+
+    d_in: int
+    d_out: int
+    has_bias: bool
+
+    @property
+    def n_weights(self) -> int:
+        return self.d_in * self.d_out
+
+    @property
+    def n_biases(self) -> int:
+        return self.d_out * self.has_bias
+
+
+def widening(model: ModelConfig) -> DenseLayer | None:
+    """Return the projection that widens the embedding to d_model; None if the embedding is as wide as d_model."""
+    width = model.embedding.width
+    return DenseLayer(width, model.d_model, model.embedding.widened == "sum") if width else None
+
+
+def before_head(model: ModelConfig) -> DenseLayer | None:
+    """Return the dense layer or the projection between the final norm and the output matrix, or None."""
+    width, transform = model.embedding.width, model.head.transform
+    if not transform and not width:
+        return None
+    return DenseLayer(model.d_model, width or model.d_model, transform is not None and transform.bias)
+
+
 def parameters(model: ModelConfig) -> Parameters:
-    narrow, vocab = model.embedding.width, model.vocab_size
-    width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
-    idle, matrices = 0, projection
+    widen, before = widening(model), before_head(model)
+    # Without an activation, the projection before the head is part of the head's table.
+    idle, matrices = 0, (widen.n_weights if widen else 0) + (before.n_weights if before and model.head.transform else 0)
     for layer, n in distinct_layers(model).items():
         own = layer.parameters()
         counts.update({part: n * number for part, number in own.items()})
         idle += n * (own.total() - layer.active_parameters())
         matrices += n * layer.in_matrices()
+    table = model.vocab_size * (model.embedding.width or model.d_model)
     return Parameters(
-        embedding=vocab * width + projection,
+        embedding=table + model.embedding.segments * model.added_width + _size(widen),
         **counts,
-        head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
+        head=(0 if model.head.tied else table) + model.vocab_size * model.head.bias + _size(before),
         idle=idle,
         matrices=matrices,
     )
 
 
+def _size(dense: DenseLayer | None) -> int:
+    return dense.n_weights + dense.n_biases if dense else 0
+
+
 def shared_positions(model: ModelConfig) -> int:
     n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
-    return model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
+    return model.position.of_all_layers(model.added_width, model.max_seq_len, n_heads)
 
 
 def outer_norms(model: ModelConfig) -> int:
-    embedding_norm = model.norm if model.embedding.norm else NoNorm()
-    return sum(norm.n_parameters(model.d_model) for norm in (final_norm(model), embedding_norm))
+    """Return the number of parameters of the norms outside layers: on the embedding, at the end, and in the head."""
+    n = final_norm(model).n_parameters(model.d_model)
+    if model.embedding.norm:
+        n += model.norm.n_parameters(model.added_width if model.embedding.norm == "sum" else model.d_model)
+    if model.head.transform and model.head.transform.norm:
+        n += model.norm.n_parameters(model.embedding.width or model.d_model)
+    return n

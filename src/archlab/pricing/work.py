@@ -1,6 +1,7 @@
 """Operations of a whole model in a pass and in a training step: FLOPs, bytes moved, and FLOPs per token."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from math import ceil
 from typing import Literal, TypeVar
 
@@ -25,7 +26,7 @@ from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.machine import LARGEST_KEPT
-from archlab.pricing.params import parameters, shared_positions
+from archlab.pricing.params import before_head, parameters, shared_positions, widening
 
 _Key = TypeVar("_Key")
 
@@ -97,36 +98,51 @@ def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Ite
 
 
 def before_layers(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
-    """Yield the operations before the layers: the embedding, the positions added to it, and its norm."""
-    width, d = model.embedding.width or model.d_model, model.d_model
+    """Yield the operations before the layers: the embedding, the positions and segments added to it, and its norm."""
+    embedding, added = model.embedding.resolve(model.base_width), model.added_width
+    width = embedding.width or model.d_model
     # Reading the rows of a tied matrix is counted in the head, which reads all of them.
     rows = 0 if model.head.tied else model_pass.rows * width * model_pass.bytes_each
     yield Operation("embedding", "embedding", 0.0, weights=rows, moved=model_pass.rows * width * model_pass.bytes_each)
-    if model.embedding.width:
-        yield model_pass.product("embedding", width, d)
-    if model.embedding.resolve(model.base_width).scale != 1:
-        yield model_pass.element_wise("element-wise", "embedding", d, flops=1)
+    if embedding.widened == "tokens":
+        yield from _widened(model, model_pass)
+    if embedding.scale != 1:
+        yield model_pass.element_wise("element-wise", "embedding", added, flops=1)
     match model.position:
         case Learned():
-            added = model_pass.element_wise("element-wise", "positions", d, flops=1, read=2)
-            yield added._replace(weights=model_pass.tokens * d * model_pass.bytes_each)
+            positions = model_pass.element_wise("element-wise", "positions", added, flops=1, read=2)
+            yield positions._replace(weights=model_pass.tokens * added * model_pass.bytes_each)
         case Sinusoidal():
-            yield model_pass.element_wise("element-wise", "positions", d, flops=1, read=2)
+            yield model_pass.element_wise("element-wise", "positions", added, flops=1, read=2)
         case shared:  # a table of biases, if layers share one
             saved = shared.saved_for_scores(model_pass, 1, 1) if shared.is_shared else 0.0
             weights = shared_positions(model) * model_pass.bytes_each
             yield Operation("embedding", "positions", 0.0, weights=weights, saved=saved)
-    yield from model_pass.norm(model.norm if model.embedding.norm else NoNorm(), d)
+    if embedding.segments:
+        segments = model_pass.element_wise("element-wise", "embedding", added, flops=1, read=2)
+        yield segments._replace(weights=embedding.segments * added * model_pass.bytes_each)
+    yield from model_pass.norm(model.norm if embedding.norm else NoNorm(), added)
     if model.dropout.embedding:
-        yield Operation("element-wise", "embedding", 0.0, saved=model_pass.rows * d * model_pass.stream_bytes)
+        yield Operation("element-wise", "embedding", 0.0, saved=model_pass.rows * added * model_pass.stream_bytes)
+    if embedding.widened == "sum":
+        yield from _widened(model, model_pass)
+
+
+def _widened(model: ModelConfig, model_pass: Pass) -> Iterator[Operation]:
+    if widen := widening(model):
+        yield model_pass.product("embedding", widen.d_in, widen.d_out, bias=widen.n_biases)
 
 
 def after_layers(model: ModelConfig, model_pass: Pass, rows: int) -> Iterator[Operation]:
     """Yield the operations after the layers: the final norm, and the head applied to `rows` tokens."""
     yield from model_pass.norm(final_norm(model), model.d_model)
     width, vocab, head = model.embedding.width or model.d_model, model.vocab_size, model.readout
-    if model.embedding.width:
-        yield model_pass.product("head", model.d_model, width, rows=rows)
+    if before := before_head(model):
+        yield model_pass.product("head", before.d_in, before.d_out, bias=before.n_biases, rows=rows)
+    if head.transform:
+        rows_only = replace(model_pass, texts=rows, tokens=1, held=0)
+        yield from rows_only.activation("head", head.transform.activation, width)
+        yield from rows_only.norm(model.norm if head.transform.norm else NoNorm(), width)
     pieces = ceil(rows / rows_at_once(vocab, "cpu"))
     yield model_pass.product("head", width, vocab, bias=vocab * head.bias, rows=rows)._replace(times=pieces)
     scaled = (head.scale != 1) + (3 if head.softcap else 0)

@@ -22,6 +22,9 @@ from archlab.training.summary import RunSummary
 
 _NEW_FIELDS = (
     ("model.mup", None),
+    ("model.embedding.segments", 0),
+    ("model.embedding.widened", "tokens"),
+    ("model.head.transform", None),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),

@@ -118,9 +118,8 @@ def _through_head(
 
 @torch.no_grad()
 def _uncapped(model: Decoder, hidden_ND: Tensor, device: Device) -> Tensor:
-    head = model.head
     with device.autocast():
-        return scaled(head.product(head.narrow(hidden_ND), model.embedding.weight), head.config.scale)
+        return model.head.uncapped(hidden_ND, model.embedding.weight)
 
 
 def _mean_and_rms(name: str, pieces: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -100,7 +100,9 @@ RULES: dict[KernelName, KernelRules] = {
         lacks=lambda needs: "softcap" if needs.softcap else None,
         suits=lambda needs: True,
         # Torch's fused kernel for CPUs has no dropout; the operations used instead compute the whole square.
-        pairs=lambda needs: "all" if needs.mask == "other" or needs.bias or (needs.dropout and not needs.on_cuda) else "visible",
+        pairs=lambda needs: (
+            "all" if needs.mask == "other" or needs.bias or (needs.dropout and not needs.on_cuda) else "visible"
+        ),
     ),
     "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
 }

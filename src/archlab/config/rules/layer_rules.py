@@ -155,7 +155,11 @@ def _t5_buckets_reach(m: ModelConfig) -> str | None:
 
 
 def _t5_buckets_divide(m: ModelConfig) -> str | None:
-    if not isinstance(m.position, T5) or not _sees_later_keys(m) or (m.position.buckets >= 4 and m.position.buckets % 2 == 0):
+    if (
+        not isinstance(m.position, T5)
+        or not _sees_later_keys(m)
+        or (m.position.buckets >= 4 and m.position.buckets % 2 == 0)
+    ):
         return None
     problem = f"{m.position.buckets}, but half of the buckets are for later keys (attention.visibility)"
     return f"{problem}; allowed: even numbers from 4"

@@ -48,9 +48,34 @@ def _tied_head_has_no_values(m: ModelConfig) -> str | None:
 
 
 def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
-    if m.embedding.scale == 1.0 or not m.embedding.norm or m.norm.kind != "scalenorm":
+    if m.embedding.scale == 1.0 or m.embedding.norm is not True or m.norm.kind != "scalenorm":
         return None
     return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
+
+
+def _transform_has_a_norm(m: ModelConfig) -> str | None:
+    has_norm = m.head.transform is not None and m.head.transform.norm
+    return (
+        "true needs a norm, but model.norm.kind is none; allowed: false" if has_norm and m.norm.kind == "none" else None
+    )
+
+
+def _sum_has_a_width(m: ModelConfig) -> str | None:
+    if m.embedding.widened == "tokens" or m.embedding.width:
+        return None
+    return "'sum' needs an embedding with a width of its own, but embedding.width is null; allowed: tokens"
+
+
+def _sum_has_two_terms(m: ModelConfig) -> str | None:
+    if m.embedding.norm != "sum" or m.embedding.segments or m.position.acts_on == "embedding":
+        return None
+    return "'sum', but nothing is added to the token embedding; allowed: true, false"
+
+
+def _segments_differ(m: ModelConfig) -> str | None:
+    return (
+        "a single segment is the same for every token; allowed: 0, or 2 and more" if m.embedding.segments == 1 else None
+    )
 
 
 def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
@@ -59,6 +84,10 @@ def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
 
 MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("embedding.norm", ("embedding.norm", "norm"), needs_a_norm("embedding.norm")),
+    Rule("embedding.norm", ("embedding", "position"), _sum_has_two_terms),
+    Rule("embedding.widened", ("embedding",), _sum_has_a_width),
+    Rule("embedding.segments", ("embedding",), _segments_differ),
+    Rule("head.transform.norm", ("head", "norm"), _transform_has_a_norm),
     Rule("embedding.scale", ("embedding", "norm"), _embedding_keeps_its_scale),
     Rule("embedding.round_scale", ("embedding",), _there_is_a_scale_to_round),
     Rule("layers.pattern", ("layers",), _pattern_names_exist),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import NamedTuple
 
+from archlab.config.components.activation import name_of_mlp
 from archlab.config.components.norm import NoNorm
 from archlab.config.layers import Branch, LayerConfig, distinct_layers, final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
@@ -69,19 +70,18 @@ def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = ""
     model = config.model
     kinds = distinct_layers(model)
     stages = [_Stages(layer, unfold) for layer in kinds]
-    below, above = _below(model), _above(model)
+    below, summed, above = _below(model), _summed(model), _above(model)
     left = _MARGIN + _STRIP + _STRIP_GAP
-    outside = max(box.width for box in (*below, *above)) / 2
+    outside = max(box.width for box in (*below, *summed, *above)) / 2
     inside = max((box.width for layer_stages in stages for box in layer_stages.on_stream), default=0) / 2
     stream = max(_MARGIN + outside, left + GAP + inside)
     columns = _columns(stages, stream + max(inside, 2 * Plus.radius) + BESIDE)
     trunk = climb(
         Trunk((Label("tokens", stream, _MARGIN - 6, anchor="middle", faint=True),), _MARGIN + 6), below, stream
     )
-    if model.position.acts_on == "embedding":
-        trunk = _add_positions(model, trunk, stream, columns)
-    if model.dropout.embedding:
-        trunk = climb(trunk, [Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream)
+    for boxed in _added_vectors(model):
+        trunk = _add(boxed, trunk, stream, columns)
+    trunk = climb(trunk, summed, stream)
     bottom = trunk.up + GAP
     right = max(columns[-1].right + GAP, stream + outside)
     in_order = [layer.kind for layer in layer_configs(model)]
@@ -196,10 +196,30 @@ def _below(model: ModelConfig) -> list[Boxed]:
     boxes = [Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
     if embedding.scale != 1:
         boxes.append(Boxed("embedding scale", "io", Words(f"× {embedding.scale:.4g}")))
-    if embedding.width:
+    if embedding.width and embedding.widened == "tokens":
         boxes.append(Boxed("embedding widening", "io", Words(f"{width:,} → {model.d_model:,}")))
-    if embedding.norm:
+    if embedding.norm is True:
         boxes.append(Boxed("embedding norm", "norm", norm_words(model.norm)))
+    return boxes
+
+
+def _added_vectors(model: ModelConfig) -> Iterator[Boxed]:
+    width, position = model.added_width, model.position
+    if position.acts_on == "embedding":
+        line = f"{model.max_seq_len:,} × {width:,}" if position.kind == "learned" else f"theta {position.theta:,g}"  # pyright: ignore[reportAttributeAccessIssue]
+        yield Boxed("positions", "position", Words(f"{position.kind.capitalize()} positions", (line,)))
+    if n := model.embedding.segments:
+        yield Boxed("segments", "position", Words("Segments", (f"{n:,} × {width:,}",)))
+
+
+def _summed(model: ModelConfig) -> list[Boxed]:
+    """Return the boxes between the last sum with the embedding and the layers."""
+    embedding = model.embedding
+    boxes = [Boxed("embedding norm", "norm", norm_words(model.norm))] if embedding.norm == "sum" else []
+    if model.dropout.embedding:
+        boxes.append(Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}")))
+    if embedding.width and embedding.widened == "sum":
+        boxes.append(Boxed("embedding widening", "io", Words(f"{embedding.width:,} → {model.d_model:,}")))
     return boxes
 
 
@@ -207,7 +227,13 @@ def _above(model: ModelConfig) -> list[Boxed]:
     norm, head = final_norm(model), model.readout
     width = model.embedding.width or model.d_model
     boxes = [] if isinstance(norm, NoNorm) else [Boxed("final norm", "norm", norm_words(norm))]
-    if model.embedding.width:
+    if transform := head.transform:
+        words = Words(
+            "Dense layer", (f"{model.d_model:,} → {width:,}", name_of_mlp(transform.activation, is_gated=False))
+        )
+        boxes.append(Boxed("head transform", "mlp", words))
+        boxes += [Boxed("head norm", "norm", norm_words(model.norm))] if transform.norm else []
+    elif model.embedding.width:
         boxes.append(Boxed("head narrowing", "io", Words(f"{model.d_model:,} → {width:,}")))
     lines = ["embedding matrix (tied)" if head.tied else f"{width:,} × {model.vocab_size:,}"]
     boxes.append(Boxed("head", "io", Words("Head", (*lines, *(["bias"] if head.bias else [])))))
@@ -226,10 +252,8 @@ def _columns(stages: Sequence[_Stages], left: float) -> list[_Column]:
     return [_Column(x + width / 2, width) for x, width in zip(lefts, widths, strict=True)]
 
 
-def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Sequence[_Column]) -> Trunk:
-    kind = model.position.kind
-    line = f"{model.max_seq_len:,} × {model.d_model:,}" if kind == "learned" else f"theta {model.position.theta:,g}"  # pyright: ignore[reportAttributeAccessIssue]
-    boxed = Boxed("positions", "position", Words(f"{kind.capitalize()} positions", (line,)))
+def _add(boxed: Boxed, trunk: Trunk, stream: float, columns: Sequence[_Column]) -> Trunk:
+    """Return the trunk with a vector that is added to the stream."""
     up = trunk.up + GAP + boxed.words.height / 2
     box = boxed.at(max(columns[0].middle, stream + 2 * BESIDE + boxed.width / 2), up - boxed.words.height / 2)
     shapes = (
