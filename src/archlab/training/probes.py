@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from archlab.data.training_data import HeldOut
-from archlab.model.arithmetic import scaled
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend

@@ -1,0 +1,50 @@
+"""Configs and weights of the generators of ELECTRA (ElectraForMaskedLM in transformers)."""
+
+from dataclasses import dataclass
+
+from archlab.config.core.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.bert import FIELDS, HeadDense, encoder
+from archlab.hf.family import Family
+from archlab.hf.fields import ConfigReader, Key
+from archlab.hf.weights import Row, linear
+
+
+@dataclass(frozen=True)
+class NarrowSum:
+    """The key `embedding_size`. If its value equals d_model, nothing is widened."""
+
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
+        width = hf.get("embedding_size", 128)
+        if width != ours["d_model"]:
+            ours |= {"embedding.width": width, "embedding.widened": "sum"}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        hf["embedding_size"] = model.embedding.width or model.d_model
+
+
+SIZES = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+"""Defaults that differ from BERT's."""
+
+FAMILY = Family(
+    model_type="electra",
+    architecture="ElectraForMaskedLM",
+    fields=[
+        *(
+            Key(part.hf_key, part.field, SIZES[part.hf_key]) if isinstance(part, Key) and part.hf_key in SIZES else part
+            for part in FIELDS
+        ),
+        NarrowSum(),
+        HeadDense("gelu"),
+    ],
+    weights=[
+        *encoder("electra"),
+        *linear("electra.embeddings_project", "summed.widen"),
+        *linear("generator_predictions.dense", "head.transform.dense"),
+        *linear("generator_predictions.LayerNorm", "head.transform.norm"),
+        Row("generator_lm_head.weight", "head.weight"),
+        Row("generator_lm_head.bias", "head.bias"),
+    ],
+    buffers=("embeddings.position_ids",),
+    no_effect=frozenset({"summary_last_dropout"}),
+)

@@ -1,0 +1,53 @@
+"""Configs and weights of RoBERTa (RobertaForMaskedLM in transformers)."""
+
+from dataclasses import dataclass
+
+from archlab.config.core.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.bert import FIELDS, HeadDense, encoder
+from archlab.hf.family import Family
+from archlab.hf.fields import ConfigReader, Key, lookup
+from archlab.hf.weights import Row, linear
+
+
+@dataclass(frozen=True)
+class PositionsAfterPadding:
+    """Positions that begin after the id of the padding token, whose rows of the table stay unused."""
+
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
+        """Set the offset and the length of the table."""
+        padding, rows = hf.get("pad_token_id", 1), hf.get("max_position_embeddings", 512)
+        if not 0 <= padding < rows - 1:
+            raise hf.refuse("pad_token_id", padding, f"0 to {rows - 2}, because positions begin after it")
+        ours["position.offset"], ours["max_seq_len"] = padding + 1, rows - padding - 1
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        offset = lookup(model, "position.offset")
+        if isinstance(offset, int):
+            hf["pad_token_id"], hf["max_position_embeddings"] = offset - 1, model.max_seq_len + offset
+
+
+FAMILY = Family(
+    model_type="roberta",
+    architecture="RobertaForMaskedLM",
+    fields=[
+        *(part for part in FIELDS if getattr(part, "hf_key", "") not in ("max_position_embeddings", "vocab_size")),
+        Key("vocab_size", "vocab_size", 50265),
+        PositionsAfterPadding(),
+        HeadDense("gelu"),
+    ],
+    weights=[
+        *encoder("roberta"),
+        *linear("lm_head.dense", "head.transform.dense"),
+        *linear("lm_head.layer_norm", "head.transform.norm"),
+        Row("lm_head.decoder.weight", "head.weight"),
+        Row("lm_head.bias", "head.bias"),
+    ],
+    buffers=(
+        "embeddings.position_ids",
+        "roberta.pooler.dense.weight",
+        "roberta.pooler.dense.bias",
+        "lm_head.decoder.bias",
+    ),
+    other_model_types=("xlm-roberta",),
+)
