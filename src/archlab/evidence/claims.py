@@ -66,7 +66,7 @@ class Effect(Base):
     """Published numbers, in words."""
     scale: Line | None = None
     """Size of the models or of their data. null: not stated, or not applicable."""
-    read: Literal["in the paper's text", "in a secondary source", "off a plot"]
+    read: Literal["in the paper's text", "in a secondary source", "read from a plot"]
     """How the numbers were read, which limits their certainty."""
 
 
