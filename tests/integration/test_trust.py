@@ -64,7 +64,7 @@ def test_no_command_runs_the_code_of_a_folder(
     assert main([verb, *words]) == 2
     assert not ran.exists()
     said = "".join(capsys.readouterr())
-    assert f"plugins: {folder / 'own.py'}: a folder names this code, and archlab on this machine did not" in said
+    assert f"plugins: {folder / 'own.py'}: a folder's config names this code, but archlab on this machine did not" in said
 
 
 def test_trust_lets_it_run_for_this_command(folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_trust_may_stand_anywhere(words: str, folder: Path, ran: Path) -> None:
 def test_trust_as_a_value_is_no_option(words: str, folder: Path, ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word.format(folder) for word in words.split()]) == 2
     assert not ran.exists()
-    assert "a folder names this code" in capsys.readouterr().err
+    assert "a folder's config names this code" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["show"], ["study", "run"], ["generate"]])
@@ -157,7 +157,7 @@ def test_neither_does_a_study_folder(
     for verb in ("run", "show"):
         assert main(["study", verb, str(folder), *scale]) == 2
         assert not ran.exists()
-        assert "own.py: a folder names this code" in capsys.readouterr().err
+        assert "own.py: a folder's config names this code" in capsys.readouterr().err
     as_a_new_process()
     if not named:
         arms(read_study(str(folder / "study.yaml"), "small" if scale else None)[1])
@@ -201,7 +201,7 @@ def test_ones_own_run_goes_on_without_asking(ran: Path, monkeypatch: pytest.Monk
     assert ran.exists()
     as_a_new_process()
     monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "another machine"))
-    with pytest.raises(UserError, match=r"run/plugin0-own\.py: a folder names this code"):
+    with pytest.raises(UserError, match=r"run/plugin0-own\.py: a folder's config names this code"):
         archlab.from_pretrained(run)
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from archlab.config.core.base import Base
 from archlab.config.core.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
-from archlab.config.problems import Problem, explain, is_under, raise_problems
+from archlab.config.problems import MISSING, Problem, explain, is_under, raise_problems
 from archlab.config.rules.layer_kinds import layer_problems, replaced_in_every_layer
 from archlab.config.rules.layer_rules import LAYER_RULES
 from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
@@ -44,6 +44,8 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
             with suppress(ValidationError, UserError):
                 rest = merge(_STAND_IN, without(raw, bad), Config)
                 problems += broken_rules(Config.model_validate(rest), bad)
+            if "extends" in raw:  # the user expects the missing fields from the other file
+                problems = [problem for problem in problems if problem.message != MISSING]
         raise_problems(problems, source)
         raise
     match config:

@@ -22,7 +22,9 @@ def _one_active(config: Config) -> list[str]:
     always = (
         "model.mlp.active=1 with model.mlp.router.normalise=true gives the chosen expert weight 1, whatever its score"
     )
-    return [f"{always}, so the text does not train the router; set model.mlp.router.normalise=false to train it"]
+    return [
+        f"{always}, so the cross-entropy does not train the router; set model.mlp.router.normalise=false to train it"
+    ]
 
 
 def _kept_width(raw: Raw, overrides: Sequence[str], kind: str) -> list[str]:

@@ -35,6 +35,7 @@ _LONGEST_NAME = 200
 """Number of characters that are compared with names. Comparing each character takes time and memory."""
 
 SECTION = "keys and values"
+MISSING = "missing; it has no default"
 
 _ALLOWED = {
     "bool_type": "true or false",
@@ -54,8 +55,8 @@ _ALLOWED = {
     "string_type": "text",
     "too_long": "at most {max_length} items",
     "too_short": "at least {min_length} items",
-    "string_too_short": "some text",
-    "string_unicode": "text without half a surrogate pair",
+    "string_too_short": "text that is not empty",
+    "string_unicode": "valid Unicode text",
     "tuple_type": "a list",
 }
 """Allowed values in archlab's words, by type of pydantic's error. `{...}` is filled in from the context of the
@@ -155,11 +156,13 @@ def _path(detail: ErrorDetails, raw: Raw) -> str:
 def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], raw: Raw) -> str:
     first = next((detail for detail in details if detail["type"] == "value_error"), details[0])
     if first["type"] == "missing":
-        return "missing; it has no default"
+        return MISSING
     if first["type"] == "value_error":
         return first["msg"].removeprefix("Value error, ")
     *above, key = path.split(".")
     if first["type"] == "extra_forbidden":
+        if path == "extends" and schema is Config:
+            return "only studies have `extends`; write `base: NAME` to build on a preset or another config file"
         section = section_at(schema, above, raw)
         names = sorted(section.model_fields, key=lambda name: name != "kind") if section else []
         return f"unknown; {_known(key, above, first['input'], schema) or choose(key, names).removeprefix('; ')}"
@@ -167,7 +170,7 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     names = [name for detail in details for name in _names(detail)]
     others = [_in_words(detail) for detail in details if not _names(detail)]
     others = [
-        words + _as_in(key, section_at(schema, [*above, key], raw)) if words == SECTION else words for words in others
+        words + _as_in(path, section_at(schema, [*above, key], raw)) if words == SECTION else words for words in others
     ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
     synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
@@ -176,14 +179,14 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"
 
 
-def _as_in(key: str, section: type[BaseModel] | None) -> str:
+def _as_in(path: str, section: type[BaseModel] | None) -> str:
     if section is None:
         return ""
     needed = [f"{name}: ..." for name, field in section.model_fields.items() if name == "kind" or field.is_required()]
     if needed:
-        return f", as in {key}={{{', '.join(needed)}}}"
+        return f", as in '{path}={{{', '.join(needed)}}}'"
     plain = (f"{name}: {_bare(field.default)}" for name, field in section.model_fields.items() if _bare(field.default))
-    return f", as in {key}={{{next(plain, '')}}}; {{}} for the defaults"
+    return f", as in '{path}={{{next(plain, '')}}}'; {{}} for the defaults"
 
 
 def _bare(default: object) -> str:

@@ -220,7 +220,7 @@ class SelectiveCopy(Task):
         return vocab_size - 2 - self.noise_vocab
 
     def describe(self) -> str:
-        return f"Copy {self.copied} tokens in their order out of noise."
+        return f"Copy {self.copied} tokens in order from a window of noise."
 
 
 class Compression(Task):
@@ -248,7 +248,7 @@ class Compression(Task):
         return vocab_size - 2 - self.compressed
 
     def describe(self) -> str:
-        return f"Hold {self.compressed} random tokens and give each one back by the number of its place."
+        return f"Remember {self.compressed} random tokens and return each one by its position."
 
 
 class Memorise(Task):

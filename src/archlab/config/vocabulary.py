@@ -149,30 +149,32 @@ WRITE = {
 brackets."""
 
 LACKING = {
-    "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
-    "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
+    "mamba mamba1 selectivescan rwkv retnet hyena": (
+        "no such recurrent mixer; `archlab explain model.mixer` lists the available ones"
+    ),
+    "batchnorm groupnorm instancenorm": "no norm across sequences or tokens",
     "deepnorm": "no DeepNorm",
     "rezero layerscale": (
         "no learned factor on a branch; model.block.attention_multiplier and mlp_multiplier are fixed"
     ),
-    "capacityfactor tokendropping": "no capacity: no token is dropped",
+    "capacityfactor tokendropping": "no capacity limit of experts: no token is dropped",
     "expertchoice": "no experts that choose their tokens; tokens choose their experts",
     "nsa nativesparseattention dsa deepseeksparseattention moba": (
-        "no attention that chooses its keys by their content; model.attention.window, stride and blocks go by position"
+        "no attention that chooses its keys by content; model.attention.window, stride and blocks choose by position"
     ),
     "valueresidual resformer": "no value residual: every layer attends over its own values",
     "kda kimideltaattention kimilinear": (
-        "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one per head"
+        "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one gate per head"
     ),
     "fp8 float8": "no training in 8 bits; train.dtype is bfloat16 or float32",
-    "xpos fire kerple cope": "no such position encoding; model.position.kind has others",
+    "xpos fire kerple cope": "no such position encoding; `archlab explain model.position` lists the available ones",
     "mtp multitokenprediction": "no prediction of several tokens at once",
     "lion sgd adafactor shampoo soap": "no optimizer except AdamW and Muon; docs/plugins.md shows how to add your own",
     "labelsmoothing": "no label smoothing; only train.z_loss can be added to the cross-entropy",
-    "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over the training",
+    "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over training steps",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
-    "flash flashattention attnimplementation": "no choice of kernel: it takes the fastest one that fits",
+    "flash flashattention attnimplementation": "no choice of kernel: it uses the fastest one that supports the model",
     "encoder encoderdecoder crossattention": "no encoder, only a decoder",
 }  # fmt: skip
 """Terms that mean one thing -> words for the feature that archlab lacks."""

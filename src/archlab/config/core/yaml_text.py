@@ -47,6 +47,43 @@ a string."""
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+_PLAIN_WORDS: tuple[tuple[str, str, bool], ...] = (
+    (
+        "mapping values are not allowed",
+        "unexpected `:`; put each key on its own line, indent all keys of a section alike, and put text that contains "
+        "`: ` in quotes",
+        False,
+    ),
+    ("sequence entries are not allowed", "unexpected `- `; put each list item on its own line", False),
+    (r"found character '\\t'", "unexpected tab; indent with spaces", False),
+    ("found character '(.)' that cannot start", r"a value cannot begin with `\1`; put the value in quotes", False),
+    (
+        "expected <block end>, but found '<scalar>'",
+        "text after the end of a value; put the whole value in quotes",
+        False,
+    ),
+    ("expected <block end>, but found '([]}])'", r"unexpected `\1`; remove it", False),
+    (
+        "expected <block end>|expected '<document start>'",
+        "the line does not fit the lines above it; indent all keys of a section alike, and begin each list item with "
+        "`- `",
+        False,
+    ),
+    ("expected ',' or '(.)'", r"a list or mapping in brackets is not closed; add a comma or `\1`", False),
+    ("could not find expected ':'", "a key without `:`; write `key: value`", True),
+    ("found unexpected end of stream", "text in quotes is not closed; add the closing quote", True),
+    (
+        r"found unknown escape character '\\?(.*)'",
+        r"`\\\1` in double quotes is not an escape sequence; write `\\\\` for a backslash",
+        False,
+    ),
+    ("expected alphabetic or numeric", "`*` or `&` without a name; put text that begins with either in quotes", False),
+    ("expected the node content", "a value is missing, or a special character is not in quotes", False),
+)
+"""Pattern of a PyYAML error, the message for users, and whether the message names the line where the wrong part begins
+instead of the line where PyYAML stopped."""
+
+
 class _Node(NamedTuple):
     value: Any
     size: int
@@ -163,7 +200,7 @@ class _Builder:
     def _merged(self, event: ev.Event, value: Any) -> list[Raw]:
         mappings = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, dict) for mapping in mappings):
-            raise self._refusal(event, "<< needs keys and values, or a list of such mappings")
+            raise self._refusal(event, "<< needs keys and values (a mapping), or a list of mappings")
         return mappings
 
     def _refusal(self, event: ev.Event, message: str) -> UserError:
@@ -178,14 +215,27 @@ def parse_yaml(text: str, source: str) -> Any:
         return _Builder(text, source, yaml.SafeLoader).document()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise UserError(f"{source}, line {line}: a character ({error.character:#x}) that YAML does not allow") from None
+        raise UserError(
+            f"{source}, line {line}: a character ({error.character:#x}) that YAML does not allow; remove it"
+        ) from None
     except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
+        problem, is_at_start = _in_plain_words(error)
+        mark = error.context_mark if is_at_start and error.context_mark else error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{source}{line}: not valid YAML: {problem}") from None
     except (ValueError, OverflowError):  # PyYAML passes any number to Python's chr
         beyond = re.search(r"\\U(?!000|0010)", text)
         line = text.count("\n", 0, beyond.start() if beyond else 0) + 1
-        raise UserError(f"{source}, line {line}: an escape (\\U…) without a character of that number") from None
+        raise UserError(
+            f"{source}, line {line}: the escape \\U… names no Unicode character; allowed: up to \\U0010FFFF"
+        ) from None
+
+
+def _in_plain_words(error: yaml.MarkedYAMLError) -> tuple[str, bool]:
+    for pattern, words, is_at_start in _PLAIN_WORDS:
+        if match := re.match(pattern, error.problem or ""):
+            return match.expand(words), is_at_start
+    return error.problem or "", False
 
 
 def read_yaml(path: Path | Traversable) -> Raw:

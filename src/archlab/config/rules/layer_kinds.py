@@ -104,7 +104,7 @@ def _moved_common_position(model: ModelConfig, changed: ModelConfig) -> str | No
         same = changed.position == model.position and kind_heads in (model_heads, 0)
         if same:
             return None
-        problem = f"{changed.position.kind} has one table for all layers, for the heads of `model`"
+        problem = f"{changed.position.kind} has one table for all layers, with as many heads as `model`"
         return f"{problem}; set position.shared = false"
     embedded = [p.kind for p in (changed.position, model.position) if p.acts_on == "embedding"]
     if changed.position == model.position or not embedded:

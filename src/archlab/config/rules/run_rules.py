@@ -29,7 +29,7 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
     unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
     if not unused:
         return None
-    return f"{', '.join(unused)} is never used in {m.n_layers} layers; use it or leave it out"
+    return f"{', '.join(unused)} is never used in {m.n_layers} layers; add it to the pattern or leave it out"
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
@@ -50,11 +50,14 @@ def _tied_head_has_no_values(m: ModelConfig) -> str | None:
 def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
     if m.embedding.scale == 1.0 or not m.embedding.norm or m.norm.kind != "scalenorm":
         return None
-    return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
+    return (
+        f"{m.embedding.scale} has no effect, because the scalenorm after the embedding cancels any factor; allowed: 1"
+    )
 
 
 def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
-    return "embedding.scale is 1; allowed: false" if m.embedding.round_scale and m.embedding.scale == 1.0 else None
+    is_ignored = m.embedding.round_scale and m.embedding.scale == 1.0
+    return "has no effect, because embedding.scale is 1; allowed: false" if is_ignored else None
 
 
 MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
@@ -80,49 +83,54 @@ def _learned_positions_suffice_to_judge(c: Config) -> str | None:
 def _learned_positions_end(c: Config, length: int | None) -> str | None:
     if c.model.position.kind != "learned" or length is None or length <= c.model.max_seq_len:
         return None
-    return f"{length} is beyond model.max_seq_len = {c.model.max_seq_len}, where learned positions end"
+    most = c.model.max_seq_len
+    return f"{length} exceeds model.max_seq_len = {most}, the number of learned positions; allowed: up to {most}"
 
 
 def _batch_holds_sequences(c: Config) -> str | None:
     train = resolve_train(c)
     if train.batch_tokens % train.seq_len == 0:
         return None
-    said_by = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
-    return f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({said_by})"
+    field = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
+    problem = f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({field})"
+    return f"{problem}; allowed: {train.seq_len}, {2 * train.seq_len}, {3 * train.seq_len}, ..."
 
 
 def _micro_batch_divides(c: Config) -> str | None:
     micro, train = c.train.micro_batch_tokens, resolve_train(c)
     if micro is None or (train.batch_tokens % micro == 0 and micro % train.seq_len == 0):
         return None
-    return f"{micro} must divide batch_tokens = {train.batch_tokens} and hold whole sequences of {train.seq_len}"
+    allowed = f"a divisor of batch_tokens = {train.batch_tokens}"
+    return f"{micro} must be {allowed} and a multiple of the sequence length {train.seq_len}"
 
 
 def _one_step_at_least(c: Config) -> str | None:
     train = resolve_train(c)
+    if train.steps >= 1:
+        return None
     batch = f"one batch of {train.batch_tokens} tokens (train.batch_tokens)"
-    return f"{train.tokens} is less than {batch}" if train.steps < 1 else None
+    return f"{train.tokens} is less than {batch}; allowed: at least one batch"
 
 
 def _warmup_ends(c: Config) -> str | None:
     train = resolve_train(c)
     if isinstance(train.warmup, float) or train.warmup <= train.steps or train.steps < 1:
         return None
-    return f"{train.warmup} steps of a run of {train.steps}: it would never reach its peak"
+    return f"{train.warmup} warm-up steps, but the run has only {train.steps} steps; allowed: up to {train.steps}"
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
     schedules = kinds(Schedule)
     if not c.train.decay or schedules[c.train.schedule].decay:
         return None
-    able = ", ".join(name for name, schedule in schedules.items() if schedule.decay)
-    return f"only schedule {able} has a decay phase; schedule is {c.train.schedule}"
+    with_decay = ", ".join(name for name, schedule in schedules.items() if schedule.decay)
+    return f"only schedule {with_decay} has a decay phase, but schedule is {c.train.schedule}; leave it out"
 
 
 def _constant_ends_at_its_peak(c: Config) -> str | None:
     if c.train.final_lr in (None, 1.0) or not issubclass(kinds(Schedule)[c.train.schedule], Constant):
         return None
-    return f"schedule {c.train.schedule} never changes the learning rate; leave it out"
+    return f"has no effect, because schedule {c.train.schedule} never changes the learning rate; leave it out"
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
