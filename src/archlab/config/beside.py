@@ -1,4 +1,4 @@
-"""Paths of texts and plug-ins that a config or study file names, relative to that file."""
+"""Paths in a config or study file: training texts and plug-ins, both relative to the folder of the file."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
 def find_text(values: Any, home: Path) -> None:
     """Replace the paths in `data.path` and in the sources of `data.mixture` by full paths.
 
-    A path is a file, folder or pattern in `home` or, if `home` has none, in the working folder. If a path exists in
+    A path is a file, a folder or a glob pattern. It is looked up in `home`, then in the working folder. If it exists in
     neither folder, its full path is in `home`. `values` may contain `data.path` or `data: {path: ...}`.
     """
     for section, key in _places(values):
@@ -49,8 +49,8 @@ def _found(plugin: Any, home: Path) -> Any:
 
 
 def _is_there(path: str, folder: Path) -> bool:
-    """Return whether the path exists in the folder. A pattern exists if the part up to its first wildcard matches,
-    so that only one folder is listed."""
+    """Return whether the path exists in the folder. Match a pattern only up to its first part with a wildcard, so that
+    only one folder is listed."""
     parts = Path(path).parts
     first = next((n for n, part in enumerate(parts) if has_magic(part)), None)
     if first is None:

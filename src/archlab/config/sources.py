@@ -30,8 +30,8 @@ def users_kinds_in_model(model: ModelConfig) -> list[tuple[str, type[Registered]
 
 
 def refuse_users_kinds(model: ModelConfig, where: str) -> None:
-    """Raise a ConfigError that names the user-defined kinds of a model, because the format `where` does not support
-    them."""
+    """Raise a ConfigError that names the user-defined kinds of a model, if it has any. `where` is the name of the
+    format that does not support them."""
     problems = [
         Problem(f"model.{path}", f"{kind_of(kind)} is not archlab's own; allowed in {where}: archlab's kinds")
         for path, kind in users_kinds_in_model(model)
@@ -40,15 +40,15 @@ def refuse_users_kinds(model: ModelConfig, where: str) -> None:
 
 
 def sources(config: Config) -> dict[str, str]:
-    """Return `section kind` -> digest of the file that registers the kind, for each user-defined kind in a config."""
+    """Return the digest of the file that registers each user-defined kind in a config. The keys have the form `section
+    kind`, such as `mlp mine`."""
     return _digests(users_kinds_in(config))
 
 
 def sources_inside(section: BaseModel) -> dict[str, str]:
-    """Return `section kind` -> digest of the file that registers the kind, for each user-defined kind in the fields of
-    a section.
+    """Return the digest of the file that registers each user-defined kind in the fields of a section.
 
-    The kind of the section itself is left out.
+    The keys have the form `section kind`, such as `mlp mine`. The kind of the section itself is left out.
     """
     return _digests(_own(section))
 

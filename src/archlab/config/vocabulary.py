@@ -1,6 +1,6 @@
-"""Common terms of the field and names in other libraries, with the archlab fields to write instead.
+"""Common terms of the field and names in other libraries, with the archlab fields to use instead.
 
-They are used only for hints. A valid config never needs them.
+They are used only for hints. A valid config never contains them.
 """
 
 import re
@@ -145,8 +145,8 @@ WRITE = {
     "gpu": "train.device=cuda",
     "dataset datapath datasetpath corpus": "data.path",
 }  # fmt: skip
-"""Terms that mean one thing (without case, dashes, underscores) -> fields and values to write, with a remark in
-brackets."""
+"""Map from terms with the same meaning to the fields and values to write. Terms are in lower case, without dashes and
+underscores. A remark may follow in parentheses."""
 
 LACKING = {
     "mamba mamba1 selectivescan rwkv retnet hyena": (
@@ -177,7 +177,7 @@ LACKING = {
     "flash flashattention attnimplementation": "no choice of kernel: it uses the fastest one that supports the model",
     "encoder encoderdecoder crossattention": "no encoder, only a decoder",
 }  # fmt: skip
-"""Terms that mean one thing -> words for the feature that archlab lacks."""
+"""Map from terms with the same meaning to the description of a feature that archlab lacks."""
 
 _WRITE, _LACKING = (
     {word: answer for words, answer in table.items() for word in words.split()} for table in (WRITE, LACKING)
@@ -185,7 +185,7 @@ _WRITE, _LACKING = (
 
 
 def meant(word: str) -> str:
-    """Return a hint for a common term: the text to write, or that archlab lacks the feature. Return an empty string
+    """Return a hint for a common term: what to write instead, or that archlab lacks the feature. Return an empty string
     for an unknown term."""
     plain = _plain(word)
     if written := _WRITE.get(plain):
@@ -198,8 +198,8 @@ def meant(word: str) -> str:
 def elsewhere(key: str, section: str) -> str:
     """Return a hint that names the fields called `key` in other sections, or an empty string.
 
-    Fields below the same root are preferred, then those nearest to the root. The hint is empty if another kind of
-    `section` has the field.
+    Fields in the same top-level section are preferred, then those with the shortest paths. The hint is empty if another
+    kind of `section` has the field.
     """
     paths = _fields().get(_plain(key), [])
     if key == "kind" or not paths or any(path.rpartition(".")[0] == section for path in paths):

@@ -10,8 +10,8 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
 
 
 class GatedDelta(Mixer):
-    """Gated delta rule (Yang 2024). The state of a head decays at each token. Then the value that the state stores
-    for the key k moves towards v by the fraction beta."""
+    """Gated delta rule (Yang 2024). At each token, the state of a head first decays. Then the value that the state
+    stores for the key k moves towards v by the fraction beta."""
 
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
@@ -21,9 +21,9 @@ class GatedDelta(Mixer):
     """Number of value heads, each with its own state. One key head serves several consecutive value heads. null:
     n_key_heads."""
     key_dim: Width = 128
-    """Width of one query or key, which is the number of rows of a head's state."""
+    """Width of one query or key. The state of each head has as many rows."""
     value_dim: Derived[Width] = DERIVED
-    """Width of one value, which is the number of columns of a head's state. null: 2 key_dim."""
+    """Width of one value. The state of each head has as many columns. null: 2 key_dim."""
     taps: KernelSize = 4
     """Number of tokens, the current one included, that the convolution of queries, keys and values sees."""
     negative_eigenvalues: bool = False

@@ -28,9 +28,9 @@ class Mamba2(Mixer):
     n_heads: Derived[Heads] = DERIVED
     """Number of heads, each with its own state. null: 2 d_model / head_dim, rounded down; at least one."""
     head_dim: Width = 64
-    """Width of the input and output of one head, which is the number of rows of the head's state."""
+    """Width of the input and output of one head. The state of the head has as many rows."""
     d_state: Width = 128
-    """Width of B and C, which is the number of columns of a head's state."""
+    """Width of B and C. The state of each head has as many columns."""
     n_groups: Heads = 1
     """Number of groups of consecutive heads. The heads of a group share B and C, and the output norm takes the mean
     square over one group."""

@@ -15,9 +15,12 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
     "output": ("after",),
     "carried": ("before",),
 }
-"""Places of norms around a branch, by placement. `before`: on the branch's input. `after`: on its output. `stream`:
-on the residual stream after the addition. The placement `carried` has its norm before the residual connection forks,
-so that the stream is normalized as well."""
+"""Places of norms around a branch, by placement. `before`: on the branch's input. `after`: on its output. `stream`: on
+the residual stream after the addition.
+
+The placement `carried` normalizes the stream before the residual connection forks, so that branch and stream both
+continue from the normalized stream.
+"""
 
 
 class AnyNorm(Settings):
@@ -30,8 +33,8 @@ class AnyNorm(Settings):
 
     @property
     def saved_per_number(self) -> int:
-        """Number of values per element that training stores for the backward pass: the input and, for some norms,
-        the value that the weight multiplies."""
+        """Number of values per element that training stores for the backward pass: the input and, for some norms, the
+        value before the multiplication by the weight."""
         return 1
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Contract between archlab and a user's class, and checks of the values that the user's code returns.
+"""Contract between archlab and user-defined classes, and checks of the values that user code returns.
 
-The annotations of archlab's base classes are the contract. A method that overrides a method of a base class must return
-the same type, and a class variable must have the same type.
+The annotations of archlab's base classes are the contract. A method that overrides a base-class method must return the
+annotated type, and a class variable must have the annotated type.
 """
 
 import re
@@ -18,7 +18,7 @@ from archlab.errors import UserError
 
 
 class ContractError(UserError):
-    """Error in a user's code. The message names the user's file."""
+    """Error in a user-defined class. The message names the user's file."""
 
 
 Refuse = Callable[[type, str], ContractError]
@@ -36,8 +36,8 @@ def short(value: Any) -> str:
 
 
 def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Call a user's function. Raise the error of `refuse` if the function does not accept these arguments. Other
-    errors of the function pass through."""
+    """Call a user's function. If the function does not accept these arguments, raise the error that `refuse` returns.
+    Other errors of the function pass through."""
     try:
         return function(*arguments, **keywords)
     except TypeError as error:
@@ -57,8 +57,8 @@ class _Promise:
         self._adapter = TypeAdapter[Any](checked)
 
     def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
-        """Return the value converted to the type, with a list converted to a tuple. Raise the error of `refuse` if
-        the value does not fit."""
+        """Return the value converted to the type, with a list converted to a tuple. If the value does not fit, raise
+        the error that `refuse` returns."""
         if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
             value = tuple(value)  # here, because pydantic would hide what a user's generator raises
         try:
@@ -81,8 +81,8 @@ class _Promise:
 
 
 def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Check the class variables of a user's class, and replace its methods and properties with ones that check what
-    they return."""
+    """Check the class variables of a user-defined class. Replace its methods and properties with wrappers that check
+    what they return."""
     for name in dir(kind):
         owners = [base for base in kind.__mro__ if name in vars(base)]
         base = next((base for base in owners if is_archlabs(base)), None)
@@ -129,7 +129,7 @@ def _checked(kind: type, name: str, member: Any, promised: FunctionType | proper
 
 
 def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Raise the error of `refuse` for the first field whose type pydantic does not support."""
+    """Raise the error that `refuse` returns for the first field whose type pydantic does not support."""
     for name, field in kind.model_fields.items():
         try:
             TypeAdapter[Any](field.rebuild_annotation())
@@ -139,7 +139,7 @@ def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
 
 
 def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Raise the error of `refuse` if a field has a type that the user's file does not define."""
+    """Raise the error that `refuse` returns if a field has a type that the user's file does not define."""
     try:
         kind.model_rebuild()
     except PydanticUndefinedAnnotation as error:
@@ -149,8 +149,8 @@ def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
 
 
 def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
-    """Raise the error of `refuse` if the config's values would change when they are written to a file and read
-    again."""
+    """Raise the error that `refuse` returns if the config's values would change when they are written to a file and
+    read again."""
     kind = type(config)
     for name in kind.model_fields:
         try:

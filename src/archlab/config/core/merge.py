@@ -1,4 +1,4 @@
-"""Merging and removal of raw config values. Both follow the tagged unions of the schema, such as `norm.kind`."""
+"""Merging and removal of raw config values. Both take into account the kinds of sections, such as `norm.kind`."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ Raw = dict[str, Any]
 
 
 MOST_DEPTH = 100
-"""Largest allowed number of nested levels in raw values. A config has 6."""
+"""Largest allowed nesting depth of raw values. A config has depth 6."""
 
 
 def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
-    """Return `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if the nested and the dotted form
-    both set a key."""
+    """Return the nested form of dotted keys: `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if
+    both forms set the same key."""
     nested: Raw = {}
     for key, value in flat.items():
         parts = str(key).split(".")
@@ -48,8 +48,8 @@ def _unite(a: Raw, b: Raw, at: str) -> None:
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """Return `over` merged over `base`.
 
-    If `over` changes the kind of a tagged union (`norm.kind`), keys that only the old kind has are dropped. If neither
-    `base` nor `over` names a kind, the default kind of the field is used. A bare string is read as a kind (`position:
+    If `over` changes the kind of a section (`norm.kind`), keys that only the old kind has are dropped. If neither
+    `base` nor `over` names a kind, the default kind of the field is used. A string is read as a kind (`position:
     alibi`).
     """
     out, fields = dict(base), schema.model_fields
@@ -83,7 +83,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
 
     If `over` changes a kind, fields of `below` that the new kind lacks are dropped; without a schema, all fields of
     `below` are dropped. Raise UserError if `over` sets a field inside a value that is not a section. `at` is the path
-    of the section in messages.
+    of the section, for messages.
     """
     out = dict(below)
     for key, value in over.items():
@@ -137,8 +137,8 @@ def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | No
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:
-    """Return a copy of `raw` without the values at those dotted paths. If a path points into a list, the whole list
-    is removed."""
+    """Return a copy of `raw` without the values at the dotted `paths`. If a path points into a list, the whole list is
+    removed."""
     out = copy.deepcopy(raw)
     for path in paths:
         _drop(out, path.split("."))
@@ -159,8 +159,8 @@ def _drop(section: Raw, path: Sequence[str]) -> None:
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
     """Return the config class of a field's value.
 
-    For a tagged union, this is the kind that `raw` names. If `raw` names no kind, it is the kind of the default, or
-    else the first kind.
+    If a section has several kinds, this is the class of the kind that `raw` names. If `raw` names no kind, it is the
+    kind of the default, or otherwise the first kind.
     """
     variants = _variants(field)
     if not variants:
@@ -185,7 +185,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
 
 @cache
 def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
-    """Return the type of the values if the field maps names to sections, or None for any other field."""
+    """Return the value type of a field that maps names to sections, or None for any other field."""
     if get_origin(field.annotation) is not dict:
         return None
     value = FieldInfo.from_annotation(get_args(field.annotation)[1])
@@ -205,9 +205,9 @@ def fields_below(
 ) -> Iterator[FieldPlace]:
     """Yield every field that a section can have, including the fields of all kinds.
 
-    Paths start with `at`. A field that maps names to sections yields the fields of these sections twice: with `NAME` in
-    their paths, and without it. `within` lists the classes of the enclosing sections. A class inside itself, such as an
-    MLP made of MLPs, is left out to prevent endless recursion.
+    Paths start with `at`. If a field maps names to sections, the fields of these sections are yielded twice: with
+    `NAME` in their paths, and without it. `within` lists the classes of the enclosing sections. A class inside itself,
+    such as an MLP made of MLPs, is skipped to prevent endless recursion.
     """
     for name, field in schema.model_fields.items():
         yield FieldPlace(at + name, schema, name)
@@ -220,13 +220,12 @@ def fields_below(
 
 
 def kind_names(field: FieldInfo | None) -> list[str]:
-    """Return the names of a tagged union's kinds, or an empty list for any other field."""
+    """Return the kind names of a section with several kinds, or an empty list for any other field."""
     return list(_variants(field)) if field else []
 
 
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
-    """Return the config classes that a field's value may have: several for a tagged union, one for a section, none
-    for a plain value."""
+    """Return the config classes that a field's value may have: one per kind of a section, or none for a plain value."""
     if root := _root(field):
         return tuple(kinds(root).values())
     parts = (field.annotation, *get_args(field.annotation))
@@ -240,7 +239,7 @@ def _root(field: FieldInfo) -> type[Registered] | None:
 
 @cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
-    """Return the names of a section's `Derived` fields, and of the fields whose sections contain `Derived` fields."""
+    """Return the names of a section's fields that are `Derived` or contain a section with `Derived` fields."""
     places = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
     return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 

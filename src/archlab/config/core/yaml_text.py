@@ -1,9 +1,10 @@
-"""YAML 1.2 for configs: only plain values and text keys, with limits that no config needs to exceed.
+"""YAML 1.2 for configs. Only plain values and text keys are allowed, and the limits are higher than any config needs.
 
 PyYAML implements YAML 1.1, in which `010` is 8, `1:30` is 90 and `on` is true. This module combines PyYAML's parser
-with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name the file and the line. If
-libyaml is installed, libyaml parses a text first, because it is twenty times as fast. If libyaml refuses the text,
-PyYAML's own parser parses the text again, because its error messages are better.
+with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name the file and the line.
+
+If libyaml is installed, it parses the text first, because it is twenty times as fast as PyYAML's own parser. If libyaml
+refuses the text, PyYAML's own parser parses it again, because its errors are easier to translate.
 """
 
 import re
@@ -21,14 +22,14 @@ from archlab.errors import UserError
 from archlab.files import MEBIBYTE, read_text
 
 MOST_BYTES = MEBIBYTE
-"""Largest allowed size of a YAML file in bytes. A file of this size is far larger than any config, and takes seconds
-to read."""
+"""Largest allowed size of a YAML file in bytes. No config is as large, and a larger file would take seconds to read."""
 MOST_VALUES = 50_000
 """Largest allowed number of values in a YAML file, with aliases expanded. A pattern of 10,000 layers fits."""
 LONG_TEXT = 1000
-"""Number of characters after which a string counts as one more value. This also limits aliases of long strings."""
+"""Number of characters for which a long string counts as one more value, so that aliases of long strings are limited
+too."""
 MOST_DIGITS = 300
-"""Largest allowed number of digits in a number. No field can hold a number with more digits."""
+"""Largest allowed number of digits in a number. No config field can hold a longer number."""
 
 _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
     (re.compile(r"|~|null|Null|NULL"), lambda text: None),
@@ -93,8 +94,8 @@ class _Node(NamedTuple):
 
 
 class _Builder:
-    """Builder of plain values from the parser's events. Aliases share one value, but each counts towards the limits
-    as if it were expanded."""
+    """Builder of plain values from parser events. Aliases share one value, but each alias counts towards the limits as
+    if the value were written out."""
 
     def __init__(self, text: str, source: str, loader: Any) -> None:
         self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)
@@ -208,7 +209,7 @@ class _Builder:
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Return the value of a YAML text. If the text is not valid, raise UserError with `source` and the line."""
+    """Return the value of a YAML text. If the text is not valid, raise a UserError that names `source` and the line."""
     with suppress(yaml.YAMLError, ValueError, OverflowError):
         return _Builder(text, source, _FAST).document()
     try:
@@ -239,7 +240,7 @@ def _in_plain_words(error: yaml.MarkedYAMLError) -> tuple[str, bool]:
 
 
 def read_yaml(path: Path | Traversable) -> Raw:
-    """Return the content of a YAML file, which must hold a mapping. Dotted keys are not expanded."""
+    """Return the content of a YAML file, which must be a mapping. Dotted keys are not expanded."""
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
         actual = "nothing" if value is None else type(value).__name__
@@ -248,7 +249,7 @@ def read_yaml(path: Path | Traversable) -> Raw:
 
 
 def first_comment(path: Path | Traversable) -> str:
-    """Return the text of a file's first line without `#` if the line is a comment, otherwise an empty string."""
+    """Return the first line of a file without `#` if the line is a comment, otherwise an empty string."""
     line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
@@ -262,12 +263,12 @@ for pattern, _ in _CORE:
 
 
 def to_yaml(value: Raw) -> str:
-    """Return the value as YAML. Keys keep their order, and short lists stand on one line."""
+    """Return the value as YAML. Keys keep their order, and short lists are written on one line."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
 
 
 def to_yaml_line(value: Any) -> str:
-    """Return a value as YAML writes it after `key:` on one line. Strings are not quoted."""
+    """Return a value as YAML writes it after `key:` on one line. A string is returned without quotes."""
     if isinstance(value, str):
         return value
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)

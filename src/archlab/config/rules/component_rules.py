@@ -1,4 +1,4 @@
-"""Rules between the fields of one component, as a table.
+"""Rules between the fields of one component, collected in COMPONENT_RULES.
 
 Each rule is checked for the model and for each of its layer kinds.
 """

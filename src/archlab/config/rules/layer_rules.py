@@ -1,5 +1,5 @@
-"""Rules between the sections of a layer (norm, positions, branches), as a table that starts with those of its
-components.
+"""Rules between the sections of a layer (norm, positions, branches), collected in LAYER_RULES together with the rules
+of components and muP.
 
 Each rule is checked for the model and for each of its layer kinds.
 """

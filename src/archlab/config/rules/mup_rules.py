@@ -1,5 +1,5 @@
-"""Rules of muP. A config must not set values that muP derives, and must not use components for which muP has no
-rule."""
+"""Rules of muP. With muP, a config must not set values that muP derives, and must use only components that muP knows
+how to scale."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def _no_rule(found: str, allowed: str) -> str:
 
 
 def _refuse_users_kind(config: Registered) -> str | None:
-    """Return a message for a user-defined kind, because the way it should change with the width is unknown."""
+    """Return a message if the kind is user-defined, because muP does not know how to scale it with the width."""
     return _no_rule(f"{config.kind}, your own kind", "archlab's kinds") if is_users(type(config)) else None
 
 

@@ -1,5 +1,5 @@
-"""Rules between the fields of a whole model and of a whole run, as two tables. `layer_rules.py` contains those of a
-layer."""
+"""Rules between the fields of a whole model (MODEL_RULES) and of a whole run (CONFIG_RULES). `layer_rules.py` contains
+the rules of a layer."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
@@ -134,8 +134,8 @@ def _constant_ends_at_its_peak(c: Config) -> str | None:
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
-    """Check that `plugins` names every file whose kinds the config uses, because another process could not import
-    them otherwise."""
+    """Return a message if `plugins` does not name a file whose kinds the config uses, because another process could not
+    import the file."""
     if not users_kinds():  # the walk through the config takes half the time of all rules
         return None
     for _, kind in users_kinds_in(c):
@@ -158,7 +158,8 @@ def _mixture_is_of_text(c: Config) -> str | None:
 
 
 def _is_of_adamw(field: str) -> Rule[Config]:
-    """Return a rule: if the optimizer is user-defined, it does not read the field, which must then have its default."""
+    """Return a rule: with a user-defined optimizer, `train.<field>` must have its default, because only archlab's
+    optimizers read it."""
 
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer
