@@ -60,8 +60,8 @@ def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | Non
     Case, dots, dashes and underscores do not matter.
     """
     exact = [file for known, file in files.items() if _plain(known) == _plain(name)]
-    begun = [file for known, file in files.items() if begins(known, name)]
-    return exact[0] if exact else begun[0] if len(begun) == 1 else None
+    matches = [file for known, file in files.items() if begins(known, name)]
+    return exact[0] if exact else matches[0] if len(matches) == 1 else None
 
 
 def begins(name: str, beginning: str) -> bool:

@@ -19,12 +19,12 @@ vocabularies of 32,768 and 50,304 tokens.
 """
 
 
-_ROUND_A_TENSOR = 4096
+_ALLOCATION_OVERHEAD = 4096
 """Upper limit of the bytes that the C library allocates around a tensor."""
 
 
 def rows_at_once(vocab_size: int, device_type: str) -> int:
     """Return the number of tokens in a piece, for a vocabulary size and a type of device (`cpu`, `cuda`)."""
-    kept = (LARGEST_KEPT - _ROUND_A_TENSOR) // FLOAT32_BYTES // vocab_size
-    least = kept if device_type == "cpu" and FEW_ROWS <= kept < LEAST_ROWS else LEAST_ROWS
+    rows_that_fit = (LARGEST_KEPT - _ALLOCATION_OVERHEAD) // FLOAT32_BYTES // vocab_size
+    least = rows_that_fit if device_type == "cpu" and FEW_ROWS <= rows_that_fit < LEAST_ROWS else LEAST_ROWS
     return max(least, LOGITS_AT_ONCE[device_type] // vocab_size)

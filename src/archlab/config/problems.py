@@ -164,12 +164,14 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
             return "only studies have `extends`; write `base: NAME` to build on a preset or another config file"
         section = section_at(schema, above, raw)
         names = sorted(section.model_fields, key=lambda name: name != "kind") if section else []
-        return f"unknown; {_known(key, above, first['input'], schema) or choose(key, names).removeprefix('; ')}"
+        hint = _hint_for_unknown_key(key, above, first["input"], schema)
+        return f"unknown; {hint or choose(key, names).removeprefix('; ')}"
     value = _kind(first["input"]) if first["type"] == "union_tag_invalid" else first["input"]
     names = [name for detail in details for name in _names(detail)]
     others = [_in_words(detail) for detail in details if not _names(detail)]
     others = [
-        words + _as_in(path, section_at(schema, [*above, key], raw)) if words == SECTION else words for words in others
+        words + _example_of(path, section_at(schema, [*above, key], raw)) if words == SECTION else words
+        for words in others
     ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
     synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
@@ -178,7 +180,7 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"
 
 
-def _as_in(path: str, section: type[BaseModel] | None) -> str:
+def _example_of(path: str, section: type[BaseModel] | None) -> str:
     if section is None:
         return ""
     needed = [f"{name}: ..." for name, field in section.model_fields.items() if name == "kind" or field.is_required()]
@@ -192,7 +194,7 @@ def _bare(default: object) -> str:
     return json.dumps(default).strip('"') if isinstance(default, bool | int | float | str) else ""
 
 
-def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
+def _hint_for_unknown_key(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
     if schema not in (Config, ModelConfig):
         return ""
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]

@@ -21,8 +21,8 @@ def check_next_token(model: ModelConfig) -> None:
     """Raise ConfigError if tokens see later tokens, because next-token losses and scores would then have no meaning."""
     for visibility in ("prefix", "two_sided"):
         if sees_as(model, visibility):
-            found = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
-            raise ConfigError([Problem("model.attention.visibility", found)], "the config")
+            text = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
+            raise ConfigError([Problem("model.attention.visibility", text)], "the config")
 
 
 def resolve_train(config: Config) -> TrainConfig:

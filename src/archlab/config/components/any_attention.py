@@ -109,7 +109,7 @@ class AnyAttention(Visibility, QueryHeads):
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
         )
 
-    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+    def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return False
 
     def _saved(
@@ -136,7 +136,7 @@ class AnyAttention(Visibility, QueryHeads):
         if model_pass.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
             is_copied = (
-                self._lies_by_head(site, model_pass)
+                self._is_stored_by_head(site, model_pass)
                 or bool(self._blocks(needs, model_pass))
                 or key_width != value_width
             )

@@ -67,20 +67,20 @@ def _part(name: str) -> str:
     return name
 
 
-def _own(operation: Operation) -> Operation:
-    if operation.part in _OF_THE_MODEL:
-        raise ValueError(f"any part except {', '.join(_OF_THE_MODEL)}, which belong to the model")
+def _own_operation(operation: Operation) -> Operation:
+    if operation.part in _MODEL_PARTS:
+        raise ValueError(f"any part except {', '.join(_MODEL_PARTS)}, which belong to the model")
     return operation
 
 
 PARTS = ("norms", "positions", "attention", "mixer", "mlp")
 """Rows of the parameter table that a component may add to."""
 
-_OF_THE_MODEL = ("embedding", "head", "stream", "loss", "optimiser", "total")
+_MODEL_PARTS = ("embedding", "head", "stream", "loss", "optimiser", "total")
 """Rows of the FLOP table that belong to the model. No component may add to them."""
 
 PartName = Annotated[str, AfterValidator(_part)]
-OwnOperation = Annotated[Operation, AfterValidator(_own)]
+OwnOperation = Annotated[Operation, AfterValidator(_own_operation)]
 
 
 class Component(Registered):

@@ -112,10 +112,10 @@ def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
         return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
     if name not in RULES:
         raise UserError(f"unknown kernel {name!r}; allowed: auto, {', '.join(RULES)}")
-    able: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
-    if name not in able:
-        raise UserError(f"kernel {name} cannot do {RULES[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
-    return able[name]
+    capable: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
+    if name not in capable:
+        raise UserError(f"kernel {name} cannot do {RULES[name].lacks(needs)}; allowed: auto, {', '.join(capable)}")
+    return capable[name]
 
 
 def writes_scores(needs: KernelNeeds) -> bool:

@@ -143,7 +143,7 @@ class Latent(AnyAttention):
     def _is_absorbed(self, model_pass: Pass) -> bool:
         return model_pass.is_cached and self.absorbing_is_less(model_pass.tokens)
 
-    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+    def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return not self._is_absorbed(model_pass)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

@@ -189,7 +189,7 @@ class MultiHead(AnyAttention, _Shape):
             yield model_pass.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
-    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+    def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         """Return whether the queries lie in memory head by head, which torch's norms and a partial rotation cause."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim

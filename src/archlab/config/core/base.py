@@ -57,7 +57,7 @@ class Settings(Base):
     @classmethod
     def _fits_into_float32(cls, value: Any) -> Any:
         for number in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(number, float) and number and (isinf(kept := _in_float32(number)) or not kept):
+            if isinstance(number, float) and number and (isinf(as_float32 := _in_float32(number)) or not as_float32):
                 raise ValueError(
                     f"{number!r} does not fit into float32; allowed: 0, or absolute values from 1.4e-45 to 3.4e38"
                 )

@@ -46,7 +46,7 @@ def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: A
         raise refuse(kind, f"{error}; archlab calls it with {len(arguments)} arguments (docs/plugins.md)") from None
 
 
-class _Promise:
+class _ExpectedType:
     """Type that a method must return or that a class variable must have."""
 
     def __init__(self, annotation: Any) -> None:
@@ -56,16 +56,16 @@ class _Promise:
         self._is_tuple = get_origin(checked) is tuple
         self._adapter = TypeAdapter[Any](checked)
 
-    def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
+    def converted(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
         """Return the value converted to the type, with a list converted to a tuple. If the value does not fit, raise
         the error that `refuse` returns."""
         if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
             value = tuple(value)  # here, because pydantic would hide what a user's generator raises
         try:
-            kept = self._adapter.validate_python(value)
+            result = self._adapter.validate_python(value)
         except ValidationError as error:
             raise refuse(kind, f"{what} {self._explained(error.errors(include_url=False)[0])}") from None
-        return iter(kept) if self._is_iterator else kept
+        return iter(result) if self._is_iterator else result
 
     def _explained(self, detail: ErrorDetails) -> str:
         place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in detail["loc"]).lstrip(".")
@@ -86,18 +86,18 @@ def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
     for name in dir(kind):
         owners = [base for base in kind.__mro__ if name in vars(base)]
         base = next((base for base in owners if is_archlabs(base)), None)
-        promised = vars(base)[name] if base else None
-        if name.startswith("_") or not isinstance(promised, FunctionType | property):
+        overridden = vars(base)[name] if base else None
+        if name.startswith("_") or not isinstance(overridden, FunctionType | property):
             continue
         if name in kind.model_fields:
             raise refuse(kind, f"the field {name} hides the method of that name, which archlab calls; rename the field")
         if owners[0] is not base:
-            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], promised, refuse))
+            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], overridden, refuse))
     for name in kind.__class_vars__:
         base = next((base for base in kind.__mro__ if is_archlabs(base) and name in base.__annotations__), None)
         if base:
-            promise = _Promise(get_args(get_type_hints(base, include_extras=True)[name])[0])
-            promise.kept(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
+            expected_type = _ExpectedType(get_args(get_type_hints(base, include_extras=True)[name])[0])
+            expected_type.converted(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
 
 
 def is_archlabs(definition: Any) -> bool:
@@ -105,11 +105,11 @@ def is_archlabs(definition: Any) -> bool:
     return definition.__module__.startswith("archlab.")
 
 
-def _checked(kind: type, name: str, member: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
-    is_property = isinstance(promised, property)
-    annotated = promised.fget if isinstance(promised, property) else promised
+def _checked(kind: type, name: str, member: Any, overridden: FunctionType | property, refuse: Refuse) -> Any:
+    is_property = isinstance(overridden, property)
+    annotated = overridden.fget if isinstance(overridden, property) else overridden
     result = get_type_hints(annotated, include_extras=True).get("return", type(None))
-    promise = _Promise(InstanceOf[kind] if result is Self else result)
+    expected_type = _ExpectedType(InstanceOf[kind] if result is Self else result)
     is_method = isinstance(member, FunctionType)
     if is_method == is_property or not (is_method or hasattr(member, "__get__")):
         actual = "a method" if is_method else "a property" if isinstance(member, property) else short(member)
@@ -122,7 +122,7 @@ def _checked(kind: type, name: str, member: Any, promised: FunctionType | proper
     @wraps(function)
     def checked(self: Any, *arguments: Any, **keywords: Any) -> Any:
         value = call(type(self), refuse, function, self, *arguments, **keywords)
-        return promise.kept(value, type(self), f"{type(self).__name__}.{name} returned", refuse)
+        return expected_type.converted(value, type(self), f"{type(self).__name__}.{name} returned", refuse)
 
     checked.__dict__["is_checked"] = True
     return property(checked) if is_property else checked

@@ -71,8 +71,8 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             out[key] = {**below, **value}
             continue
         old = section_schema(field, below)
-        gone = _lost(old, section) if old else set()
-        below = {k: v for k, v in below.items() if k not in gone}
+        dropped_names = _dropped_fields(old, section) if old else set()
+        below = {k: v for k, v in below.items() if k not in dropped_names}
         kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
         out[key] = kind | merge(below, value, section, f"{at}{key}.")
     return out
@@ -95,7 +95,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
         if isinstance(value, dict) and isinstance(old_value, dict):
             section = section_schema(field, {**old_value, **value}) if field else None
             if value.get("kind") not in (None, old_value.get("kind")):
-                old_value = _of_variant(old_value, field, section)
+                old_value = _fields_of_kind(old_value, field, section)
             value = merge_overrides(old_value, value, section, f"{at}{key}.")
         elif isinstance(value, dict) and field and old_value is not None:
             raise UserError(f"{at}{key} is a single value ({old_value!r}) without fields; write {at}{key}=VALUE")
@@ -113,7 +113,7 @@ def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
     return from_old_form(value, root, kind) if isinstance(value, dict) and root else value
 
 
-def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
+def _dropped_fields(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
     """Return the fields of the old kind whose values do not carry over to the new kind.
 
     Between archlab's kinds, fields of the same name carry over. If one of the kinds is user-defined, only fields from a
@@ -127,13 +127,13 @@ def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
     return set(old.model_fields) - {"kind"} - {name for base in common for name in base.model_fields}
 
 
-def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
+def _fields_of_kind(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
     if field is None or variant is None:
         return {}
     others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
     old = section_schema(field, raw)
-    gone = others | (_lost(old, variant) if old else set())
-    return {key: value for key, value in raw.items() if key not in gone}
+    dropped_names = others | (_dropped_fields(old, variant) if old else set())
+    return {key: value for key, value in raw.items() if key not in dropped_names}
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:

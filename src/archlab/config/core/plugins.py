@@ -30,7 +30,7 @@ from archlab.files import expand_user, read_bytes, real_path
 _read: dict[str, str] = {}
 
 
-def bringing(plugins: Iterable[str], config: type[Registered]) -> str | None:
+def plugin_of(plugins: Iterable[str], config: type[Registered]) -> str | None:
     """Return the plug-in that registered a kind, itself or in a module of its package. Return None if no plug-in
     did."""
     modules = registry.modules_of(config)

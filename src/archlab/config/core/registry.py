@@ -296,7 +296,7 @@ def _register(config: type[Registered], kind: str) -> None:
         OWN_CODE.add(file)
         _digests.setdefault(config.__module__, digest_of(Path(file)))
     for other in known.values():
-        _refuse_two(config, other, kind)
+        _refuse_conflict(config, other, kind)
     known[config.__module__] = config
     _clear_caches()
 
@@ -306,7 +306,7 @@ def _clear_caches() -> None:
         cached.cache_clear()
 
 
-def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:
+def _refuse_conflict(config: type[Registered], other: type[Registered], kind: str) -> None:
     what = f"{config.section} {kind}"
     if config.__module__ == other.__module__:
         if config.__module__ == "__main__":  # a cell of a notebook that runs again

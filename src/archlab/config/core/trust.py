@@ -44,7 +44,7 @@ def remember(plugins: Iterable[str]) -> None:
     """
     for plugin in plugins:
         with suppress(UserError, OSError):
-            listed = _list() / fingerprint(plugin, Path(plugin).read_bytes() if is_file(plugin) else None)
+            listed = _record() / fingerprint(plugin, Path(plugin).read_bytes() if is_file(plugin) else None)
             if not listed.is_file():
                 write_page(listed, f"{plugin}\n")
 
@@ -56,7 +56,7 @@ def check(plugins: Mapping[str, bytes | None]) -> None:
     if refused := [plugin for plugin in plugins if not _may_run(plugin, prints[plugin])]:
         it = "it" if len(refused) == 1 else "them"
         raise UserError(
-            f"plugins: {', '.join(map(_where, refused))}: a folder's config names this code, but archlab on this "
+            f"plugins: {', '.join(map(_with_folder, refused))}: a folder's config names this code, but archlab on this "
             f"machine did not write it there. Read {it} first; to run {it}, add --trust (in Python and in workers: "
             f"{TRUST}=1)"
         )
@@ -92,8 +92,8 @@ def trusting(all_plugins: bool) -> Iterator[None]:
             os.environ.update({TRUST: before} if before is not None else {})
 
 
-def _may_run(plugin: str, printed: str) -> bool:
-    if os.environ.get(TRUST) == "1" or plugin in _named or printed in _ran or (_list() / printed).is_file():
+def _may_run(plugin: str, sha256: str) -> bool:
+    if os.environ.get(TRUST) == "1" or plugin in _named or sha256 in _ran or (_record() / sha256).is_file():
         return True
     return not is_file(plugin) and not _roots(plugin)  # the import will report that the module does not exist
 
@@ -115,10 +115,10 @@ def _roots(module: str) -> tuple[Path, ...]:
     return (Path(spec.origin).resolve().parent,) if spec.has_location and spec.origin else (Path(sys.prefix),)
 
 
-def _where(plugin: str) -> str:
+def _with_folder(plugin: str) -> str:
     roots = () if is_file(plugin) else _roots(plugin)
     return f"{plugin} (in {roots[0]})" if roots else plugin
 
 
-def _list() -> Path:
+def _record() -> Path:
     return state_folder() / "plug-ins"

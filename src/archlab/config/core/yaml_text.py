@@ -108,7 +108,7 @@ class _Builder:
         for event in self._events:
             if isinstance(event, ev.DocumentStartEvent):
                 if documents:
-                    raise self._refusal(event, "a second document (---); allowed: one")
+                    raise self._error_at(event, "a second document (---); allowed: one")
                 documents.append(self._node(next(self._events), 1).value)
         return documents[0] if documents else None
 
@@ -118,7 +118,7 @@ class _Builder:
         assert isinstance(event, ev.NodeEvent)
         if tag := getattr(event, "tag", None):
             name = tag.replace("tag:yaml.org,2002:", "!!")
-            raise self._refusal(event, f"a tag ({name}) is not allowed; leave it out, and put text in quotes")
+            raise self._error_at(event, f"a tag ({name}) is not allowed; leave it out, and put text in quotes")
         if event.anchor:
             self._anchored[event.anchor] = None
         if isinstance(event, ev.MappingStartEvent):
@@ -135,17 +135,17 @@ class _Builder:
     def _counted(self, event: ev.Event, node: _Node, depth: int) -> _Node:
         self._size += node.size
         if self._size > MOST_VALUES:
-            raise self._refusal(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
+            raise self._error_at(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
         if depth + node.height > MOST_DEPTH:
-            raise self._refusal(event, f"values are nested more than {MOST_DEPTH} deep")
+            raise self._error_at(event, f"values are nested more than {MOST_DEPTH} deep")
         return node
 
     def _alias(self, event: ev.AliasEvent) -> _Node:
         if event.anchor not in self._anchored:
-            raise self._refusal(event, f"not valid YAML: the alias *{event.anchor} has no anchor before it")
+            raise self._error_at(event, f"not valid YAML: the alias *{event.anchor} has no anchor before it")
         node = self._anchored[event.anchor]
         if node is None:
-            raise self._refusal(
+            raise self._error_at(
                 event, f"the alias *{event.anchor} refers to a value that contains it; write the value out"
             )
         return node
@@ -155,7 +155,7 @@ class _Builder:
             return event.value
         meaning = next((read for pattern, read in _CORE if pattern.fullmatch(event.value)), str)
         if meaning is not str and len(event.value) > MOST_DIGITS:
-            raise self._refusal(event, f"a number of {len(event.value):,} digits; allowed: up to {MOST_DIGITS}")
+            raise self._error_at(event, f"a number of {len(event.value):,} digits; allowed: up to {MOST_DIGITS}")
         return meaning(event.value)
 
     def _sequence(self, event: ev.Event, depth: int) -> _Node:
@@ -179,7 +179,7 @@ class _Builder:
             if isinstance(key, ev.ScalarEvent) and key.implicit[0] and name == "<<":
                 merged += self._merged(key, node.value)
             elif name in values:
-                raise self._refusal(key, f"not valid YAML: {name} is given twice")
+                raise self._error_at(key, f"not valid YAML: {name} is given twice")
             else:
                 values[name] = node.value
         below = Raw()
@@ -195,16 +195,16 @@ class _Builder:
             if name is not None:
                 self._node(event, 1)
         if not isinstance(name, str) or not name:
-            raise self._refusal(event, "not valid YAML for a config: a key must be text, and not empty")
+            raise self._error_at(event, "not valid YAML for a config: a key must be text, and not empty")
         return name
 
     def _merged(self, event: ev.Event, value: Any) -> list[Raw]:
         mappings = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, dict) for mapping in mappings):
-            raise self._refusal(event, "<< needs keys and values (a mapping), or a list of mappings")
+            raise self._error_at(event, "<< needs keys and values (a mapping), or a list of mappings")
         return mappings
 
-    def _refusal(self, event: ev.Event, message: str) -> UserError:
+    def _error_at(self, event: ev.Event, message: str) -> UserError:
         return UserError(f"{self._source}, line {event.start_mark.line + 1}: {message}")
 
 
@@ -225,8 +225,8 @@ def parse_yaml(text: str, source: str) -> Any:
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {problem}") from None
     except (ValueError, OverflowError):  # PyYAML passes any number to Python's chr
-        beyond = re.search(r"\\U(?!000|0010)", text)
-        line = text.count("\n", 0, beyond.start() if beyond else 0) + 1
+        bad_escape = re.search(r"\\U(?!000|0010)", text)
+        line = text.count("\n", 0, bad_escape.start() if bad_escape else 0) + 1
         raise UserError(
             f"{source}, line {line}: the escape \\U… names no Unicode character; allowed: up to \\U0010FFFF"
         ) from None

@@ -22,11 +22,11 @@ C = TypeVar("C", bound=Component)
 def _rule_for(
     section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]
 ) -> Callable[..., str | None]:
-    def ask(m: ModelConfig) -> str | None:
+    def check(m: ModelConfig) -> str | None:
         component = getattr(m, section)
         return broken(component, m) if isinstance(component, schema) else None
 
-    return ask
+    return check
 
 
 def _heads_divide_d_model(a: MultiHead, m: ModelConfig) -> str | None:

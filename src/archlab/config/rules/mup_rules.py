@@ -23,8 +23,8 @@ def _with_mup(field: str, broken: Callable[[ModelConfig, MuP], str | None]) -> R
     return Rule(field, ("mup", "d_model", section), lambda m: None if m.mup is None else broken(m, m.mup))
 
 
-def _no_rule(found: str, allowed: str) -> str:
-    return f"{found}; muP (model.mup) has no rule for it; allowed: {allowed}"
+def _no_rule(value: str, allowed: str) -> str:
+    return f"{value}; muP (model.mup) has no rule for it; allowed: {allowed}"
 
 
 def _refuse_users_kind(config: Registered) -> str | None:
@@ -116,8 +116,8 @@ def _optimizer(c: Config) -> str | None:
         return None
     match c.train.optimizer:
         case Muon(scale="adamw"):
-            found = "muon with scale adamw, whose updates grow with the square root of the width"
-            return _no_rule(found, "adamw, and muon with scale jordan or spectral")
+            value = "muon with scale adamw, whose updates grow with the square root of the width"
+            return _no_rule(value, "adamw, and muon with scale jordan or spectral")
         case optimizer if is_users(type(optimizer)):
             return _no_rule(f"the optimizer {kind_of(type(optimizer))}", "adamw, muon")
         case _:

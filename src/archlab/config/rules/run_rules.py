@@ -4,7 +4,7 @@ the rules of a layer."""
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
-from archlab.config.core.plugins import bringing
+from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Constant, Schedule
@@ -76,7 +76,7 @@ def _learned_positions_suffice(c: Config) -> str | None:
     return _learned_positions_end(c, c.train.seq_len)
 
 
-def _learned_positions_suffice_to_judge(c: Config) -> str | None:
+def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
     return _learned_positions_end(c, c.train.eval_seq_len)
 
 
@@ -139,7 +139,7 @@ def _plugins_name_what_is_used(c: Config) -> str | None:
     if not users_kinds():  # the walk through the config takes half the time of all rules
         return None
     for _, kind in users_kinds_in(c):
-        if bringing(c.plugins, kind) is None:
+        if plugin_of(c.plugins, kind) is None:
             named = ", ".join(c.plugins) or "none"
             return f"{named}; missing: {kind.__module__}, which registers the {kind.section} {kind_of(kind)}"
     return None
@@ -157,7 +157,7 @@ def _mixture_is_of_text(c: Config) -> str | None:
     return f"{', '.join(c.data.mixture)} and data.task = {c.data.task.kind}; allowed: one of the two"
 
 
-def _is_of_adamw(field: str) -> Rule[Config]:
+def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
     """Return a rule: with a user-defined optimizer, `train.<field>` must have its default, because only archlab's
     optimizers read it."""
 
@@ -178,7 +178,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule(
         "train.eval_seq_len",
         ("train.eval_seq_len", "model.max_seq_len", "model.position"),
-        _learned_positions_suffice_to_judge,
+        _learned_positions_suffice_for_evaluation,
     ),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
     Rule(
@@ -192,8 +192,8 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
-    _is_of_adamw("betas"),
-    _is_of_adamw("eps"),
+    _only_for_archlabs_optimizers("betas"),
+    _only_for_archlabs_optimizers("eps"),
     *ROLE_RULES,
     *MUP_CONFIG_RULES,
     Rule("plugins", ("plugins", "model", "train", "data.task"), _plugins_name_what_is_used),
