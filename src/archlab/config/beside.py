@@ -28,7 +28,7 @@ def find_text(values: Any, home: Path) -> None:
 
 
 def find_plugins(values: Any, home: Path) -> None:
-    """Replace each file name in `plugins` by the full path of the file in `home` or, if it is missing there, in the
+    """Replace each file name in `plugins` by the full path of the file. A file is looked up in `home`, then in the
     working folder."""
     named = values.get("plugins") if isinstance(values, dict) else None
     if isinstance(named, list):

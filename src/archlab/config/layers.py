@@ -128,7 +128,7 @@ class LayerConfig(Base):
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component in zip(COMPONENTS, self.components, strict=True):
             work = iter(component.work(self.site, model_pass))
-            if name in share:  # the first branch of the stage keeps the same input
+            if name in share:  # the first branch of the stage already stores this input
                 yield next(work)._replace(saved=0.0)
             yield from work
         for branch, is_first in ((branch, branch is stage[0]) for stage in self.stages for branch in stage):

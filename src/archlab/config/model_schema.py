@@ -56,8 +56,8 @@ class Embedding(Settings):
     """Factor on the token embedding before positions are added. `sqrt_d_model`: the square root of d_model, as in
     Vaswani 2017 and Gemma. With model.mup, it is the square root of base_width."""
     round_scale: bool = False
-    """Whether the scale is first rounded to the dtype of the weights, as in Gemma's code. In bfloat16 rounding
-    changes the scale by at most 0.2%."""
+    """Whether the scale is first rounded to the dtype of the weights, as in Gemma's code. In bfloat16, rounding changes
+    the scale by at most 0.2%."""
     norm: bool = False
     """Whether a norm of the model's kind follows the embedding (BLOOM)."""
 

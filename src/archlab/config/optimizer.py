@@ -22,15 +22,16 @@ class AdamW(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon (Jordan 2024): updates of matrices from their orthogonalized momentum; AdamW updates all other parameters.
+    """Muon (Jordan 2024), which updates each matrix by its orthogonalized momentum.
 
-    Matrices are those with the roles input, narrow and output; each expert's matrix counts separately. AdamW updates
-    the embedding, other tables, the head, convolutions, norms and biases, with train.betas and train.eps.
+    Matrices are the parameters with the roles input, narrow and output. Each expert's matrix counts separately. AdamW
+    updates all other parameters with train.betas and train.eps: the embedding, other tables, the head, convolutions,
+    norms and biases.
     """
 
     kind: Literal["muon"] = "muon"
     momentum: Probability = 0.95
-    """Fraction of the previous running mean of gradients that each update retains."""
+    """Momentum: fraction of the running mean of gradients that each update retains."""
     nesterov: bool = True
     """Whether the new gradient is mixed into the running mean once more before the mean is orthogonalized (Nesterov
     momentum)."""

@@ -60,7 +60,7 @@ LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
     if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise ValueError(f"names {repeated[0]} twice; allowed: each once")
+        raise ValueError(f"names {repeated[0]} twice; name each service once")
     return names
 
 

@@ -12,10 +12,10 @@ class Activation(Named):
     section: ClassVar[Section] = "activation"
 
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with this activation, such as SwiGLU. If it is empty, the name is the word `gated` and the
-    activation's display name."""
+    """Name of a gated MLP with this activation, such as SwiGLU. Empty: the word `gated` and the display name of the
+    activation."""
     flops_per_number: ClassVar[int]
-    """FLOPs per element. An elementary function such as exp counts as one, and so does a division."""
+    """FLOPs per element. A division and an elementary function such as exp count as one each."""
     n_parameters: ClassVar[int] = 0
     """Number of learned parameters of the activation. It does not depend on the width."""
     saved_per_number: ClassVar[float] = 1

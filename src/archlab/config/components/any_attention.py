@@ -103,7 +103,7 @@ class AnyAttention(Visibility, QueryHeads):
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
         score_bytes = scores * FLOAT32_BYTES
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=score_bytes)
-        # Kept: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
+        # Stored: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
         saved = (1 + needs.softcap + 2 * needs.dropout) * score_bytes
         yield Operation(
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes

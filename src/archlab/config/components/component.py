@@ -1,5 +1,5 @@
-"""Base classes of the components of a layer. Each component states its own costs. The code that adds up parameters,
-FLOPs, caches and descriptions knows no component by name."""
+"""Base classes of the components of a layer. Each component states its own costs. Code that adds up parameters, FLOPs
+and caches does not depend on the kinds of components."""
 
 import math
 from abc import abstractmethod
@@ -48,8 +48,8 @@ class StateTensor(NamedTuple):
     """Whether the tensor is stored in float32 or wider, whatever the dtype of the other tensors."""
 
     def n_bytes(self, bytes_each: int) -> int:
-        """Return the bytes for one sequence, with `bytes_each` bytes per element. Float32 tensors always take 4 per
-        element."""
+        """Return the bytes for one sequence, with `bytes_each` bytes per element. Float32 tensors always take 4 bytes
+        per element."""
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
@@ -57,7 +57,7 @@ def divide_evenly(n: int, tensor: int, what: str) -> int:
     """Return `n` divided by `tensor`, a number of devices. Raise a UserError that names `what` if there is a
     remainder."""
     if n % tensor:
-        raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices")
+        raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices; use a divisor of {n}")
     return n // tensor
 
 
@@ -117,8 +117,8 @@ class Component(Registered):
         return 0
 
     def in_matrices(self, site: Site) -> int:
-        """Return the number of parameters in weight matrices. An optimizer such as Muon may update these
-        differently."""
+        """Return the number of parameters in weight matrices. An optimizer such as Muon may update matrices differently
+        from other parameters."""
         parts = self.parameters(site)
         return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
 

@@ -205,7 +205,7 @@ class MoE(MLP):
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
             shared_work = self.shared_mlp.work(site, model_pass)
-            yield next(shared_work)._replace(saved=0.0)  # the router keeps the same input
+            yield next(shared_work)._replace(saved=0.0)  # the router already stores this input
             yield from shared_work
             yield model_pass.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:

@@ -27,10 +27,9 @@ class QKLayerNorm(_Scoped, AnyLayerNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 1 for the input, or 2 if each head has its own weight.
-
-        Torch's fused norm does not support a weight per head, so the values that the weight multiplies are stored, too.
-        """
+        """Return the number of stored values per element: 1 for the input, and another 1 if each head has its own
+        weight. Torch's fused norm does not support a weight per head, so the values before the weight are stored,
+        too."""
         return 2 if self.scope == "each_head" and self.weight else 1
 
 
@@ -155,7 +154,7 @@ class MultiHead(AnyAttention, _Shape):
         each device has a copy of one KV head."""
         n_heads, K = divide_evenly(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
-            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
+            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads; use one of these")
         return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})
 
     def _qk_norms(self) -> int:
@@ -184,7 +183,7 @@ class MultiHead(AnyAttention, _Shape):
                 "projections", d, self.gate_width, bias=self.gate_width * self.gate.bias, shares_input=True
             )
             yield from model_pass.activation("projections", self.gate.activation, self.gate_width)
-            # The product keeps both of its inputs: the values and the factors.
+            # The product stores both of its inputs: the values and the factors.
             saved = 1 + self.gate_width / self.out_width
             yield model_pass.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)

@@ -85,7 +85,8 @@ class AnyRMSNorm(WeightedNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 1 for the usual form, because its hand-written backward pass needs only the input."""
+        """Return 1 if the norm has the usual form, because its hand-written backward pass then stores only the
+        input."""
         return 2 if self.cast == "before_weight" and self.weight else 1
 
 
@@ -154,7 +155,7 @@ class ScaleNorm(Norm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and the value that g multiplies."""
+        """Return 2: the input and the value that g multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -175,7 +176,7 @@ class PartialRMSNorm(Norm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and the value that the weight multiplies."""
+        """Return 2: the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -195,7 +196,7 @@ class DynamicTanh(Norm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and its tanh."""
+        """Return 2: the input and its tanh are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:

@@ -124,8 +124,8 @@ class Shaw(Position):
         return (self.max_distance + 1) * query_width
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the bytes of the distance of every query-key pair, of the queries as one matrix, and of their
-        products with every vector."""
+        """Return the stored bytes: the distance of every query-key pair, the queries as one matrix, and their products
+        with every vector."""
         queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
         return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
 

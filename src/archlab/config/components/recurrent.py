@@ -42,7 +42,7 @@ class GatedRMSNorm(AnyNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and the value that the weight multiplies."""
+        """Return 2: the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:

@@ -1,4 +1,5 @@
-"""Merging and removal of raw config values. Both take into account the kinds of sections, such as `norm.kind`."""
+"""Merging and removal of raw config values. The fields that a section may have depend on its kind, such as
+`norm.kind`."""
 
 import copy
 from collections.abc import Iterator, Sequence

@@ -50,8 +50,7 @@ def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Return the plug-in names for a config in `folder`, and the copies of files to write there, as a map from file
-    names to contents.
+    """Return the plug-in names for a config in `folder`, and the contents of the files to copy there, by file name.
 
     Installed modules are named but not copied. A file that is already in the folder keeps its name.
     """

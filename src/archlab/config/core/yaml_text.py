@@ -81,8 +81,8 @@ _PLAIN_WORDS: tuple[tuple[str, str, bool], ...] = (
     ("expected alphabetic or numeric", "`*` or `&` without a name; put text that begins with either in quotes", False),
     ("expected the node content", "a value is missing, or a special character is not in quotes", False),
 )
-"""Pattern of a PyYAML error, the message for users, and whether the message names the line where the wrong part begins
-instead of the line where PyYAML stopped."""
+"""Translation of PyYAML's errors: pattern of the error, message for the user, and whether the message names the line
+where the wrong part begins. If false, it names the line where PyYAML stopped."""
 
 
 class _Node(NamedTuple):

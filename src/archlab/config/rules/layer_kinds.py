@@ -15,8 +15,8 @@ from archlab.errors import UserError
 
 
 def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
-    """Yield a problem for each rule that the model or one of its layer kinds breaks, and for each field that a layer
-    kind must not set."""
+    """Yield a problem for each rule that the model or a layer kind breaks. Yield a problem, too, for each field that a
+    layer kind must not set."""
     broken = {rule.field: message for rule in rules if (message := rule.broken(model))}
     yield from (Problem(f"model.{field}", message) for field, message in broken.items())
     for name, change in (model.layers.kinds if model.layers else {}).items():

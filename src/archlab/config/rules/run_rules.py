@@ -29,7 +29,7 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
     unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
     if not unused:
         return None
-    return f"{', '.join(unused)} is never used in {m.n_layers} layers; add it to the pattern or leave it out"
+    return f"{', '.join(unused)} is never used in {m.n_layers} layers; use it in the pattern or leave it out"
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
