@@ -63,7 +63,9 @@ def test_flex_refuses_what_it_cannot_do() -> None:
         decoder(plain, "flex")(tokens)
     with (
         torch.no_grad(),
-        pytest.raises(UserError, match="flex does not support float64; allowed: auto, blocked, products, sdpa, reference"),
+        pytest.raises(
+            UserError, match="flex does not support float64; allowed: auto, blocked, products, sdpa, reference"
+        ),
     ):
         decoder(plain, "flex").double()(tokens)
     with (

@@ -201,7 +201,9 @@ def test_kernels_agree_forward_and_backward(index: int) -> None:
             Decoder(model, kernel="sdpa")
     if any(layer.position.acts_on == "scores" for layer in layer_configs(model)):
         able.remove("blocked")
-        with pytest.raises(UserError, match=r"kernel blocked does not support bias; allowed: auto, flex, (sdpa, )?reference"):
+        with pytest.raises(
+            UserError, match=r"kernel blocked does not support bias; allowed: auto, flex, (sdpa, )?reference"
+        ):
             Decoder(model, kernel="blocked")
     expected = forward_and_gradients(index, "reference")
     for kernel in able:

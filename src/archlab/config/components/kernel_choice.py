@@ -114,7 +114,8 @@ def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
         raise UserError(f"unknown kernel {name!r}; allowed: auto, {', '.join(RULES)}")
     capable: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
     if name not in capable:
-        raise UserError(f"kernel {name} does not support {RULES[name].lacks(needs)}; allowed: auto, {', '.join(capable)}")
+        lacking = RULES[name].lacks(needs)
+        raise UserError(f"kernel {name} does not support {lacking}; allowed: auto, {', '.join(capable)}")
     return capable[name]
 
 
