@@ -1,6 +1,7 @@
 """Presets and YAML files: all load, under any spelling, survive a round trip and match the JSON schema."""
 
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -155,8 +156,8 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         ("[" * 1000, "line 1: values are nested more than 100 deep"),
         ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values are nested"),
         ("a: &a [*a]", r"line 1: the alias \*a refers to a value that contains it"),
-        (r'a: "\UFFFFFFFF"', "an escape .* without a character of that number"),
-        (r'a: "\U00110000"', "an escape .* without a character of that number"),
+        (r'a: "\UFFFFFFFF"', "the escape .* names no Unicode character"),
+        (r'a: "\U00110000"', "the escape .* names no Unicode character"),
         ("a: *b", r"the alias \*b has no anchor before it"),
         (f"a: {'9' * 5000}", "a number of 5,000 digits; allowed: up to 300"),
         (f"a: 0x{'f' * 5000}", "a number of 5,002 digits"),
@@ -190,6 +191,37 @@ def test_raw_values_without_measure(raw, message):
     with pytest.raises(UserError) as caught:
         build_config(expand(raw))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: d_model: 8", "line 1: not valid YAML: unexpected `:`; put each key on its own line"),
+        ("model:\n\td_model: 8", "line 2: not valid YAML: unexpected tab; indent with spaces"),
+        ("model:\n  a: 8\n b: 8", "line 3: not valid YAML: the line does not fit the lines above it"),
+        ("model: {a: 8\n", "line 2: not valid YAML: a list or mapping in brackets is not closed; add a comma or `}`"),
+        ("model: {a: 8}}", "line 1: not valid YAML: unexpected `}`; remove it"),
+        ("model: @a", "line 1: not valid YAML: a value cannot begin with `@`"),
+        ('model: "a" b', "line 1: not valid YAML: text after the end of a value"),
+        ("a: 1\nb\n", "line 2: not valid YAML: a key without `:`"),
+        ('a: 1\nb: "c\n\n', "line 2: not valid YAML: text in quotes is not closed"),
+        (r'a: "\q"', r"line 1: not valid YAML: `\q` in double quotes is not an escape sequence"),
+        ("a: - b", "line 1: not valid YAML: unexpected `- `"),
+        ("a: *", "line 1: not valid YAML: `*` or `&` without a name"),
+        ("a: }", "line 1: not valid YAML: a value is missing"),
+    ],
+)
+def test_an_error_of_yaml_is_told_in_plain_words(text, message):
+    with pytest.raises(UserError, match=re.escape(f"text, {message}")):
+        parse_yaml(text, "text")
+
+
+def test_only_studies_extend(tmp_path):
+    (tmp_path / "mine.yaml").write_text("extends: tiny-llama\nmodel:\n  n_layers: 3\n")
+    with pytest.raises(
+        UserError, match=r"(?s)^1 problem in .*extends +only studies have `extends`; write `base: NAME`"
+    ):
+        load_config(tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,9 @@ def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) 
         if name in able:
             assert choose_kernel(name, KernelNeeds(**needs)) is kernel
         else:
-            with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+.*; allowed: auto, {', '.join(able)}"):
+            with pytest.raises(
+                UserError, match=rf"kernel {name} does not support \w+.*; allowed: auto, {', '.join(able)}"
+            ):
                 choose_kernel(name, KernelNeeds(**needs))
 
 
