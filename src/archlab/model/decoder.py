@@ -27,7 +27,7 @@ from archlab.model.state import NO_STATES, Cache
 class TokenEmbedding(nn.Module):
     """Embedding table with one row per token.
 
-    Rows are multiplied by the config's scale, and projected and normalized if the config says so.
+    The config decides by which scale the rows are multiplied, and whether they are then projected and normalized.
     """
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
@@ -44,13 +44,13 @@ class TokenEmbedding(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Look up token ids: [B, T] int64 -> [B, T, D]."""
         rows_BTE = F.embedding(tokens_BT, self.weight)
-        if self.round_scale:  # a tensor of the weights' dtype rounds the scale; a Python number does not
+        if self.round_scale:  # as a tensor, the scale is rounded to the weights' dtype; as a Python number, it is not
             return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
         return self.norm(self.widen(scaled(rows_BTE, self.scale)))
 
 
 class Head(nn.Module):
-    """Map from hidden states to logits, with its own matrix or the embedding's matrix."""
+    """Linear map from hidden states to logits. It has its own matrix or uses the embedding's matrix."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "head"}
 
@@ -65,9 +65,9 @@ class Head(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """Return logits: [B, T, D] -> [B, T, V].
+        """Return logits, softcap(scale (W x + b)): [B, T, D] -> [B, T, V].
 
-        They are the product plus the bias, times the scale, then soft-capped.
+        Each step is left out if the config does not have it.
         """
         logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
         cap = self.config.softcap
