@@ -65,9 +65,9 @@ class Head(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """Return logits, softcap(scale (W x + b)): [B, T, D] -> [B, T, V].
+        """Return logits: [B, T, D] -> [B, T, V].
 
-        Each step is left out if the config does not have it.
+        The full formula is softcap(scale (W x + b)). The config decides which of these steps are used.
         """
         logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
         cap = self.config.softcap
