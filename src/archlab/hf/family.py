@@ -248,7 +248,7 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """Return the fields that change the forward pass and differ between two models.
 
-    Each field has its values in `a` and in `b`. Layers are compared after their kinds are resolved.
+    Each field is mapped to its values in `a` and in `b`. Layers are compared after their kinds are resolved.
     """
     left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}

@@ -108,7 +108,7 @@ def elu(x: Tensor) -> Tensor:
 
 @implements(schema.SELU)
 def selu(x: Tensor) -> Tensor:
-    """Return scale (x if x > 0, otherwise alpha (exp(x) - 1)), with the constants of Klambauer 2017."""
+    """Return s x if x > 0, otherwise s alpha (exp(x) - 1). s and alpha are the constants of Klambauer 2017."""
     return F.selu(x)
 
 

@@ -67,7 +67,7 @@ class Context:
     starts_BT: Tensor | None
     """Index in this pass of the first token of each token's document; None if documents are not packed."""
     mask_BTS: Mask | None
-    """Keys that each query sees; None for a plain causal mask."""
+    """Mask of the keys that each query sees; None for a plain causal mask."""
     distance_BTS: Tensor | None
     """Query position minus key position; None if no bias needs the distance.
 
@@ -78,7 +78,7 @@ class Context:
     bias_BHTS: Tensor | None
     """Bias to add to the attention scores, from a table that all layers share; None without such a table."""
     collected: Collected | None
-    """Container to which components add auxiliary losses and expert loads; None if nobody needs them."""
+    """Container to which components add auxiliary losses and expert loads; None if they are not needed."""
 
     def causal(self, state: State | None) -> Tensor:
         """Return a causal mask, [B or 1, T, S], for the attention of a plug-in.

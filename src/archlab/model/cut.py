@@ -4,7 +4,10 @@ from torch import Tensor
 
 
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
-    """Shard a tensor like `like` and return this process's part. If `like` is not sharded, return the whole tensor."""
+    """Shard a tensor in the same way as `like`, and return this process's part.
+
+    If `like` is not sharded, return the whole tensor.
+    """
     if not is_cut(like):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -81,7 +81,7 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """Decoder-only Transformer: tokens -> logits.
 
-    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` is the way to compute
+    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` names the way to compute
     attention (see kernels.py). Raise ConfigError if the config breaks a rule.
     """
 
@@ -142,7 +142,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Return hidden states after the final norm: [B, T] int64 -> [B, T, D].
 
-        With `part`, return only those of this process's tokens.
+        With `part`, return only the states of this process's tokens.
         """
         check_inputs(self.config, tokens_BT, documents, prefix, cache)
         if cache is not None:

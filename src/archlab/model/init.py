@@ -1,7 +1,7 @@
 """Initial values of parameters, by role.
 
-Every tensor has its own random stream, derived from the seed and the tensor's name. A change in the config therefore
-leaves the initial values of all tensors that it does not concern bitwise identical.
+Every tensor has its own random stream, derived from the seed and the tensor's name. If a setting of
+the config changes, all tensors that it does not concern keep bitwise identical initial values.
 """
 
 import hashlib

@@ -70,7 +70,7 @@ class TensorMask:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighboring blocks of equal size, and the mask between their queries and the keys that these see."""
+    """Neighboring blocks of equal size, and the mask of the keys that their queries see."""
 
     blocks: QueryBlocks
     mask: TensorMask | None

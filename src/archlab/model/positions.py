@@ -142,7 +142,7 @@ class ShawBias(nn.Module):
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """Return the module whose output is added to the token embedding; None if the position kind has none."""
+    """Return the module whose output is added to the token embedding; None for other kinds of positions."""
     if model.position.acts_on != "embedding":
         return None
     n_parameters = model.position.of_all_layers(model.d_model, model.max_seq_len, model.attention.score_heads)

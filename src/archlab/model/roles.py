@@ -40,7 +40,7 @@ class Role:
     is_added_once: bool = False
     """Whether the parameter is added to a component's output, as an output bias is.
 
-    Under tensor parallelism, every process has the parameter, but the sum of their outputs must contain it only once.
+    Under tensor parallelism, every process has the parameter, but the sum over processes must contain it only once.
     """
 
 

@@ -98,7 +98,10 @@ class Router(nn.Module):
 
 
 class Load(NamedTuple):
-    """Statistics of one router in one pass. Sums over tokens without padding, so micro-batches can be added."""
+    """Statistics of one router in one pass.
+
+    All values are sums over tokens without padding, so that the values of several micro-batches can be added.
+    """
 
     chosen_E: Tensor
     """Number of times that each expert was chosen."""

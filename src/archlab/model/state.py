@@ -52,7 +52,7 @@ class State:
         self.length = length
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a tensor, which may be written in place."""
+        """Return the tensor with this name. The caller may write to it in place."""
         return self.tensors[name]
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
