@@ -582,7 +582,7 @@ def test_two_files_of_one_name() -> None:
 def test_what_a_module_does_not_keep_of_its_promise() -> None:
     plain = SQUARED_TEXT.replace("archlab.Projection", "nn.Linear")
     for text, message in (
-        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared says 4,608 parameters, but its module has 3,072"),
+        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared states 4,608 parameters, but its module has 3,072"),
         (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has no initial value.*; allowed: archlab.Projection"),
         (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter with the role narrow; allowed: input, output "),
         (SQUARED_TEXT.split("@archlab")[0] + "archlab.implements(Squared)(lambda config, site: 3)", "mlp squared: made a int; allowed: a torch.nn.Module"),
@@ -606,7 +606,7 @@ def test_a_norm_and_an_activation_have_as_many_parameters_as_they_say(
 ) -> None:
     write(FILES[file].replace(before, after, 1), file)
     asked = config(change, plugins=["squared.py", "lion.py", file])
-    with pytest.raises(UserError, match=r"says \d+ parameters, but its module has \d+"):
+    with pytest.raises(UserError, match=r"states \d+ parameters, but its module has \d+"):
         archlab.Decoder(asked.model)
 
 

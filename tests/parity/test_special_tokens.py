@@ -155,7 +155,7 @@ def test_a_space_before_the_text_is_as_tokenizer_json_says(tmp_path: Path, capsy
             {},
         )
         assert load_codec(folder).encode("the") == AutoTokenizer.from_pretrained(folder)("the").input_ids
-        note = "add_prefix_space is true, and false in tokenizer.json; archlab follows tokenizer.json"
+        note = "add_prefix_space is true, but false in tokenizer.json; archlab follows tokenizer.json"
         assert capsys.readouterr().err.count(note) == notes
 
 

@@ -12,7 +12,7 @@ from archlab.data.training_data import HeldOut, TrainingData
 from archlab.errors import UserError
 from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
-from archlab.model.cut import held
+from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
 from archlab.pricing.work import training_flops
 from archlab.training.callback import Callback, StepMetrics
@@ -72,7 +72,7 @@ class Training:
         self._done = 0
         self._resume()
         if world.size > 1:
-            own, total = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
+            own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)
