@@ -48,7 +48,7 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class Document(NamedTuple):
-    """A text, and a name whose hash decides to which fold the text belongs."""
+    """Text of a document, and a name by whose hash the document can be assigned to a fold."""
 
     name: str
     text: str
@@ -120,7 +120,7 @@ class SourceFile(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """File type, as a suffix. A compressed .json file counts as JSONL, because large corpora are published so."""
+        """File type, as a suffix. A compressed .json file counts as JSONL, as in many published corpora."""
         if self.path.suffix not in _COMPRESSED:
             return self.path.suffix
         inner = Path(self.path.stem).suffix

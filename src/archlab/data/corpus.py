@@ -132,7 +132,9 @@ class Corpus:
 def _why_no_text(folder: Path) -> str:
     if (folder / MANIFEST).is_file():
         return "this is a data folder, which has tokens instead of text; use it directly as data.path"
-    return f"the folder has token shards but no {MANIFEST}; copy it again, or make it again with `archlab data`"
+    return (
+        f"the folder has token shards but no {MANIFEST}; copy the folder again, or create it again with `archlab data`"
+    )
 
 
 # --- which files ------------------------------------------------------------------------------------------

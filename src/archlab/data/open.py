@@ -25,7 +25,7 @@ from archlab.pricing.units import decimal
 def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
     """Return the number of tokens per byte of text. The text is prepared first if necessary.
 
-    For a mixture, the tokens of each source are in proportion to its weight. Raise UserError for a task.
+    In a mixture, the number of tokens from each source is proportional to its weight. Raise UserError for a task.
     """
     if isinstance(config.task, Task):
         raise UserError("a task has no text, so it has no tokens per byte")

@@ -204,7 +204,7 @@ class ShardWriter:
 class DataFolder:
     """An opened data folder with one fold held out.
 
-    Each file has been compared with its hash in the manifest since the file last changed.
+    On opening, each file that changed since the last check is compared with its hash in the manifest.
     """
 
     path: Path

@@ -157,7 +157,7 @@ def _reader(decoder: Any) -> Callable[[str], bytes] | None:
 def _byte_alphabet() -> dict[str, int]:
     """Return GPT-2's mapping from characters to bytes.
 
-    A byte that is a printable Latin-1 character has that character. The other bytes, in order, have the characters from
+    A byte whose Latin-1 character is printable has that character. The other bytes, in order, have the characters from
     U+0100 on.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

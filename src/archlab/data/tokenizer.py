@@ -45,7 +45,7 @@ WORDS = (
 """Pattern that splits text into words. A token is part of one word."""
 
 LONGEST_WORD = 256
-"""Maximum number of characters of a word in the learning of a tokenizer. Longer words are cut.
+"""Maximum number of characters of a word while a tokenizer is learned. Longer words are cut.
 
 Learning time grows with the square of the word length, and a million equal characters in a row are one word. Encoding
 accepts words of any length, in linear time.
@@ -55,8 +55,8 @@ accepts words of any length, in linear time.
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a tokenizer from texts. The same texts give the same tokenizer.
 
-    The tokenizer has fewer than `vocab_size` tokens if too few token pairs occur at least twice in the texts. No token is
-    longer than LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
+    The tokenizer has fewer than `vocab_size` tokens if too few token pairs occur twice in the texts. No token is longer
+    than LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
     """
     if vocab_size < SMALLEST_VOCAB:
         minimum = f"{SMALLEST_VOCAB} or more (256 bytes and {END_OF_TEXT})"
@@ -82,8 +82,8 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def load(path: Path, document_token: int | None = None) -> Tokenizer:
     """Load a tokenizer with which bits per byte can be computed.
 
-    `document_token` precedes each document. If it is None, it is chosen from the files next to the tokenizer, or from the
-    special tokens. Raise UserError if the bytes of the tokenizer's tokens cannot be determined.
+    `document_token` precedes each document. If it is None, it is read from the files next to the tokenizer, or chosen
+    from the special tokens. Raise UserError if the bytes of the tokenizer's tokens cannot be determined.
     """
     tokenizer, special = read(path)
     if reason := not_spelled(tokenizer):
@@ -121,7 +121,7 @@ def _first_special(tokenizer: Tokenizer, path: Path) -> int:
 
 
 def from_text(text: str) -> Tokenizer:
-    """Restore a tokenizer of `train` or `load` from `to_str`. Also restore the setting that `to_str` omits."""
+    """Restore a tokenizer of `train` or `load` from its JSON. Also set the option that the JSON does not contain."""
     return _plain(Tokenizer.from_str(text))
 
 

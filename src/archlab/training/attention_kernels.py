@@ -101,7 +101,7 @@ def attention_kernels(
 
 
 def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
-    """Return a warning if layers also compute the masked scores of long windows, otherwise None."""
+    """Return a warning if layers also score the masked query-key pairs of long windows, otherwise None."""
     slow = {name: n for name, n in kernels.items() if name in ("sdpa, whole", "reference")}
     if not slow or seq_len < LONG:
         return None

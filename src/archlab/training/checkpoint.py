@@ -1,7 +1,9 @@
-"""Checkpoints: one folder per step, with weights, optimizer state and metrics. A checkpoint folder contains:
+"""Checkpoints: one folder per step, with weights, optimizer state and metrics.
 
-    model.safetensors  optimizer.safetensors     whole tensors, written by a single process, or
-    shard-00001-….safetensors                    parts of all tensors, written by several processes
+A checkpoint folder contains:
+
+    model.safetensors  optimizer.safetensors     whole tensors (of one process), or
+    shard-00001-….safetensors                    parts of all tensors (of several processes).
     metrics.jsonl  digests.json
 
 Any number of processes can read either form. saving.py writes checkpoints.
@@ -210,7 +212,7 @@ def _verify(path: Path, weights_only: bool) -> None:
     except UserError:
         raise UserError(f"{path / DIGESTS}: damaged") from None
     if not names:
-        raise UserError(f"{path / DIGESTS}: missing, so damage would not be noticed")
+        raise UserError(f"{path / DIGESTS}: missing, so damage could not be detected")
     needed = ([file.name for file in parts_in(path)] or [WEIGHTS]) if weights_only else names
     for name in needed:
         if name not in names or not (path / name).is_file():

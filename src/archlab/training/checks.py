@@ -75,7 +75,7 @@ def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world:
 
 
 def check_shares(model: ModelConfig, n: int) -> None:
-    """Raise ConfigError, naming all reasons, if `n` processes cannot split the components (`parallel.tensor`)."""
+    """Raise a ConfigError that lists all reasons if `n` processes cannot split the components (`parallel.tensor`)."""
     if n == 1:
         return
     problems = dict[str, Problem]()
@@ -105,7 +105,7 @@ def check_dealt(model: ModelConfig, n: int) -> None:
 
 
 def check_divided(config: Config, seq_len: int, n: int) -> None:
-    """Raise ConfigError, naming all reasons, if `n` processes cannot split each window (`parallel.context`)."""
+    """Raise a ConfigError that lists all reasons if `n` processes cannot split each window (`parallel.context`)."""
     if n == 1:
         return
     reasons = list[str]()

@@ -89,7 +89,8 @@ def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
 def planned_device(train: TrainConfig) -> Device:
     """Return the device of a run that may train on another machine.
 
-    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if that fails.
+    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if this is
+    impossible.
     """
     if train.dtype == "auto" and train.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -102,7 +103,7 @@ def planned_device(train: TrainConfig) -> Device:
 
 
 def resolve_device_type(name: str, field: str) -> str:
-    """Return cpu or cuda; `auto` means cuda if available. Raise UserError, naming `field`, if cuda is not available."""
+    """Return cpu or cuda; `auto` means cuda if available. Raise a UserError with `field` if cuda is not available."""
     has_cuda = torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise UserError(f"{field}: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
@@ -140,7 +141,7 @@ def _cpu_gains_by_bfloat16() -> bool:
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Return everything that decides a run's numbers besides the config and the text."""
+    """Return everything besides the config and the text that can affect a run's numbers, such as versions."""
     return {
         "archlab": __version__,
         "code": code_digest(),

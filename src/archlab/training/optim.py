@@ -68,7 +68,7 @@ class ToTrain:
     def groups_by_use(self) -> list[dict[str, Any]]:
         """Parameter groups as in `groups`, split further by the type of parameter.
 
-        Each group has the type as `group`: matrix, table or vector. Muon, for example, updates only matrices.
+        Each group has the type as `group`: matrix, table or vector. Muon, for example, treats matrices differently.
         """
         uses = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
         return [

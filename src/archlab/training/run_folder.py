@@ -52,7 +52,7 @@ _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
     "micro_batch_tokens": "train.micro_batch_tokens",
 }  # fmt: skip
-"""Config field whose resolved value each entry of env.json records.
+"""Config fields by the entry of env.json that records their resolved value.
 
 A run can continue if the resolved value is the same, even if the field changed. The micro-batch size is recorded only
 if the loss depends on it.

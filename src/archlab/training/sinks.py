@@ -67,7 +67,7 @@ class LoggedRun:
 
 
 class Copies:
-    """Copies metrics to all tools. A tool that fails receives nothing more, and training continues."""
+    """Tools to which metrics are copied. A tool that fails receives nothing more, and training continues."""
 
     def __init__(self, sinks: Mapping[str, Sink], on_failure: Callable[[str], None] = lambda _: None) -> None:
         """`sinks` maps names to tools. `on_failure` receives a sentence, once for each tool that fails."""
@@ -199,7 +199,7 @@ class Trackio:
 class MLflow:
     """MLflow. MLFLOW_TRACKING_URI names the server or store, and MLFLOW_EXPERIMENT_NAME the experiment.
 
-    A tag of the MLflow run holds the id of archlab's run.
+    A tag of the MLflow run contains the id of archlab's run.
     """
 
     def __init__(self, mlflow: Any, run: LoggedRun) -> None:
