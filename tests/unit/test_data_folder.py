@@ -532,7 +532,7 @@ def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Pa
     (folder / "manifest.json").unlink()
     for source in (folder, folder.parent, f"{folder}/*"):
         with pytest.raises(
-            UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy it again, or"
+            UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy the folder again, or"
         ):
             open_data(DataConfig(path=str(source)), 300)
 
