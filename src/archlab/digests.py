@@ -18,9 +18,9 @@ DIGESTS = "digests.json"
 While a file is being replaced, the digests of the old and the new content are both allowed.
 """
 
-REMAKE = "delete the folder and make it again"
+REMAKE = "delete the folder and create it again"
 """Advice in an error message about a folder that cannot be used."""
-RESTORE_OR_REMAKE = f"restore it from a copy, or {REMAKE}"
+RESTORE_OR_REMAKE = f"restore the file from a backup, or {REMAKE}"
 """Advice in an error message about a damaged file."""
 
 _Digests: TypeAlias = dict[str, list[str]]
@@ -83,7 +83,9 @@ def _read(folder: Path) -> _Digests:
     try:
         return _DIGESTS.validate_json(read_bytes(file))
     except ValueError:
-        raise UserError(f"{file}: damaged; restore it from a copy, or delete it to continue without checks") from None
+        raise UserError(
+            f"{file}: damaged; restore the file from a backup, or delete it to continue without checks"
+        ) from None
 
 
 def _write(folder: Path, digests: _Digests) -> None:

@@ -84,8 +84,8 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size is 200; allowed: 257"),
         ("train binary.txt --out new", "binary.txt: not a text file"),
         ("train full --out new", "full: a folder without config.yaml"),
-        ("train tiny.yaml --out full", "full: holds other files (thesis.tex)"),
-        ("train tiny.yaml --out text.txt", "text.txt: is a file; --out names a folder"),
+        ("train tiny.yaml --out full", "full contains other files (thesis.tex)"),
+        ("train tiny.yaml --out text.txt", "text.txt is a file; --out must be a folder"),
         ("train tiny.yaml --out text.txt/new", "Not a directory"),
         ("data empty.txt --out new", "empty.txt has no text"),
         ("data binary.txt --out new", "binary.txt: binary"),
@@ -146,15 +146,15 @@ def test_prompts(here, trained):
 def test_a_run_is_not_scored_on_what_it_was_not_made_for(here, trained):
     (here.folder / "other.txt").write_text("completely different words " * 400)
     assert "other.txt has a different tokenizer than" in here("eval", trained, "data.path=other.txt")
-    assert "model.safetensors: does not fit the config" in here("eval", trained, "model.d_model=64")
+    assert "model.safetensors: does not match the config" in here("eval", trained, "model.d_model=64")
     assert "bits per byte" in here("eval", trained, code=0)
 
 
 def test_another_run_does_not_go_into_a_runs_folder(here, trained):
     before = everything(trained)
     message = here("train", "tiny.yaml", "train.tokens=640", "train.lr=0.5", "--out", trained)
-    assert "holds a run of another config" in message
-    assert "  train.lr: 0.001 in the folder, 0.5 here" in message
+    assert "contains a run with another config" in message
+    assert "  train.lr: 0.001 in the folder, 0.5 in the new config" in message
     assert everything(trained) == before
 
 

@@ -225,7 +225,7 @@ def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatc
     as_a_new_process()
     with pytest.raises(
         UserError,
-        match=r"was begun with plugins that have changed since.* another mlp squared:.*name another folder with --out, ",
+        match=r"the plug-in that defines mlp squared has changed since .*choose another folder with --out, ",
     ):
         train(config(plugins=["installed", "lion.py"]), "run", Callback())
 
@@ -642,8 +642,12 @@ def test_fields_may_hold_lists() -> None:
 
 def test_what_an_optimiser_must_not_do() -> None:
     for before, after, message in (
-        ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory made a int; allowed: a torch.optim"),
-        ("(groups, defaults", "([p for g in groups for p in g['params']], defaults", "groups without lr_multiplier"),
+        ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory returned a int; allowed: a torch.optim"),
+        (
+            "(groups, defaults",
+            "([p for g in groups for p in g['params']], defaults",
+            "parameter groups without lr_multiplier",
+        ),
         (
             'p.mul_(1 - group["lr"] * group["weight_decay"])',
             'self.state[p]["n"] = 3; p',

@@ -949,7 +949,7 @@ def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, r
     for summary in (lab.study(seeds=4).run(lambda runs: told.append), lab.study(seeds=3).read()):
         ((label, why),) = summary.failed.items()
         assert label == "b, seed 1"
-        assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run again", why)
+        assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run the command again", why)
         assert summary.warnings[:2] == ["1 run not finished and left out", f"{label} failed: {why}"]
         assert {k: v for k, v in summary.arms[1].values.items() if k < 3} == {0: 2.0, 2: 2.02}
     assert [news.failed for news in told] == [why]

@@ -138,7 +138,9 @@ def test_the_command_has_the_number_of_tokens_that_was_asked_for(here, capsys, t
 def test_what_cannot_be_made_longer_says_why(here, capsys, text):
     train(config(data=text), here / "cosine", Callback())
     lines, (anew,) = refused(capsys, "cosine", "--out", "b")
-    assert lines[1].startswith("These weights cannot be trained further: cosine: has 640 training tokens and cannot be")
+    assert lines[1].startswith(
+        "These weights cannot be trained further: cosine: the run has 640 training tokens and cannot be"
+    )
     assert "train.schedule=cosine" in lines[1]
     assert app.main(anew) == 0
     (here / STUDY).write_text("question: ?\n")

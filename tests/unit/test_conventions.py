@@ -393,7 +393,7 @@ def test_bits_per_byte() -> None:
     expected = nats[is_text].sum() / np.log(2) / token_bytes[targets].sum()
     found = evaluate(
         model,
-        HeldOut.of_text(windows, token_bytes, (0,), goes_on=np.zeros(len(windows), bool), masked=False),
+        HeldOut.of_text(windows, token_bytes, (0,), continues=np.zeros(len(windows), bool), masked=False),
         Device("cpu", torch.float32),
         batch_tokens=30,
     )

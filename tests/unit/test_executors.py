@@ -169,7 +169,7 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
     errand = Errand.of(Path("."))
     monkeypatch.chdir("/")
     note, last = errand(run)
-    assert "rows of the embedding from" in str(note.note)
+    assert "embedding rows from" in str(note.note)
     assert (last.failed, last.summary and last.summary.status) == (None, "finished")
 
 

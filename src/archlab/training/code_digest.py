@@ -1,4 +1,4 @@
-"""Identification of the code that computed a number."""
+"""Digest of the code that decides the result of a run."""
 
 import hashlib
 import inspect
