@@ -20,7 +20,7 @@ from archlab.pricing.work import computed_training_flops, training_flops
 from archlab.study.checks import named_outcomes, overridden_fields
 from archlab.study.design import arms, grid
 from archlab.study.fit import describe_equal, quantity_function
-from archlab.study.forecast import as_timed, at_best, forecast
+from archlab.study.forecast import forecast, ideal_clock, measured_clock
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import library_study, read_study, scales_of
 from tiny import MODEL, TRAIN
@@ -781,7 +781,7 @@ def test_a_forecast_counts_every_run():
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measurements(products={}, passes=rates, **timed)})
     operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
-    assert forecast(asked, arms(asked), as_timed(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
+    assert forecast(asked, arms(asked), measured_clock(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
 
 
 def test_a_forecast_from_a_data_sheet_is_a_limit():
@@ -789,12 +789,12 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
     h100 = load_hardware("h100")
     (arm, _) = arms(two({"model.norm.kind": "layernorm"}))
     step = cost(arm.config, dtype="bfloat16").computed_work["training"]
-    found = at_best(h100)(arm.config)
+    found = ideal_clock(h100)(arm.config)
     assert found
     assert found >= 10 * sum(w.flops for w in step if w.kind in OF_MATRICES) / h100.peak["bfloat16"]
     assert found >= 10 * sum(w.n_bytes for w in step) / h100.bandwidth
     twice = {"peak": {name: 2 * peak for name, peak in h100.peak.items()}, "bandwidth": 2 * h100.bandwidth}
-    assert at_best(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
+    assert ideal_clock(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
         return study.arms
     names = short_names(study.cross)
     levels = [dict(zip(study.cross, values, strict=True)) for values in product(*study.cross.values())]
-    return {" ".join(said(names[field], value) for field, value in point.items()): point for point in levels}
+    return {" ".join(setting_text(names[field], value) for field, value in point.items()): point for point in levels}
 
 
 def default_label(study: StudyConfig, arm: str) -> str:
@@ -96,7 +96,7 @@ def default_label(study: StudyConfig, arm: str) -> str:
     overrides = overrides_of_arms(study)[arm]
     words = [level for levels in study.cross.values() for level in levels]
     return " ".join(
-        level if isinstance(level, str) and words.count(level) == 1 else said(names[field], level)
+        level if isinstance(level, str) and words.count(level) == 1 else setting_text(names[field], level)
         for field, level in overrides.items()
     )
 
@@ -113,7 +113,7 @@ def short_names(factors: Collection[str]) -> dict[str, str]:
     return short if len(set(short.values())) == len(short) else {field: field for field in factors}
 
 
-def said(name: str, level: Any) -> str:
+def setting_text(name: str, level: Any) -> str:
     """Return a setting as on the command line, for example `norm.placement=pre`."""
     return f"{name}={to_yaml_line(level)}"
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from archlab.pricing.params import parameters
 from archlab.pricing.units import count
-from archlab.study.arm import Arm, said, short_names
+from archlab.study.arm import Arm, setting_text, short_names
 from archlab.study.outcome_schema import Outcome
 from archlab.study.record import Comparison, FactorContrast, Heading, OutcomeStatistics, SizeTrend, Trend
 from archlab.study.stats import Contrast, Folds, Values, Weights, compare, exactly, independent, pairwise, weighted
@@ -103,8 +103,8 @@ def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]
     (condition, (first, other)), (factor, step) = factors.items()
     effects = (_effect(arms, factor, step, {condition: first}), _effect(arms, factor, step, {condition: other}))
     names = short_names(arms[0].factors)
-    changed = said(names[factor], step[1])
-    conditions = [f"where {said(names[condition], level)}" for level in (first, other)]
+    changed = setting_text(names[factor], step[1])
+    conditions = [f"where {setting_text(names[condition], level)}" for level in (first, other)]
     total = {**effects[1], **{arm: -weight for arm, weight in effects[0].items()}}
     return f"{changed} {conditions[1]}", PlannedContrast(factors, Contrast(total, conditions[0]), effects)
 
@@ -112,7 +112,7 @@ def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]
 def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
     ((factor, step),) = factors.items()
     name = short_names(arms[0].factors)[factor]
-    first, other = (f"{said(name, level)} on average" for level in step)
+    first, other = (f"{setting_text(name, level)} on average" for level in step)
     return other, PlannedContrast(factors, Contrast(_effect(arms, factor, step, {}), first), None)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from archlab.pricing.units import count
-from archlab.study.arm import said, short_names
+from archlab.study.arm import setting_text, short_names
 from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, plural, span, with_unit
 from archlab.study.record import Comparison, FactorContrast, Heading, SizeTrend, Verdict
 
@@ -75,10 +75,10 @@ def _with(interactions: Sequence[_Interaction], *verdicts: Verdict) -> list[_Int
 def _interaction(contrast: FactorContrast, outcome: Heading) -> _Interaction:
     names = short_names(contrast.factors)
     (condition, (first, other)), (factor, (_, level)) = contrast.factors.items()
-    here, there = said(names[condition], other), said(names[condition], first)
+    here, there = setting_text(names[condition], other), setting_text(names[condition], first)
     assert contrast.comparison
     return _Interaction(
-        said(names[factor], level), here, there, contrast.effects or (0.0, 0.0), contrast.comparison, outcome
+        setting_text(names[factor], level), here, there, contrast.effects or (0.0, 0.0), contrast.comparison, outcome
     )
 
 

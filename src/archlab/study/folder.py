@@ -86,7 +86,7 @@ def _open(config: Config) -> CorpusRecord:
     )
 
 
-def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
+def describe_text(study: StudyConfig, arms: Sequence[Arm]) -> str:
     """Return one line about the corpus of all arms: its name, bytes and folds.
 
     The corpus is not tokenized. Raise UserError if the corpus cannot be read or has too few folds.

@@ -33,7 +33,7 @@ class Forecast(Base):
     """Seconds of training; null if the time cannot be estimated."""
 
 
-def as_timed(machine: Hardware) -> Clock:
+def measured_clock(machine: Hardware) -> Clock:
     """Return the clock of a machine that `archlab hardware --measure` has measured.
 
     The clock assumes all threads of the machine and no compilation. If the dtype is auto, it assumes the faster dtype.
@@ -53,7 +53,7 @@ def as_timed(machine: Hardware) -> Clock:
     return clock
 
 
-def at_pace(flops_per_second: float) -> Clock:
+def pace_clock(flops_per_second: float) -> Clock:
     """Return the clock of a machine whose training FLOPs per second were measured with another model."""
 
     def clock(config: Config) -> float:
@@ -62,7 +62,7 @@ def at_pace(flops_per_second: float) -> Clock:
     return clock
 
 
-def at_best(device: Hardware) -> Clock:
+def ideal_clock(device: Hardware) -> Clock:
     """Return the clock for a device that reaches the limits on its data sheet. Real training is slower."""
 
     def clock(config: Config) -> float:
@@ -102,7 +102,7 @@ _LARGEST = 2e11
 """Largest FLOPs of a step that is timed. With this limit, all timed steps together take a few seconds."""
 
 
-def as_rehearsed(config: Config) -> Clock | None:
+def rehearsed_clock(config: Config) -> Clock | None:
     """Time training steps of this config, and return a clock that assumes the same FLOPs per second for other configs.
 
     The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.

@@ -12,18 +12,18 @@ from archlab.study.checks import named_outcomes
 from archlab.study.collect import summarize_study
 from archlab.study.comparisons import comparisons
 from archlab.study.design import arms
-from archlab.study.executors.executor import Executor, RunProgress, usual_threads
+from archlab.study.executors.executor import Executor, RunProgress, default_threads
 from archlab.study.executors.local import Local
 from archlab.study.folder import (
     Corpora,
     added_later,
     changed_fields,
     claim_folder,
+    describe_text,
     old_summary,
     open_corpora,
     planned_seeds,
     read_corpora,
-    reading,
     remove_stale,
 )
 from archlab.study.outcomes.gather import StudyRuns, gather
@@ -54,7 +54,7 @@ class Study:
         self.arms = _with_one_choice_of_compiling(arms(config))
         self.outcomes = named_outcomes(config, self.arms)
         self.executor = executor or Local()
-        self.threads = threads or usual_threads([arm.config for arm in self.arms])
+        self.threads = threads or default_threads([arm.config for arm in self.arms])
         self._damaged: dict[str, RunProgress] = {}
         """Name of a run with damaged files -> its failure."""
 
@@ -73,7 +73,7 @@ class Study:
         `renew` repeats runs that were made by other code or on another machine. If a run fails, the others go on, and
         the summary names the failed run. Raise UserError if no run has finished.
         """
-        print_to_stderr(reading(self.config, self.arms))
+        print_to_stderr(describe_text(self.config, self.arms))
         self.corpora = open_corpora(self.arms)  # it may have changed since
         claim_folder(self.folder, self.config, self.corpora)
         if renew:

@@ -65,7 +65,7 @@ def study_from_values(values: Raw) -> StudyConfig:
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
 
 
-def usual_folder(source: str, name: str) -> Path:
+def default_folder(source: str, name: str) -> Path:
     """Return the default folder for a study from `read_study`: the study folder that was read, or one in `studies`."""
     is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name

@@ -12,7 +12,7 @@ from archlab.study.progress import StudyProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import read_study, study_from_values, usual_folder
+from archlab.study.study_file import default_folder, read_study, study_from_values
 
 
 def run_study(
@@ -33,7 +33,7 @@ def run_study(
     """
     if isinstance(study, str | Path):
         name, config = read_study(str(study))
-        folder = Path(out) if out is not None else usual_folder(str(study), name)
+        folder = Path(out) if out is not None else default_folder(str(study), name)
     elif out is None:
         raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
     else:

@@ -196,7 +196,7 @@ def _memory(config: Config) -> int:
     return base + round(_STEP_MARGIN * step)
 
 
-def usual_threads(configs: Sequence[Config]) -> int:
+def default_threads(configs: Sequence[Config]) -> int:
     """Return the default number of threads per run: one for small models that train side by side on a CPU, otherwise as
     many as speed up training."""
     if planned_device(configs[0].train).type == "cuda":

@@ -50,11 +50,11 @@ class Local:
         if not runs:
             return []
         gpus = visible_gpus() if choose_device(runs[0].config.train).type == "cuda" else []
-        n_workers = self.workers or usual_workers(runs[0].threads, gpus)
+        n_workers = self.workers or default_workers(runs[0].threads, gpus)
         return _run_all(runs, study, n_workers, gpus, on_progress)
 
 
-def usual_workers(threads: int, gpus: Sequence[str]) -> int:
+def default_workers(threads: int, gpus: Sequence[str]) -> int:
     """Return the default number of workers: one per GPU, or the number of cores divided by `threads`."""
     return len(gpus) or max(1, cores() // threads)
 
