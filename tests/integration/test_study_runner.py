@@ -847,14 +847,14 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
 def test_a_folder_with_something_else_is_refused(lab, held):
     (lab.folder / "out").mkdir()
     (lab.folder / "out" / held).write_text("mine")
-    with pytest.raises(UserError, match=f"has other files \\({held}\\) and no study.yaml"):
+    with pytest.raises(UserError, match=f"out contains other files \\({held}\\); choose an empty or new folder"):
         lab.run()
     assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
 
 
 def test_another_question_needs_another_folder(lab):
     lab.run()
-    with pytest.raises(UserError, match=r"holds another study \('Which\?'\); give another folder"):
+    with pytest.raises(UserError, match=r"contains another study \('Which\?'\); choose another folder"):
         lab.run(question="Why?")
 
 

@@ -18,11 +18,11 @@ from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
 from archlab.study.checks import named_outcomes, overridden_fields
-from archlab.study.design import arms, grid
+from archlab.study.design import arms, grid, single_arm_note
 from archlab.study.fit import describe_equal, quantity_function
 from archlab.study.forecast import forecast, ideal_clock, measured_clock
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import library_study, read_study, scales_of
+from archlab.study.study_file import library_study, read_study, scales_of, study_path
 from tiny import MODEL, TRAIN
 
 
@@ -686,8 +686,31 @@ def test_an_unknown_study_is_a_message(name):
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):
-    with pytest.raises(UserError, match=r"unknown study 'laddr'.*did you mean ladder\?"):
+    with pytest.raises(UserError, match=r"mine.yaml: extends: unknown study 'laddr'.*did you mean ladder\?"):
         read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
+
+
+def test_only_a_study_can_be_extended(tmp_path):
+    write(tmp_path / "small.yaml", model=MODEL, train=TRAIN)
+    for extended, kind in (("tiny-llama", "preset"), ("small.yaml", "config")):
+        message = f"mine.yaml: extends is the {kind} .*{extended}; it must be a study; to start .*`base: .*{extended}`"
+        with pytest.raises(UserError, match=message):
+            read_study(str(write(tmp_path / "mine.yaml", extends=extended)))
+    with pytest.raises(UserError, match="'tiny-llama' is a preset, not a study; to start"):
+        read_study("tiny-llama")
+
+
+def test_a_problem_of_an_arm_is_in_the_file(tmp_path):
+    file = str(write(tmp_path / "mine.yaml", **two({"model.nrm.kind": "x"}).model_dump(exclude_unset=True)))
+    with pytest.raises(UserError, match=r"1 problem in \S+mine.yaml\n  arms.other.model.nrm  unknown"):
+        arms(read_study(file)[1], study_path(file))
+
+
+def test_a_single_arm_is_noted():
+    assert single_arm_note(arms(study(arms={"a": {}}))) == [
+        "the study has only one arm, so nothing is compared; add another arm"
+    ]
+    assert single_arm_note(arms(two({"model.norm.kind": "layernorm"}))) == []
 
 
 OURS = [(name, scale) for name in studies() for scale in (None, *read_study(name)[1].scales)]

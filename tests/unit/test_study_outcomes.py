@@ -306,8 +306,8 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
         ({"measure": {"beyond": {"tims": 5}}}, r"measure\.beyond\.tims .*did you mean times"),
         ({"measure": {"x": {"kind": "beyond", "times": 1}}}, r"measure\.x\.times"),
         ({"measure": ["gap"], "primary": "gab"}, r"primary .*did you mean gap"),
-        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*give its rates in `sweep`"),
-        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome uses it"),
+        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*add `sweep` with the learning rates"),
+        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome uses this sweep"),
         ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be tuned"),
         (
             {"measure": {"x": {"kind": "probe", "of": "entropy"}}},

@@ -71,11 +71,11 @@ def run(
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.study_file import default_folder, read_study
+    from archlab.study.study_file import default_folder, read_study, study_path
 
     name, config = read_study(study, scale)
     folder = out or default_folder(study, name)
-    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
+    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads, study_path(study))
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
     with StudyProgress() as progress:
@@ -98,12 +98,12 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
         Print the summary as JSON.
     """
     from archlab.study.runner import Study
-    from archlab.study.study_file import is_study_folder, read_study
+    from archlab.study.study_file import is_study_folder, read_study, study_path
 
     if not is_study_folder(folder):
         raise UserError(f"{folder}: not a study folder, because it has no study.yaml; `archlab study run` makes one")
     name, config = read_study(str(folder))
-    summary = Study(name, config, folder).read()
+    summary = Study(name, config, folder, source=study_path(str(folder))).read()
     if json:
         print_json(summary.model_dump(mode="json"))
     else:
@@ -196,16 +196,18 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
     from archlab.review.findings import in_one_line, warnings
-    from archlab.study.design import arms, grid
+    from archlab.study.design import arms, grid, single_arm_note
     from archlab.study.folder import describe_text
     from archlab.study.schema import most_seeds
-    from archlab.study.study_file import read_study
+    from archlab.study.study_file import read_study, study_path
 
     _, config = read_study(study, scale)
     if yaml:
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
-    designed = arms(config)
+    designed = arms(config, study_path(study))
+    for text in single_arm_note(designed):
+        note(text)
     if texts := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
         note(in_one_line(texts))
     out, reads = console(), describe_text(config, designed)

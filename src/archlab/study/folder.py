@@ -193,9 +193,9 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         ]
     if earlier := _study_in(folder):
         if earlier.question != config.question:
-            raise UserError(f"{folder} holds another study ({earlier.question!r}); give another folder")
+            raise UserError(f"{folder} contains another study ({earlier.question!r}); choose another folder")
     elif foreign:
-        raise UserError(f"{folder} has other files ({foreign[0]}) and no study.yaml; give an empty folder")
+        raise UserError(f"{folder} contains other files ({_first(foreign)}); choose an empty or new folder")
     values = config.model_dump(mode="json", exclude_defaults=True)
     remember([*config.plugins, *plugins_of(base)])
     if copied:
@@ -208,6 +208,11 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
     write_corpora(corpora, folder)
     if not has_summary(folder):
         write_planned_seeds(folder, config.seeds)
+
+
+def _first(names: Sequence[str], n: int = 2) -> str:
+    """Return the first `n` names, with `...` for the rest."""
+    return ", ".join([*names[:n], *(["..."] if len(names) > n else [])])
 
 
 def changed_fields(folder: Path, config: StudyConfig) -> list[str]:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from archlab.config.core.text import print_to_stderr
+from archlab.config.core.text import note, print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.study.arm import Arm
 from archlab.study.checks import named_outcomes
 from archlab.study.collect import summarize_study
 from archlab.study.comparisons import comparisons
-from archlab.study.design import arms
+from archlab.study.design import arms, single_arm_note
 from archlab.study.executors.executor import Executor, RunProgress, default_threads
 from archlab.study.executors.local import Local
 from archlab.study.folder import (
@@ -44,14 +44,20 @@ class Study:
     """A study and its folder.
 
     `executor` trains the runs; the default trains them on this machine. `threads` is the number of threads per run; the
-    default depends on this machine.
+    default depends on this machine. `source` is the name of the study's file in error messages.
     """
 
     def __init__(
-        self, name: str, config: StudyConfig, folder: Path, executor: Executor | None = None, threads: int | None = None
+        self,
+        name: str,
+        config: StudyConfig,
+        folder: Path,
+        executor: Executor | None = None,
+        threads: int | None = None,
+        source: str = "the study",
     ) -> None:
         self.name, self.config, self.folder = name, config, folder
-        self.arms = _with_one_choice_of_compiling(arms(config))
+        self.arms = _with_one_choice_of_compiling(arms(config, source))
         self.outcomes = named_outcomes(config, self.arms)
         self.executor = executor or Local()
         self.threads = threads or default_threads([arm.config for arm in self.arms])
@@ -74,6 +80,8 @@ class Study:
         the summary names the failed run. Raise UserError if no run has finished.
         """
         print_to_stderr(describe_text(self.config, self.arms))
+        for text in single_arm_note(self.arms):
+            note(text)
         self.corpora = open_corpora(self.arms)  # it may have changed since
         claim_folder(self.folder, self.config, self.corpora)
         if renew:
