@@ -252,7 +252,7 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     ("arguments", "why"),
     [
         ({"name": "rey"}, "unknown executor 'rey'; did you mean ray? allowed: local, ray, slurm"),
-        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3: --executor is ray; allowed: --executor slurm"),
+        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3 needs --executor slurm; --executor is ray"),
         (
             {"name": "slurm", "slurm": ["partitoin=a"]},
             "unknown option 'partitoin'; did you mean partition? allowed: account",

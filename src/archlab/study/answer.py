@@ -28,8 +28,8 @@ _Difference = Literal["better", "worse", "differs"]
 _DIFFERENCES: tuple[_Difference, ...] = ("better", "worse", "differs")
 
 _MOST_NAMED = {"previous": 6, "base": 3}
-"""Largest number of arms that one sentence names, by rule. A ladder has few steps, so all of them are named. The
-report's table lists the other arms."""
+"""Largest number of arms that one sentence names, by rule of `Against`. A ladder has few steps, so all of them are
+named. The report's table lists the other arms."""
 
 _USUAL = ("bits_per_byte", "accuracy")
 

@@ -169,8 +169,8 @@ def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
-    """Return the errors in the arms' overrides, by arm, if the study's base cannot be read. A preset replaces the
-    base."""
+    """Return the errors in the arms' overrides, by arm. The overrides are applied to a preset, because the study's base
+    could not be read."""
     errors: dict[str, UserError] = {}
     for name, overrides in overrides_of_arms(study).items():
         raw = read_config("tiny-llama")

@@ -69,14 +69,14 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
     residuals = bits - ratio * n_bytes
     n = len(pairs)
     error = sqrt(n / (n - 1) * float((residuals**2).sum())) / float(n_bytes.sum())
-    reach = float(scipy.stats.t.isf(ALPHA / 2, n - 1)) * error
+    half_width = float(scipy.stats.t.isf(ALPHA / 2, n - 1)) * error
     ordered = sorted(pairs, key=lambda pair: pair.bits / pair.bytes)
     n_shown = min(_SHOWN, n // 2)
     return DocumentView(
         documents=n,
         difference=float(ratio),
-        low=float(ratio) - reach,
-        high=float(ratio) + reach,
+        low=float(ratio) - half_width,
+        high=float(ratio) + half_width,
         lowest=_shown(ordered[:n_shown]),
         highest=_shown(ordered[: -n_shown - 1 : -1]),
     )

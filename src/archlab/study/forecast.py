@@ -20,7 +20,7 @@ from archlab.study.schema import Budget, StudyConfig, most_seeds
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
-"""Function from a config to the seconds of its training; None if the time cannot be estimated."""
+"""Function that maps a config to its training time in seconds, or to None if the time cannot be estimated."""
 
 
 class Forecast(Base):
@@ -54,7 +54,7 @@ def measured_clock(machine: Hardware) -> Clock:
 
 
 def pace_clock(flops_per_second: float) -> Clock:
-    """Return the clock of a machine whose training FLOPs per second were measured with another model."""
+    """Return a clock that divides a config's training FLOPs by a speed that was measured with another model."""
 
     def clock(config: Config) -> float:
         return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
@@ -134,12 +134,12 @@ class ListedStudy(Base):
     others: list[str]
     """Names of the other outcomes."""
     takes: dict[str, Forecast]
-    """Scale -> the estimate at that scale."""
+    """Estimate by scale."""
 
 
 def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
-    """Yield the studies with these names, in order. `clocks` maps scales to clocks; scales without a clock get no
-    time."""
+    """Yield the studies with these names, in order. `clocks` holds the clock for each scale; without a clock, the time
+    is not estimated."""
     for name in names:
         study = library_study(name, AS_IT_STANDS)
         yield ListedStudy(

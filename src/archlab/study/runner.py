@@ -62,11 +62,11 @@ class Study:
         self.executor = executor or Local()
         self.threads = threads or default_threads([arm.config for arm in self.arms])
         self._damaged: dict[str, RunProgress] = {}
-        """Name of a run with damaged files -> its failure."""
+        """Failures of runs with damaged files, by the name of the run."""
 
     @cached_property
     def corpora(self) -> Corpora:
-        """Arm -> its corpus, as recorded when the study ran. Before the first run, the corpora are opened instead."""
+        """Corpus by arm, as recorded when the study ran. Before the first run, the corpora are opened instead."""
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property

@@ -37,8 +37,8 @@ _DESIGNS = {"arms", "cross"}
 def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]:
     """Return (name, study) of a YAML file, a study folder, or a study that comes with archlab.
 
-    `scale` selects one of the study's scales, and its name is appended to the study's name. Raise UserError with all
-    problems at once, including those of the arms.
+    `scale` selects one of the study's scales; the scale's name is appended to the study's name. Raise UserError with
+    all problems at once, including those of the arms.
     """
     name, file = _find(source)
     if Path(source).is_file():  # not a folder
@@ -71,7 +71,8 @@ def study_path(source: str) -> str:
 
 
 def default_folder(source: str, name: str) -> Path:
-    """Return the default folder for a study from `read_study`: the study folder that was read, or one in `studies`."""
+    """Return the default folder for a study from `read_study`: the study folder that was read, otherwise
+    studies/NAME."""
     is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name
 

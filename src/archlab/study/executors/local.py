@@ -27,7 +27,7 @@ Connection: TypeAlias = Any
 """One end of a pipe between the study and a worker. The class depends on the operating system."""
 
 _RETRY_AFTER = 1.0
-"""Seconds before a run that another process is training is tried again."""
+"""Seconds to wait before a run is tried again because another process was training it."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Local:
-    """Executor on this machine. `workers` is the number of runs at the same time; the default depends on the
+    """Executor on this machine. `workers` is the number of runs that train at the same time; the default depends on the
     machine."""
 
     workers: int | None = None
