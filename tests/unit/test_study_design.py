@@ -119,11 +119,11 @@ def test_what_follows_from_the_knob_is_told_too():
 @pytest.mark.parametrize(
     ("in_base", "overrides", "silent"),
     [
-        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 here"),
+        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 in other"),
         (
             {"model.position.kind": "shaw"},
             {"model.position.kind": "t5"},
-            "model.position.max_distance: 16 in base, 128 here",
+            "model.position.max_distance: 16 in base, 128 in other",
         ),
     ],
 )

@@ -42,7 +42,7 @@ way."""
 _NOT_TUNABLE = (*SAME_FOR_ALL, *DECIDED_BY, "train.seq_len")
 
 
-def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
+def field_problems(study: StudyConfig) -> Iterator[Problem]:
     """Yield the problems that can be found before the arms are built: unknown names, wrong references, and fields in
     the wrong section."""
     arms = overrides_of_arms(study)
@@ -167,7 +167,7 @@ def _decided_message(field: str) -> str:
     return f"is set by the study's {DECIDED_BY[field]} for all arms; remove it"
 
 
-_OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+_TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
@@ -181,7 +181,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
     if study.primary in ("bits_per_byte", "accuracy") and study.primary not in named:
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
-        if is_task and isinstance(outcome, _OF_TEXT):
+        if is_task and isinstance(outcome, _TEXT_OUTCOMES):
             yield Problem(f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers")
         if not is_task and isinstance(outcome, Answers):
             yield Problem(f"measure.{name}", "needs a task; add data.task to `set`")

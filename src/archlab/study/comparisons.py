@@ -22,7 +22,17 @@ from archlab.pricing.units import count
 from archlab.study.arm import Arm, setting_text, short_names
 from archlab.study.outcome_schema import Outcome
 from archlab.study.record import Comparison, FactorContrast, Heading, OutcomeStatistics, SizeTrend, Trend
-from archlab.study.stats import Contrast, Folds, Values, Weights, compare, exactly, independent, pairwise, weighted
+from archlab.study.stats import (
+    Contrast,
+    Folds,
+    Values,
+    Weights,
+    compare,
+    compare_exact,
+    independent,
+    pairwise,
+    weighted,
+)
 
 
 class Crossed(Protocol):
@@ -240,7 +250,7 @@ def outcome_statistics(
     """Return the statistics of an outcome, by arm and by contrast. Each arm is compared with its reference, and each
     contrast with zero."""
     if outcome.source == "config":
-        comparisons = exactly(values, references, outcome.better, contrasts)
+        comparisons = compare_exact(values, references, outcome.better, contrasts)
     else:
         comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds)
     sums = {name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}

@@ -142,14 +142,14 @@ def _trend_sentence(trend: SizeTrend, outcome: Heading) -> str:
     over = f"from {count(trend.sizes[0])} to {count(trend.sizes[-1])} parameters"
     change = trend.comparison
     if change is None or change.difference is None:
-        question = f"whether the difference between {both_arms} carries over {over}"
+        question = f"whether the difference between {both_arms} stays the same {over}"
         return f"It cannot be told {question}: runs diverged or are missing."
     pairs = paired([change], outcome.source)
     size = f"{with_unit(difference(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
     if change.verdict == "equivalent":
         margin = margin_of(change.margin or 0.0, unit)
         return (
-            f"The difference between {both_arms} carries over {over} within {margin} "
+            f"The difference between {both_arms} stays the same {over}, within {margin} "
             f"(change {size} over {pairs}, Holm {p_equals(change.p_equivalent or 0)})."
         )
     if trend.trend == "cannot be told":

@@ -23,7 +23,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import NOT_TRAINED, Arm, default_label, levels_of, overrides_of_arms, section_of
-from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden_fields, unfit_outcomes
+from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, field_problems, overridden_fields, unfit_outcomes
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
@@ -38,7 +38,7 @@ class _Draft:
 
     arm: Arm
     raw: Raw
-    """The arm's raw values before any adjustment."""
+    """Unvalidated values of the arm's config, before any adjustment."""
     untuned: Config
     """The arm's config without its tuned values."""
 
@@ -50,7 +50,7 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
     fields, outcomes that do not fit the text or task, arms that cannot be matched, and arms that differ from their
     reference in more than their overrides.
     """
-    problems = list(misplaced_fields(study))
+    problems = list(field_problems(study))
     try:
         base = overlay(read_config(study.base), study.set, Config)
         base["plugins"] = [*dict.fromkeys([*base.get("plugins", ()), *study.plugins])]

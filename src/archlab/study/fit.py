@@ -70,7 +70,7 @@ def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:
 
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Value at which the search stops, by adjustable field."""
+"""Largest value that the search tries, approximately, for each field that can be adjusted."""
 
 
 def quantity_function(equal: Equal) -> Callable[[Config], float]:

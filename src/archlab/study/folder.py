@@ -211,7 +211,7 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
 
 
 def _first(names: Sequence[str], n: int = 2) -> str:
-    """Return the first `n` names, with `...` for the rest."""
+    """Return the first `n` names, separated by commas. `...` replaces the others."""
     return ", ".join([*names[:n], *(["..."] if len(names) > n else [])])
 
 

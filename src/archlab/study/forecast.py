@@ -134,7 +134,7 @@ class ListedStudy(Base):
     others: list[str]
     """Names of the other outcomes."""
     takes: dict[str, Forecast]
-    """Estimate by scale."""
+    """Estimated runs, FLOPs and time at each scale."""
 
 
 def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:

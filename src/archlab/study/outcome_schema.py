@@ -124,7 +124,7 @@ class OnTheWay(Outcome):
 
     kind: Literal["on_the_way"] = "on_the_way"
     share: Annotated[Share, Field(gt=0)]
-    """Length of that part, as a fraction of the training tokens."""
+    """Length of the first part, as a fraction of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
 
@@ -173,9 +173,10 @@ class Probe(Outcome):
     of: ProbeName
     """Name of the probe's measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """Reduction of the layers' values to one number. `last_over_first`: the last layer's divided by the first's."""
+    """Way to reduce the layers' values to one number. `last_over_first` divides the last layer's value by the first
+    layer's."""
     at: Literal["start", "end"] = "end"
-    """Probe that gives the value. `start`: the first probe, before any update. `end`: the last probe."""
+    """Probe whose value is used. `start`: the first probe, before any update. `end`: the last probe."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
@@ -213,7 +214,7 @@ class Beyond(Outcome):
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2
-    """Length of the windows, in multiples of the training length. Only tokens beyond one such length are scored."""
+    """Length of the windows, in multiples of the training length. Only tokens beyond the training length are scored."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
     heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
@@ -381,7 +382,7 @@ def outcomes_with_kinds(value: Any) -> Any:
     }
 
 
-_OfItsName = Annotated[
+_SettingsWithoutKind = Annotated[
     dict[str, Any] | None,
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
@@ -390,6 +391,6 @@ _OfItsName = Annotated[
 _AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
     dict[Line, Outcome],
-    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
+    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _SettingsWithoutKind]),
 ]
 """Outcomes by name. An outcome without a kind has its name as its kind."""

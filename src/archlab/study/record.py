@@ -18,8 +18,8 @@ from archlab.study.outcome_schema import BY_SEED, Better, Source, Unit
 _FILE = "summary.json"
 _RUNS = "runs.csv"
 
-_OF_ARMS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
-COLUMNS = ("arm", "seed", "diverged", *_OF_ARMS)
+_ARM_COLUMNS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
+COLUMNS = ("arm", "seed", "diverged", *_ARM_COLUMNS)
 """Columns of `runs.csv` in addition to factors and outcomes."""
 
 Verdict = Literal[
@@ -346,7 +346,7 @@ class StudySummary(Base):
                 **arm.factors,
                 "diverged": seed in arm.diverged,
                 **{outcome.name: _value(outcome, measured[arm.name], seed) for outcome, measured in self._outcomes()},
-                **{name: getattr(arm, name) for name in _OF_ARMS},
+                **{name: getattr(arm, name) for name in _ARM_COLUMNS},
             }
             for arm in self.arms
             for seed in arm.seeds

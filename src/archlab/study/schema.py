@@ -76,7 +76,7 @@ class AddedSeeds(Settings):
 
 
 Seeds = Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] | AddedSeeds
-"""Seeds of a study: their number (0, 1, ...), a list of seeds, or a rule that adds seeds."""
+"""Seeds of a study: their number n (the seeds 0 to n - 1), a list of seeds, or a rule that adds seeds."""
 
 
 def first_seeds(seeds: Seeds) -> list[int]:
@@ -119,8 +119,8 @@ class StudyConfig(Settings):
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
     extends: FileName | None = None
-    """Another study, by name or file, from which this study takes the values of all fields that this file leaves out.
-    `set` is merged key by key."""
+    """Study to extend, by name or file. It provides the values of all fields that this file leaves out. `set` is merged
+    key by key."""
     scales: dict[Line, dict[str, Any]] = Field(default_factory=dict)
     """Variants of this study at other scales (`--scale NAME`), by name. Each holds the fields that change, with their
     values. Values of a scale replace those of the study; `set` is merged key by key."""
@@ -148,7 +148,7 @@ class StudyConfig(Settings):
     labels: dict[str, Line] = Field(default_factory=dict)
     """Names of arms in tables and charts, by arm."""
     sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)
-    """Parameter counts, in ascending order. The base is scaled to each size in its own proportions, and the arms are
+    """Parameter counts, in ascending order. The base is scaled to each size and keeps its proportions. The arms are
     compared at each size. Empty: only the size of the base."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
     """Rule for the base's learning rate when the width changes with the size. `inverse_width` divides the rate by the
@@ -178,7 +178,7 @@ class StudyConfig(Settings):
     """Number of folds of the text on which the seeds are evaluated in turn. Each seed trains on all other folds. null:
     half of all folds, at most ten. No tokenizer is trained on these default folds."""
     seeds: Seeds = 3
-    """Number of seeds per arm (0, 1, ...), a list of seeds, or a rule that adds seeds."""
+    """Number n of seeds per arm (the seeds 0 to n - 1), a list of seeds, or a rule that adds seeds."""
     margin: Positive | None = None
     """Largest difference that does not matter, in bits per byte. Arms are equivalent if a test shows that their
     difference is smaller. null: equivalence is not tested."""

@@ -131,7 +131,7 @@ def compare(
     return comparisons
 
 
-def exactly(
+def compare_exact(
     values: Mapping[str, Values],
     references: Mapping[str, str],
     better: Better,
@@ -168,9 +168,9 @@ def estimate(
     `first` holds the values whose scatter decided the total number. Their degrees of freedom are used, and also their
     scatter if it is larger.
 
-    Values without scatter have no t statistic. If all values are zero, as from one config under two names, the interval
-    is [0, 0] and p is 1. If all values equal another number, the metric probably hides the noise. Then there is no
-    interval, and p is that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
+    Values without scatter have no t statistic. If all values are zero, for example because two arms have the same
+    config, the interval is [0, 0] and p is 1. If all values equal another number, the metric probably hides the noise.
+    Then there is no interval, and p is that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
     """
     n, first = len(values), values if first is None else first
     if len(first) < 2:
@@ -289,7 +289,7 @@ def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[in
 def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:
     """Return the two sides of a comparison: an arm and its reference.
 
-    With more arms, return their weighted sum and zeros, because a diverged run of any arm is equally bad.
+    With more than two arms, return their weighted sum and zeros, because a diverged run of any arm is equally bad.
     """
     if len(weights) == 2:
         arm, reference = weights

@@ -32,7 +32,8 @@ from archlab.training.train import train
 
 @dataclass(frozen=True)
 class RunProgress:
-    """An event of a run: a step, a note, the end, a failure, or a refusal because another process trains the run."""
+    """An event during a run: a step, a note, the end, a failure, or a refusal because another process trains the
+    run."""
 
     run: Run
     share_done: float
@@ -76,7 +77,7 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
     except BusyError:
         return RunProgress(run, 0.0, busy=True)
     except Exception as error:
-        return RunProgress(run, 0.0, failed=_why(error))
+        return RunProgress(run, 0.0, failed=_error_message(error))
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class _Notes(Callback):
         self.texts.append(text)
 
 
-def _why(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return the error message for the user. If the error is a bug, also print its traceback."""
     if message := user_message(error):
         return message

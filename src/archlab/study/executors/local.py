@@ -41,8 +41,8 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Local:
-    """Executor on this machine. `workers` is the number of runs that train at the same time; the default depends on the
-    machine."""
+    """Executor on this machine. `workers` is the number of runs that train at the same time; the default is
+    `default_workers`."""
 
     workers: int | None = None
 
