@@ -82,9 +82,9 @@ class Curve(Base):
     trained: list[int] = Field(default_factory=list)
     """Training tokens at the end of each part. A run's updates are divided into at most 100 parts."""
     losses: list[float] = Field(default_factory=list)
-    """Mean training loss of each part, in nats per token."""
+    """Mean training loss in each part of the updates, in nats per token."""
     gradients: list[float] = Field(default_factory=list)
-    """Largest norm of the whole gradient in each part, before clipping."""
+    """Largest norm of the whole gradient in each part of the updates, before clipping."""
 
 
 class Heading(Base):

@@ -133,8 +133,8 @@ class Study:
         return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds, self.plan.n_folds)))
 
     def _first_runs(self) -> list[Run]:
-        """Return the runs that come first. If one of these runs has ended, the study has already begun in this
-        folder."""
+        """Return the runs of the study's first phase. If one of these runs has ended, the study has already begun in
+        this folder."""
         plan = self.plan
         return list(plan.all_tuning()) or [
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
