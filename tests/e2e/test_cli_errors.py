@@ -100,7 +100,7 @@ def test_five_mistakes_are_five_lines(here):
         ("study report full", "full: not a study folder, because it has no study.yaml"),
         ("study report ladder", "ladder: not a study folder, because it has no study.yaml"),
         ("study run tiny.yaml", "question  missing; it has no default"),
-        ("study run ladder --out full", "full has other files (thesis.tex) and no study.yaml"),
+        ("study run ladder --out full", "full contains other files (thesis.tex); choose an empty or new folder"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
         ("demo --out text.txt", "text.txt is a file; --out must be a folder"),
     ],

@@ -691,7 +691,7 @@ def test_an_arm_that_cannot_be_adjusted() -> None:
     write(SQUARED_TEXT.replace("d_ff", "width"), "squared.py")
     text = Path("study.yaml").read_text().replace("d_ff", "width") + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
-    with pytest.raises(UserError, match=r"arms\.mine .* and no model\.mlp\.d_ff to adjust"):
+    with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
         Study("study", read_study("study.yaml")[1], Path("other"))
 
 

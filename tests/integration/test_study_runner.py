@@ -552,9 +552,9 @@ def test_runs_that_were_made_in_several_places_are_named(lab):
     assert lab.study().read().warnings == []
     environments(lab, {}, {"processor": "another CPU"}, {"threads": 2}, {"code": "other"})
     assert [text.partition(" (")[0].partition(";")[0] for text in lab.study().read().warnings] == [
-        "its runs differ in the code of archlab",
-        "its runs differ in the processor",
-        "its runs differ in the number of threads",
+        "the runs differ in the code of archlab",
+        "the runs differ in the processor",
+        "the runs differ in the number of threads",
         "another version of archlab's code made some runs",
     ]
 
@@ -682,7 +682,7 @@ def test_a_rule_adds_no_seeds_beyond_the_folds_that_judge_them(lab):
 
 @pytest.mark.parametrize(("seeds", "folds", "said"), [
     (4, None, "4 seeds are judged on 3 folds, so the test has 3 values; more folds (up to 6) would find smaller differences"),
-    ([0, 3, 6], None, "all seeds are judged on fold 0, so the intervals are about that part of the text only"),
+    ([0, 3, 6], None, "all seeds are judged on fold 0, so the intervals hold only for that part of the text"),
     (3, None, None), (4, 1, None),
 ])  # fmt: skip
 def test_few_folds_for_many_seeds_are_named(lab, seeds, folds, said):
@@ -847,14 +847,14 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
 def test_a_folder_with_something_else_is_refused(lab, held):
     (lab.folder / "out").mkdir()
     (lab.folder / "out" / held).write_text("mine")
-    with pytest.raises(UserError, match=f"has other files \\({held}\\) and no study.yaml"):
+    with pytest.raises(UserError, match=f"out contains other files \\({held}\\); choose an empty or new folder"):
         lab.run()
     assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
 
 
 def test_another_question_needs_another_folder(lab):
     lab.run()
-    with pytest.raises(UserError, match=r"holds another study \('Which\?'\); give another folder"):
+    with pytest.raises(UserError, match=r"contains another study \('Which\?'\); choose another folder"):
         lab.run(question="Why?")
 
 
@@ -885,7 +885,7 @@ def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
         lab.run(**values)
     for damage in ("{", "[{}]", "[]"):
         (lab.folder / "out" / "corpus.json").write_text(damage)
-        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and archlab reads the text itself"):
+        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and archlab reads the text again"):
             lab.study(**values).read()
     (lab.folder / "out" / "digests.json").unlink()
     for damage in ("{", "[{}]", "[]"):

@@ -38,7 +38,7 @@ from archlab.report.charts.axes import both_sides
 from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
-from archlab.study.forecast import at_pace, bytes_per_token
+from archlab.study.forecast import bytes_per_token, pace_clock
 from archlab.study.record import Heading
 from archlab.study.study_file import library_study
 
@@ -675,7 +675,7 @@ def test_times_are_predicted_from_the_speed_of_the_committed_runs():
     speeds = [row["values"]["training_speed"] for row in timed if row["arm"] == "rms" and "round" in row]
     assert pace.tokens_per_second == pytest.approx(sum(speeds) / len(speeds))
     config = load_config("mini-llama", "train.tokens=512K")
-    assert at_pace(pace.flops_per_second)(config) == pytest.approx(512_000 / pace.tokens_per_second, rel=1e-6)
+    assert pace_clock(pace.flops_per_second)(config) == pytest.approx(512_000 / pace.tokens_per_second, rel=1e-6)
 
 
 def test_tokens_predicted_for_a_budget_in_bytes_are_close_to_the_real_number():

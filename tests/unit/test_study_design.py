@@ -18,11 +18,11 @@ from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
 from archlab.study.checks import named_outcomes, overridden_fields
-from archlab.study.design import arms, grid
+from archlab.study.design import arms, grid, single_arm_note
 from archlab.study.fit import describe_equal, quantity_function
-from archlab.study.forecast import as_timed, at_best, forecast
+from archlab.study.forecast import forecast, ideal_clock, measured_clock
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import library_study, read_study, scales_of
+from archlab.study.study_file import library_study, read_study, scales_of, study_path
 from tiny import MODEL, TRAIN
 
 
@@ -119,11 +119,11 @@ def test_what_follows_from_the_knob_is_told_too():
 @pytest.mark.parametrize(
     ("in_base", "overrides", "silent"),
     [
-        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 here"),
+        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 in other"),
         (
             {"model.position.kind": "shaw"},
             {"model.position.kind": "t5"},
-            "model.position.max_distance: 16 in base, 128 here",
+            "model.position.max_distance: 16 in base, 128 in other",
         ),
     ],
 )
@@ -686,8 +686,31 @@ def test_an_unknown_study_is_a_message(name):
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):
-    with pytest.raises(UserError, match=r"unknown study 'laddr'.*did you mean ladder\?"):
+    with pytest.raises(UserError, match=r"mine.yaml: extends: unknown study 'laddr'.*did you mean ladder\?"):
         read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
+
+
+def test_only_a_study_can_be_extended(tmp_path):
+    write(tmp_path / "small.yaml", model=MODEL, train=TRAIN)
+    for extended, kind in (("tiny-llama", "preset"), ("small.yaml", "config")):
+        message = f"mine.yaml: extends is the {kind} .*{extended}; it must be a study; to start .*`base: .*{extended}`"
+        with pytest.raises(UserError, match=message):
+            read_study(str(write(tmp_path / "mine.yaml", extends=extended)))
+    with pytest.raises(UserError, match="'tiny-llama' is a preset, not a study; to start"):
+        read_study("tiny-llama")
+
+
+def test_a_problem_of_an_arm_is_in_the_file(tmp_path):
+    file = str(write(tmp_path / "mine.yaml", **two({"model.nrm.kind": "x"}).model_dump(exclude_unset=True)))
+    with pytest.raises(UserError, match=r"1 problem in \S+mine.yaml\n  arms.other.model.nrm  unknown"):
+        arms(read_study(file)[1], study_path(file))
+
+
+def test_a_single_arm_is_noted():
+    assert single_arm_note(arms(study(arms={"a": {}}))) == [
+        "the study has only one arm, so nothing is compared; add another arm"
+    ]
+    assert single_arm_note(arms(two({"model.norm.kind": "layernorm"}))) == []
 
 
 OURS = [(name, scale) for name in studies() for scale in (None, *read_study(name)[1].scales)]
@@ -781,7 +804,7 @@ def test_a_forecast_counts_every_run():
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measurements(products={}, passes=rates, **timed)})
     operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
-    assert forecast(asked, arms(asked), as_timed(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
+    assert forecast(asked, arms(asked), measured_clock(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
 
 
 def test_a_forecast_from_a_data_sheet_is_a_limit():
@@ -789,12 +812,12 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
     h100 = load_hardware("h100")
     (arm, _) = arms(two({"model.norm.kind": "layernorm"}))
     step = cost(arm.config, dtype="bfloat16").computed_work["training"]
-    found = at_best(h100)(arm.config)
+    found = ideal_clock(h100)(arm.config)
     assert found
     assert found >= 10 * sum(w.flops for w in step if w.kind in OF_MATRICES) / h100.peak["bfloat16"]
     assert found >= 10 * sum(w.n_bytes for w in step) / h100.bandwidth
     twice = {"peak": {name: 2 * peak for name, peak in h100.peak.items()}, "bandwidth": 2 * h100.bandwidth}
-    assert at_best(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
+    assert ideal_clock(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
 
 
 @pytest.mark.slow

@@ -71,11 +71,11 @@ def run(
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.study_file import read_study, usual_folder
+    from archlab.study.study_file import default_folder, read_study, study_path
 
     name, config = read_study(study, scale)
-    folder = out or usual_folder(study, name)
-    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
+    folder = out or default_folder(study, name)
+    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads, study_path(study))
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
     with StudyProgress() as progress:
@@ -98,12 +98,12 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
         Print the summary as JSON.
     """
     from archlab.study.runner import Study
-    from archlab.study.study_file import is_study_folder, read_study
+    from archlab.study.study_file import is_study_folder, read_study, study_path
 
     if not is_study_folder(folder):
         raise UserError(f"{folder}: not a study folder, because it has no study.yaml; `archlab study run` makes one")
     name, config = read_study(str(folder))
-    summary = Study(name, config, folder).read()
+    summary = Study(name, config, folder, source=study_path(str(folder))).read()
     if json:
         print_json(summary.model_dump(mode="json"))
     else:
@@ -127,16 +127,16 @@ def list_studies(*, json: Flag = False) -> None:
     from archlab.evidence.results import committed_pace
     from archlab.pricing.hardware import load_hardware
     from archlab.report.study.claims import basis, entry
-    from archlab.study.forecast import as_timed, at_best, at_pace, listed_studies
+    from archlab.study.forecast import ideal_clock, listed_studies, measured_clock, pace_clock
     from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
     this, pace = _this_machine(), committed_pace()
-    clock = as_timed(this) if this else at_pace(pace.flops_per_second) if pace else None
+    clock = measured_clock(this) if this else pace_clock(pace.flops_per_second) if pace else None
     here = dict.fromkeys((QUICKEST, AS_IT_STANDS), clock) if clock else {}
     claims = {name: claim_of(name) for name in studies()}
     numbers = {name: [claim.number for claim in tested] for name, tested in claims.items()}
     in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
-    entries = listed_studies(in_order, {**here, "gpu": at_best(load_hardware("h100"))})
+    entries = listed_studies(in_order, {**here, "gpu": ideal_clock(load_hardware("h100"))})
     if json:
         print_json([{**study.model_dump(mode="json"), "claims": numbers[study.name]} for study in entries])
         return
@@ -196,19 +196,21 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
     from archlab.review.findings import in_one_line, warnings
-    from archlab.study.design import arms, grid
-    from archlab.study.folder import reading
+    from archlab.study.design import arms, grid, single_arm_note
+    from archlab.study.folder import describe_text
     from archlab.study.schema import most_seeds
-    from archlab.study.study_file import read_study
+    from archlab.study.study_file import read_study, study_path
 
     _, config = read_study(study, scale)
     if yaml:
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
-    designed = arms(config)
+    designed = arms(config, study_path(study))
+    for text in single_arm_note(designed):
+        note(text)
     if texts := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
         note(in_one_line(texts))
-    out, reads = console(), reading(config, designed)
+    out, reads = console(), describe_text(config, designed)
     out.print(config.question)
     if config.claim:
         out.print(f"claimed: {config.claim}")
@@ -263,11 +265,11 @@ def _predicted(study: str) -> Iterator[str]:
 def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     """Return sentences about the runs, their training time and the source of that estimate."""
     from archlab.pricing.units import seconds
-    from archlab.study.forecast import STEPS, as_rehearsed, as_timed, forecast
+    from archlab.study.forecast import STEPS, forecast, measured_clock, rehearsed_clock
     from archlab.study.schema import most_seeds
 
     this, first = _this_machine(), designed[0]
-    total = forecast(config, designed, as_timed(this) if this else as_rehearsed(first.config))
+    total = forecast(config, designed, measured_clock(this) if this else rehearsed_clock(first.config))
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
@@ -280,12 +282,12 @@ def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
 
 
 def _resources(designed: Sequence["Arm"]) -> str:
-    from archlab.study.executors.executor import needs, usual_threads
-    from archlab.study.executors.local import usual_workers, visible_gpus
+    from archlab.study.executors.executor import default_threads, needs
+    from archlab.study.executors.local import default_workers, visible_gpus
 
     configs = [arm.config for arm in designed]
-    each = needs(configs, usual_threads(configs))
-    at_once = usual_workers(each.cores, visible_gpus() if each.gpus else [])
+    each = needs(configs, default_threads(configs))
+    at_once = default_workers(each.cores, visible_gpus() if each.gpus else [])
     return f"each run takes {each}; runs at the same time on this machine: {at_once}"
 
 

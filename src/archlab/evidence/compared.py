@@ -9,7 +9,7 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.claims import Claim
 from archlab.evidence.results import Results, results_name
 from archlab.evidence.topics import topics
-from archlab.study.arm import said, short_names
+from archlab.study.arm import setting_text, short_names
 from archlab.study.comparisons import PlannedContrast, factor_contrasts
 from archlab.study.formatting import difference, effect
 from archlab.study.record import Comparison, Heading, OutcomeStatistics
@@ -137,7 +137,7 @@ def level_in_words(path: str, level: Any) -> str:
         what = _in_a_sentence(about[0].title)
         return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
     titles = [topic.title for topic in about if topic.fields == {path: level}]
-    return _in_a_sentence(titles[0]) if titles else said(short_names([path])[path], level)
+    return _in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
 
 
 def _is_number(value: Any) -> bool:
