@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
     """Let this process keep freed memory from now on, except that of very large tensors.
 
     Otherwise glibc returns the memory of every large tensor to the operating system and requests it again page by page.
-    That takes a tenth of the time of a training run on a CPU. The memory of very large tensors is not kept, because
+    That costs a tenth of the time of a training run on a CPU. The memory of very large tensors is not kept, because
     glibc seldom reuses an aligned block for a new one of the same size. Kept blocks would increase the memory: the
     logits of a large vocabulary then took up to four times their size. The function does nothing if the C library has
     no `mallopt`.

@@ -20,7 +20,7 @@ from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.documents import documents, line, text_of
+from archlab.report.guide.documents import documents, text_of
 from archlab.report.guide.reference import ReferencePage, described, groups
 from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
@@ -180,9 +180,7 @@ class Written(Base):
 
 def test_a_docstring_reaches_the_page():
     page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
-    shown = render_page(
-        "guide_reference", here="own.html", parts=[], line=line, page=page, addresses={}, more={"rate": []}
-    )
+    shown = render_page("guide_reference", here="own.html", parts=[], page=page, addresses={}, more={"rate": []})
     assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
     assert "<dd><code>1.0</code></dd>" in shown
 

@@ -67,11 +67,11 @@ def _print_one(entry: LedgerEntry) -> None:
     out = console()
     out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
     for source in cited(entry.claim.sources):
-        out.print(f"  {words.said(source)}")
+        out.print(f"  {words.citation(source)}")
     if entry.claim.also_cited:
         out.print("\nAlso cited")
     for source in cited(entry.claim.also_cited):
-        out.print(f"  {words.said(source)}")
+        out.print(f"  {words.citation(source)}")
     if entry.claim.published:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))

@@ -140,7 +140,7 @@ _GIB = 2**30
 _Rows = Sequence[Mapping[str, Any]]
 
 PASSES: dict[PassName, str] = {"training": "training", "prefill": "prefill (reading)", "decoding": "decoding"}
-"""Name of a pass in the code -> its name on the page."""
+"""Names of the passes on the page, by their names in the code."""
 
 
 def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
