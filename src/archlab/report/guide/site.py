@@ -153,7 +153,7 @@ def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
     for claim in claims().values():
         yield [*claim.sources, *claim.also_cited], (f"claim {claim.number}", f"{LEDGER}#claim-{claim.number}")
     for mistake in mistakes():
-        yield mistake.sources, ("errors in circulation", f"{LEDGER}#mistakes-heading")
+        yield mistake.sources, ("common errors", f"{LEDGER}#mistakes-heading")
     for rule in RULES:
         cites = [*rule.sources, *(point.source for point in rule.measured)]
         yield cites, (f"archlab check: {rule.name}", COMMANDS)

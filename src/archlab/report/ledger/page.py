@@ -1,6 +1,6 @@
 """Page of the ledger, in one HTML file that opens offline.
 
-It shows an overview of all claims, their predictions beside the results, each claim in full, and errors in circulation.
+It shows an overview of all claims, their predictions beside the results, each claim in full, and common errors.
 """
 
 from collections.abc import Iterator, Sequence

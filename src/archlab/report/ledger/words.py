@@ -18,7 +18,7 @@ from archlab.study.study_file import AS_IT_STANDS
 LEDGER = ("claim", "verdict", "commonly said", "found here")
 """Column headings of the table of all claims."""
 
-PUBLISHED = ("source", "what was compared", "found", "where")
+PUBLISHED = ("source", "what was compared", "found", "scale and origin")
 """Column headings of the table of published results."""
 
 EXPECTED = ("comparison", "expected", "difference", "result")
@@ -187,7 +187,7 @@ def ranked(agreement: Agreement) -> str:
 
 
 def citation(source: Publication) -> str:
-    """Return a citation such as `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361
+    """Return a full citation such as `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361
     (verified)`."""
     parts = [text for text in (f"{source.authors} {source.year}", source.title, source.where) if text]
     return f"{', '.join(parts)} ({source.certainty})"

@@ -49,13 +49,13 @@ def reference_of(summary: StudySummary) -> str:
 
 
 def levels_are_cut(summary: StudySummary) -> bool:
-    """Return whether an arm is beyond the axis of its chart. The chart with `whole` then shows this arm."""
+    """Return whether an arm is beyond the axis of its chart. Then a second chart, with `whole`, shows all arms."""
     return _is_cut(level_rows(summary))
 
 
 def differences_are_cut(summary: StudySummary) -> bool:
-    """Return whether a difference is beyond the axis of its chart. The chart with `whole` then shows this
-    difference."""
+    """Return whether a difference is beyond the axis of its chart. Then a second chart, with `whole`, shows all
+    differences."""
     return _is_cut(difference_rows(summary))
 
 
