@@ -112,7 +112,7 @@ class _Inside(NamedTuple):
         return self._box(f"{name} projection", f"{name.capitalize()} projection", lines)
 
     def _norm(self, name: str, norm: AnyNorm | bool) -> list[Part]:
-        """Return a box if the layer has this norm. If `norm` is True, it is a norm of the layer's own kind."""
+        """Return a box if the layer has this norm. If `norm` is True, the norm is of the layer's own kind."""
         layer_norm = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
         return (
             []

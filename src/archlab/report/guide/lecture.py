@@ -37,7 +37,7 @@ class TopicEntry(Base):
     rows: list[tuple[str, ...]]
     """Rows of the cost table. Empty if the topic costs nothing or is not a choice of the model."""
     equal_size: str
-    """Sentence about the model of equal size. Empty without such a model."""
+    """Sentence about the model of equal size. Empty if there is no such model."""
     papers: list[str]
     """Published effects of the topic."""
     here: list[str]

@@ -159,7 +159,7 @@ def depth_probes(summary: StudySummary) -> list[ProbePicture]:
 
 
 def time_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Return charts over training, with one number for all layers."""
+    """Return charts over training, with one line per arm. The values of all layers are combined into one number."""
     probed = _probed(summary)
     return training_pictures(
         {name: {arm: _line(arm_probes, name) for arm, arm_probes in probed.items()} for name in OVER_TRAINING}
