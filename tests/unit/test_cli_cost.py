@@ -100,7 +100,7 @@ def test_a_page_with_pictures(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("config", "shown", "words"),
     [
-        (["gemma-3-1b"], {"heads", "cache", "context", "batch"}, "gemma-3-1b with other key and value heads"),
+        (["gemma-3-1b"], {"heads", "cache", "context", "batch"}, "gemma-3-1b with other kinds of key and value heads"),
         (["mamba-2-2.7b", "tiny-llama"], {"heads", "cache", "context", "batch"}, "tiny-llama with other"),
         (["deepseek-v3"], {"cache", "context", "batch"}, "Kinds of heads are drawn only if"),
         (["gpt-2", "model.attention.visibility=two_sided"], set(), "Nothing is decoded"),
