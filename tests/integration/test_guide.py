@@ -24,7 +24,7 @@ from archlab.report.guide.documents import documents, text_of
 from archlab.report.guide.reference import ReferencePage, described, groups
 from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
-from archlab.report.ledger.words import said
+from archlab.report.ledger.words import citation
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import Outcome
 from schema_classes import classes_in
@@ -241,7 +241,7 @@ def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: di
     links = site["bibliography.html"].links
     cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()} | {"mistakes-heading"}
     assert {link.partition("#")[2] for link in links if re.match(r"(\d|ledger).*#", link)} == cites
-    assert bibliography().keys() == {said(source) for source in sources().values()}
+    assert bibliography().keys() == {citation(source) for source in sources().values()}
 
 
 def test_no_long_term_squeezes_what_stands_beside_it():
