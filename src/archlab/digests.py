@@ -55,7 +55,7 @@ def names_with_digest(folder: Path) -> list[str]:
 
 
 def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
-    """Raise UserError if archlab did not write this content. A missing file or one without a digest is accepted."""
+    """Raise UserError if archlab did not write this content. Missing files and files without a digest are accepted."""
     allowed = _read(file.parent).get(file.name)
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""

@@ -16,7 +16,7 @@ from scipy import stats
 from scipy.stats import t
 
 from archlab import digests
-from archlab.code import meaning
+from archlab.code import normalized
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
@@ -509,9 +509,9 @@ def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
     told_otherwise = (
         'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
     )
-    assert meaning(code) == meaning(told_otherwise)
-    assert meaning(code) != meaning(code.replace("return 2", "return 3"))
-    assert meaning(code) != meaning(code.replace("x = 1", 'x = "text"'))
+    assert normalized(code) == normalized(told_otherwise)
+    assert normalized(code) != normalized(code.replace("return 2", "return 3"))
+    assert normalized(code) != normalized(code.replace("x = 1", 'x = "text"'))
 
 
 def test_the_digest_of_the_code_is_kept_until_a_file_changes(tmp_path, monkeypatch):

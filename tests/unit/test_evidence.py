@@ -232,7 +232,7 @@ def test_untested_predictions_only_make_a_verdict_more_careful(names: tuple[str,
             assert one.found == ("undecided" if why else name)
             assert one.untested == why
             assert one.effect, "the numbers stay"
-            assert (one.why == "undecided: could not be tested here") == bool(why)
+            assert (one.why == "could not be tested here, so undecided") == bool(why)
         assert judge(claim, results, "gpu").verdict == before, "other runs are not affected"
 
 
@@ -310,7 +310,7 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
     assert one.outcome
     assert (one.outcome.name, one.why) == (outcome, why)
     assert effect in one.effect
-    heading = "Found but not predicted: it does not affect the verdict"
+    heading = "Found but not predicted (no effect on the verdict)"
     assert main(["ledger", str(number)]) == 0
     told = capsys.readouterr().out
     assert told.index(heading) > told.index("expected")
@@ -356,7 +356,7 @@ def test_untested_predictions_are_shown_with_their_reason(capsys: pytest.Capture
             assert main(["ledger", str(claim.number)]) == 0
             told = capsys.readouterr().out
             assert told.count(reason) == 1
-            assert "undecided: could not be tested here" in told
+            assert "could not be tested here, so undecided" in told
             assert reason in render(ledger(chosen=[claim]))
             assert main(["ledger", str(claim.number), "--json"]) == 0
             assert reason in capsys.readouterr().out
@@ -580,7 +580,7 @@ def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
         assert row["found"] == judged.found
     assert -0.02 < same["low"] < same["high"] < 0.02, "an equivalent difference lies within the margin"
     assert (none["value"], none["text"], none["found"]) == (None, "diverged", "the opposite")
-    assert none["arm"] == "1. n: low, gpu (claim: better)"
+    assert none["arm"] == "1. n: low, gpu (expected: better)"
     (row,) = of_speed.rows
     means = {
         name: np.array([*values.values()], dtype=float).mean() for name, values in fast["gates"].values["speed"].items()

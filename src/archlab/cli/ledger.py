@@ -67,16 +67,16 @@ def _print_one(entry: LedgerEntry) -> None:
     out = console()
     out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
     for source in cited(entry.claim.sources):
-        out.print(f"  {words.said(source)}")
+        out.print(f"  {words.citation(source)}")
     if entry.claim.also_cited:
         out.print("\nAlso cited")
     for source in cited(entry.claim.also_cited):
-        out.print(f"  {words.said(source)}")
+        out.print(f"  {words.citation(source)}")
     if entry.claim.published:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
     for result in entry.found:
-        out.print(f"\nFound here, {words.at_scale(result)}: {words.verdict(result)}")
+        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict(result)}")
         if result.judged:
             print_table(words.EXPECTED, map(words.expected, result.judged))
         for reason in words.untested(result):

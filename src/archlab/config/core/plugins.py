@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from pydantic.errors import PydanticUserError
 
-from archlab.code import imported_from_beside
+from archlab.code import local_imports
 from archlab.config.core import registry
 from archlab.config.core.contract import ContractError
 from archlab.config.core.registry import Registered, digest_of
@@ -137,7 +137,7 @@ def _import_file(file: Path, content: bytes) -> None:
     name, digest = _module_name(str(file)), digest_of(file)
     if _read.get(str(file)) == digest:
         return
-    if neighbors := imported_from_beside(file):
+    if neighbors := local_imports(file):
         why = "but a run copies only the file itself"
         allowed = "all code in one file, or in an installed package whose module `plugins` names"
         raise UserError(f"imports {neighbors[0]} from its own folder, {why}; allowed: {allowed}")

@@ -19,7 +19,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from archlab.code import meaning
+from archlab.code import normalized
 from archlab.config.core import contract
 from archlab.config.core.base import Base, Settings
 from archlab.errors import OWN_CODE, UserError
@@ -275,7 +275,7 @@ def forget(module: str) -> None:
 
 def digest_of(file: Path) -> str:
     """Return a digest of 12 hex digits that depends on what a Python file does, but not on its formatting."""
-    return hashlib.sha256(meaning(read_text(file)).encode()).hexdigest()[:12]
+    return hashlib.sha256(normalized(read_text(file)).encode()).hexdigest()[:12]
 
 
 def file_of(config: type[Base]) -> str:
