@@ -261,8 +261,11 @@ def test_unknown_families(hf: Path, model_type: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM, of family mistral, but model_type is llama"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for another task"),
+        (
+            {"architectures": ["MistralForCausalLM"]},
+            "MistralForCausalLM, a class of family mistral, but model_type is llama",
+        ),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for a task other than next-token prediction"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is True, which archlab cannot build"),
     ],
 )
