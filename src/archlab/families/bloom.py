@@ -18,7 +18,7 @@ class Slices:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if both keys are set. A single one does not change the result."""
+        """Raise UserError if both keys are set. Either key alone does not change the result."""
         sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
         if exact and sliced != 1:
             raise hf.refuse(

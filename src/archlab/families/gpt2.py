@@ -32,7 +32,7 @@ BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True)
 
 @dataclass(frozen=True)
 class PlainMLP:
-    """MLP without a gate. Its width is 4 d_model if the file contains no width or the family has no key for it."""
+    """MLP without a gate. If the file does not contain its width, the width is 4 * d_model."""
 
     hf_key: str | None = None
     """Key for the width. None if the family has no such key."""
@@ -89,7 +89,7 @@ PRE_NORMS = [
 ]
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-"""Tensors with the causal mask, which old files contain."""
+"""Causal masks, which old files contain as tensors."""
 
 FAMILY = Family(
     model_type="gpt2",

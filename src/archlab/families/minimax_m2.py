@@ -16,7 +16,7 @@ CORRECTION = "layers.{i}.mlp.router.correction"
 class RotaryDim(RopeKeys):
     """RoPE on some dimensions of each head.
 
-    Published files contain their number; files that transformers saves contain a fraction.
+    Published files contain the number of these dimensions. Files that transformers saves contain their fraction.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

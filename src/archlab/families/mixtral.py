@@ -23,7 +23,7 @@ FUSED_EXPERTS = [
 """Rows for the fused layout of the experts, which transformers uses in memory and some files contain."""
 
 TRAINING_ONLY = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
-"""Keys of mixtures that affect training only."""
+"""Keys for mixtures of experts that affect training only."""
 
 FAMILY = Family(
     model_type="mixtral",

@@ -87,7 +87,7 @@ class ConvolutionSilu:
             raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, because layer_types has {LINEAR}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back runs the check."""
+        """Write no key. The check runs when the written config is read back."""
 
 
 FAMILY = Family(
