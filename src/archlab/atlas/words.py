@@ -85,7 +85,7 @@ def mlp_width(layers: Layers) -> int | None:
 def mlp(layers: Layers) -> str:
     """Return the kind and width of the MLPs, for example `SwiGLU, 11008 wide`.
 
-    For a mixture, return the number of experts and the width of one expert.
+    For a mixture, an example is `SwiGLU, 2 of 8 experts 14336 wide`.
     """
     widths = Counter(_width(mlp) for mlp in mlps(layers))
     return (

@@ -21,7 +21,7 @@ from archlab.hf.folder import CONFIG, download_config, is_hf_folder, is_hub_id, 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
 
-_MOST_BASES = 100
+_MAX_BASES = 100
 
 RUN_CONFIG = "config.yaml"
 
@@ -111,8 +111,8 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
         return raw
     if file in above:
         raise UserError(f"{file}: its chain of bases leads back to this file")
-    if len(above) == _MOST_BASES:
-        raise UserError(f"{file}: this is file {_MOST_BASES + 1} in a chain of bases; allowed: up to {_MOST_BASES}")
+    if len(above) == _MAX_BASES:
+        raise UserError(f"{file}: this is file {_MAX_BASES + 1} in a chain of bases; allowed: up to {_MAX_BASES}")
     return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
 
 

@@ -23,7 +23,7 @@ def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
     wrong = sorted(n for n in counts if n_kv_heads < 1 or n % n_kv_heads)
     if wrong:
         allowed = ", ".join(str(k) for k in range(1, min(counts) + 1) if all(n % k == 0 for n in counts))
-        raise UserError(f"n_kv_heads is {n_kv_heads}, which does not divide {wrong[0]}; allowed: {allowed}")
+        raise UserError(f"n_kv_heads is {n_kv_heads}, which does not divide the model's {wrong[0]}; allowed: {allowed}")
     with torch.device("meta"):
         pooled = Decoder(_with_kv_heads(model.config, n_kv_heads), seed=None)
     shapes = {name: tensor.shape for name, tensor in pooled.state_dict().items()}

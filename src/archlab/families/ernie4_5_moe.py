@@ -44,12 +44,12 @@ class LeastSum:
     """The key `moe_norm_min`: a lower limit for the sum by which the weights of the chosen experts are divided."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the limit is above 1e-6. A smaller limit matters only if all scores are nearly 0."""
+        """Raise UserError if `moe_norm_min` is above 1e-6. A smaller limit matters only if all scores are nearly 0."""
         if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
             raise hf.refuse("moe_norm_min", least, "up to 1e-6")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key, because the default is right."""
+        """Write no key to config.json, because the default is right."""
 
 
 CORRECTION = "layers.{i}.mlp.router.correction"

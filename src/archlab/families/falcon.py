@@ -37,7 +37,7 @@ class Generation:
         ours["attention.n_kv_heads"] = 1 if single and not newer else kv_heads
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the older layout if it can express the model, otherwise the newer one."""
+        """Write the keys in the older layout if it can express the model, otherwise in the newer one."""
         parallel, kv_heads = model.block.parallel, model.multi_head.n_kv_heads
         newer = parallel == "separate" or kv_heads not in (1, model.multi_head.n_heads)
         hf |= {

@@ -30,7 +30,7 @@ class RopePerType:
     """Default theta of full layers."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set one RoPE for the whole model, or one for each layer kind."""
+        """Read the RoPE keys and set one RoPE for the whole model, or one for each layer kind."""
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
             raise hf.refuse(

@@ -19,7 +19,10 @@ class Heads:
         ours["attention.scale"] = 1 / math.sqrt(ours["d_model"] / heads) if hf.get("scale_attn_weights", True) else 1.0
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write both keys. If reading the keys back gives other values, they cannot express the model."""
+        """Write `multi_query` and `scale_attn_weights`.
+
+        If reading them back gives other values, the family cannot express the model.
+        """
         hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 
 

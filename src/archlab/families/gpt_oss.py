@@ -14,7 +14,7 @@ DEFAULT_SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-"""RoPE scaling for files that do not contain any."""
+"""RoPE scaling for files that do not contain one."""
 
 INTERLEAVED = Conversion(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),

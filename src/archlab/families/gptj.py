@@ -17,7 +17,8 @@ class RotaryDim:
     """RoPE on the first `rotary_dim` dimensions of each head, with adjacent dimensions as pairs."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set `position.fraction` so that int(head_dim * fraction) equals `rotary_dim`. Round it up if necessary."""
+        """Set `position.fraction` so that int(head_dim * fraction) equals `rotary_dim`. Round the fraction up if
+        necessary."""
         head_dim = ours["d_model"] // ours["attention.n_heads"]
         rotary_dim = hf.get("rotary_dim", 64)
         if rotary_dim > head_dim:

@@ -17,7 +17,7 @@ class HeadsFillTheWidth:
             raise hf.refuse("head_dim", head_dim, f"hidden_size / num_attention_heads ({width} / {heads})")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. The check runs when the written config is read back."""
+        """Write no key to config.json. The check runs when the written file is read back."""
 
 
 FAMILY = Family(

@@ -53,7 +53,7 @@ class Redundant:
             raise hf.refuse(self.hf_key, value, f"{expected}, the same as {self.other}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key, because the other key is sufficient."""
+        """Write no key to config.json, because the other key is sufficient."""
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:

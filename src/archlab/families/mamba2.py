@@ -19,7 +19,7 @@ class Expand:
     """The key `expand`: the total width of all heads divided by d_model."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the key disagrees with the number and width of heads."""
+        """Raise UserError if `expand` disagrees with the number and width of the heads."""
         heads, width, d_model = ours["mixer.n_heads"], ours["mixer.head_dim"], ours["d_model"]
         if (expand := hf.get("expand", 2)) * d_model != heads * width:
             raise hf.refuse("expand", expand, f"{heads * width / d_model}, which follows from num_heads and head_dim")
@@ -62,7 +62,7 @@ IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("gate", "x", "B", "C", "dt"
 
 
 def mamba2_weights(theirs: str) -> list[Row]:
-    """Return the rows for the weights of the mixer. `theirs` is the mixer's name in published files."""
+    """Return the weight mapping for the mixer. `theirs` is the mixer's name in published files."""
     return [
         *linear(f"{theirs}.in_proj", IN, stacked(_rows)),
         *linear(f"{theirs}.conv1d", "layers.{i}.mixer.conv"),

@@ -20,7 +20,8 @@ class RotaryDim(RopeKeys):
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE. If a file contains both the number and the fraction, the fraction has priority."""
+        """Set RoPE. If a file contains both the number and the fraction of the rotated dimensions, the fraction has
+        priority."""
         super().read(hf, ours)
         rotary_dim = hf.get("rotary_dim", kind=int)
         nested_fraction = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)

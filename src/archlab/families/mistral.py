@@ -18,7 +18,7 @@ class Windows(LayerTypes):
     """One window for all layers. A file with a list of layer types is read as Ministral, as in transformers."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the window. Reading it back shows whether all layers have it."""
+        """Write one window. Reading the written file back shows whether all layers have this window."""
         super().write(model, hf)
         del hf["layer_types"]
 

@@ -23,7 +23,7 @@ class Nested:
     no_effect: Set[str]
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read the fields. Raise UserError for unknown keys of the nested object."""
+        """Read the fields. Raise UserError if the nested object contains unknown keys."""
         inner = ConfigReader(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
         for part in self.fields:
             part.read(inner, ours)

@@ -20,7 +20,7 @@ class Rope(RopePerType):
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the positions. Raise UserError for a file that the two versions of transformers interpret differently."""
+        """Set the RoPE of the layers. Raise UserError for a file that transformers 4 and 5 interpret differently."""
         theta = hf.get("rope_theta", THETA)
         if theta != THETA and not (hf.get("rope_parameters", {}).get(SLIDING) or {}).get("rope_theta"):
             raise hf.refuse("rope_theta", theta, f"{THETA}, or a rope_theta for each layer type in rope_parameters")

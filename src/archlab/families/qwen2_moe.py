@@ -76,7 +76,10 @@ EXPERTS = [
     *each_expert("model.layers.{i}.mlp.experts"),
     *MLP,
 ]
-"""Rows for mixtures and for dense layers. The tensors of dense layers have the same names as in Llama."""
+"""Weight mapping for mixtures and for dense layers.
+
+The tensors of dense layers have the same names as in Llama.
+"""
 
 SHARED = [
     *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),

@@ -27,7 +27,7 @@ class OneWindow(Windows):
     """One window for all layers, or none. The published code does not read a list of layer types."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the window. Raise UserError if a list of layer types disagrees with it."""
+        """Set the window of all layers. Raise UserError if `layer_types` disagrees with it."""
         implied = self.implied(hf, ours["n_layers"])
         if (listed := hf.get("layer_types", implied)) != implied:
             raise hf.refuse(
@@ -36,7 +36,7 @@ class OneWindow(Windows):
         super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the window. Reading it back shows whether all layers have it."""
+        """Write one window. Reading the written file back shows whether all layers have this window."""
         super().write(model, hf)
         del hf["layer_types"]
 

@@ -21,8 +21,8 @@ class Layers(LayerTypes):
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds.
 
-        If the file contains no lists, every fourth layer has no RoPE. If `use_sliding_window` is true, the layers
-        without RoPE have a sliding window.
+        If config.json contains no list of layers, every fourth layer has no RoPE. If `use_sliding_window` is true, the
+        layers without RoPE have a sliding window.
         """
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
         rope = hf.get("no_rope_layers", kind=list) or [int((i + 1) % interval != 0) for i in range(count)]

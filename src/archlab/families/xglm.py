@@ -23,7 +23,7 @@ class Sinusoids:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the sinusoidal positions. The file has no key for them.
+        """Set the sinusoidal positions, for which config.json has no key.
 
         Raise UserError if d_model is odd or below 4, or if the id of the padding token is above 1.
         """
@@ -40,7 +40,7 @@ class Sinusoids:
         ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back shows whether the model has these positions."""
+        """Write no key to config.json. Reading the written file back shows whether the model has these positions."""
 
 
 FAMILY = Family(

@@ -165,8 +165,8 @@ class Writer(Assumed):
         record.creation = ast.Call(named(class_name), spread, [])
 
     def _apply_lines(self, record: Record) -> list[str]:
-        """Return the lines of the source's `_apply` method. If the module has no such method or no buffers, return no
-        lines.
+        """Return the lines of the `_apply` method in the model's source, or no lines if the module has no such method
+        or no buffers.
 
         `_apply` keeps the precision of buffers when the dtype of the module changes.
         """
@@ -216,16 +216,19 @@ def is_parameter(value: Code) -> bool:
 
 
 FOLDED = {"rotating": "ROTARY_DIM"}
-"""Constant in the file, by the name of the numeric variable in the source. Contains only names that differ."""
+"""Constant in the flattened file, by the name of the numeric variable in the model's source.
+
+Contains only names that differ.
+"""
 
 OWN_NAME = {"shared": "SharedExpert"}
-"""Class name in the file, by the name of the attribute that holds the module.
+"""Class name in the flattened file, by the name of the attribute that holds the module.
 
-Contains only names that differ from the class name in the source.
+Contains only names that differ from the class name in the model's source.
 """
 
 FUNCTIONS = {"rotation": "rope", "reference": "attend"}
-"""Function name in the file, by function name in the source. Contains only names that differ."""
+"""Function name in the flattened file, by function name in the model's source. Contains only names that differ."""
 
 
 def result_type(several: int) -> str:
@@ -233,7 +236,7 @@ def result_type(several: int) -> str:
 
 
 def annotation(node: ast.FunctionDef, name: str) -> str:
-    """Return the annotation of a parameter: int or float if the source says so, otherwise Tensor."""
+    """Return the annotation of a parameter: int or float if the model's source says so, otherwise Tensor."""
     in_source = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
     text = "" if in_source is None else ast.unparse(in_source)
     return text if text in ("int", "float") else "Tensor"
@@ -251,7 +254,7 @@ def signature(indent: str, name: str, parameters: list[str], result: str) -> lis
 
 
 def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str]:
-    """Return the lines of a docstring: the first sentence of the docstring in the source.
+    """Return the lines of a docstring: the first sentence of the docstring in the model's source.
 
     This sentence must be true for every config.
     """

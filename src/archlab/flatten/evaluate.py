@@ -1,7 +1,8 @@
 """Partial evaluation of the model's source for a given config.
 
 An expression either has a known value or remains code. The file contains a known value only if the remaining code reads
-it. The value is then a named constant. Therefore the file has no options, and no branches that are never taken.
+it. The value is then a named constant. Therefore the flattened file has no options, and no branches that are never
+taken.
 """
 
 import ast
@@ -336,7 +337,7 @@ MODULE_METHODS: dict[str, Callable[..., Value]] = {
     "add_module": _set,
     "register_buffer": _set,
 }
-"""Methods of nn.Module that the source may call in `__init__`."""
+"""Methods of nn.Module that the model's source may call in `__init__`."""
 
 
 def _import(source: str, name: str) -> Any:

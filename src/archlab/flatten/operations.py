@@ -70,7 +70,7 @@ def plain(value: Value) -> Any:
 
 
 def lift(value: Value) -> ast.expr:
-    """Return the expression that represents a value in the file."""
+    """Return the expression that represents a value in the flattened file."""
     match value:
         case Known(code=ast.expr() as code):
             return code

@@ -1,7 +1,7 @@
 """Calls in the model's source, specialized for one kind of layer.
 
-A call of a short function is inlined into its caller. A longer function becomes a function in the file. A module that
-holds tensors becomes a class in the file.
+A call of a short function is inlined into its caller. A longer function becomes a function in the flattened file. A
+module that holds tensors becomes a class in the file.
 """
 
 import ast
@@ -13,7 +13,7 @@ from archlab.flatten.steps import Step, assign, read_in, remove_unused, source_n
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
 
 KEPT = {"shape", "heads"}
-"""Parameters of `__init__` that are also parameters in the file.
+"""Parameters of `__init__` that are also parameters in the flattened file.
 
 Modules that differ only in these parameters then share a class.
 """
@@ -124,7 +124,7 @@ class Specializer(Statements):
         return self.run_function(function, bound)
 
     def _as_function(self, function: Function, bound: dict[str, Value]) -> Value | None:
-        """Write a function to the file and return a call of it.
+        """Write a function to the flattened file and return a call of it.
 
         Return None if the function is short or cannot be in the file.
         """
@@ -151,7 +151,7 @@ class Specializer(Statements):
         return self.unpacked(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
 
     def unpacked(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
-        """Return the result of a call that stays in the file.
+        """Return the result of a call that stays in the flattened file.
 
         If the call returns several values, each becomes a variable.
         """
@@ -182,7 +182,7 @@ class Specializer(Statements):
 def has_module(value: Value) -> bool:
     """Return whether a value contains a module, function or class.
 
-    Such a value cannot be an argument of a function in the file.
+    Such a value cannot be an argument of a function in the flattened file.
     """
     match value:
         case Record(is_module=True) | Function() | Class():
@@ -196,7 +196,7 @@ def has_module(value: Value) -> bool:
 
 
 def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
-    """Return a value as a function in the file sees it. Code becomes a parameter and is added to `leaves`."""
+    """Return a value as a function in the flattened file sees it. Code becomes a parameter and is added to `leaves`."""
     match value:
         case Code(expr=expr):
             leaves[name] = expr

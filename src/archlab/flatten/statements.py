@@ -1,6 +1,6 @@
-"""Statements of the source.
+"""Statements of the model's source.
 
-A statement is executed if all its values are known, otherwise it is written to the file.
+A statement is executed if all its values are known, otherwise it is written to the flattened file.
 """
 
 import ast
@@ -21,12 +21,12 @@ class Frame:
     home: Module
     names: dict[str, Value]
     carried: dict[str, str] = field(default_factory=dict)
-    """Variable by name in the source, for values that a surrounding loop carries to its next iteration."""
+    """Variable by name in the model's source, for values that a surrounding loop carries to its next iteration."""
 
 
 @dataclass(eq=False)
 class Body:
-    """Body of a function in the file, while it is being written."""
+    """Body of a function in the flattened file, while it is being written."""
 
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -121,7 +121,10 @@ class Statements(Evaluator):
         self.body.steps.append(step)
 
     def _initial(self, name: str, value: ast.expr | None) -> None:
-        """Record the parameters that are initialized to a constant. Other initial values are not in the file."""
+        """Record the parameters that are initialized to a constant.
+
+        The flattened file contains no other initial values.
+        """
         frame = self.body.frames[-1]
         owner = frame.names["self"]
         if name == "constants" and isinstance(value, ast.Dict) and isinstance(owner, Record):

@@ -1,8 +1,8 @@
-"""Statements of the file while it is being written, and their simplification.
+"""Statements of the flattened file while it is being written, and their simplification.
 
 While the file is being written, every variable is assigned only once. `x@7` is variable number 7, called `x` in the
-source. Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables that a loop
-carries to its next iteration. Variables get their final names at the end.
+model's source. Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables
+that a loop carries to its next iteration. Variables get their final names at the end.
 """
 
 import ast
@@ -21,7 +21,7 @@ SHORT_LINE = 62
 
 @dataclass(eq=False)
 class Step:
-    """Statement in the file, with its comments."""
+    """Statement in the flattened file, with its comments."""
 
     node: ast.stmt
     above: list[str] = field(default_factory=list)
@@ -149,12 +149,12 @@ def merge_into_next(steps: list[Step]) -> list[Step]:
 
 
 def text_of(node: ast.AST) -> str:
-    """Return the text of a statement. Its length is about that of the statement in the file."""
+    """Return the text of a statement. Its length is about that of the statement in the flattened file."""
     return re.sub(r"(?<=\w)@\d+", "", ast.unparse(ast.fix_missing_locations(node)))
 
 
 def source_name(name: str) -> str:
-    """Return the name that a variable has in the source: `x@7` -> `x`."""
+    """Return the name that a variable has in the model's source: `x@7` -> `x`."""
     return name.split("@")[0]
 
 
@@ -173,8 +173,8 @@ def drop_unread(step: Step, steps: list[Step]) -> list[int]:
 def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
     """Give variables their final names, and remove assignments of a variable to itself.
 
-    A variable gets its preferred name, otherwise its name in the source. If another variable with that name is still
-    read, a number is appended.
+    A variable gets its preferred name, otherwise its name in the model's source. If another variable with that name is
+    still read, a number is appended.
     """
     names: dict[str, str] = {}
     read = read_in(steps)

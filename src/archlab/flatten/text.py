@@ -116,7 +116,7 @@ COMMENTS = {
     "STRIDE": "beyond the window, every STRIDE-th key is visible", "GLOBAL_TOKENS": "first tokens, visible to all",
     "CLIP_QKV": "limit of the absolute value of queries, keys and values", "MAX_SEQ_LEN": "learned positions end here",
 }  # fmt: skip
-"""Comment on a constant in the file, by name of the constant."""
+"""Comment on a constant in the flattened file, by name of the constant."""
 
 SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
 """Pairs of fields. If both values are equal, the first field uses the constant of the second."""
@@ -143,7 +143,7 @@ def root(value: float, width: int) -> str:
 # --- statements -------------------------------------------------------------------------------------------------------
 
 Names = Callable[[ast.Name], str]
-"""Function that returns the name of a constant in the file."""
+"""Function that returns the name of a constant in the flattened file."""
 
 
 def code(expr: ast.expr, names: Names) -> str:

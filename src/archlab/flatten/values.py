@@ -1,7 +1,7 @@
 """The model's source, and values during partial evaluation.
 
-The source is parsed without running it, so torch is not loaded. A value may be known completely or in parts. If a value
-is not known, only the expression that computes it in the file is known.
+The source is parsed without running it, so torch is not loaded. A value may be known completely or in parts. If it is
+not known, only the expression that computes it in the flattened file is known.
 """
 
 import ast
@@ -88,12 +88,12 @@ class Known:
 
     value: Any
     code: ast.expr | None = None
-    """Expression to write in the file, with names of constants. None: write the value itself."""
+    """Expression to write in the flattened file, with names of constants. None: write the value itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """Value that is computed only when the file runs, usually a tensor. It is never None."""
+    """Value that is computed only when the flattened file runs, usually a tensor. It is never None."""
 
     expr: ast.expr
 
@@ -114,7 +114,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Function or lambda of the source. `names` holds the local names of the enclosing functions."""
+    """Function or lambda of the model's source. `names` holds the local names of the enclosing functions."""
 
     node: ast.FunctionDef | ast.Lambda
     home: Module
@@ -124,7 +124,7 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Native:
-    """Function of archlab that replaces a function that cannot be in the file."""
+    """Function of archlab that replaces a function that cannot be in the flattened file."""
 
     function: Callable[..., "Value"]
     """Replacement function. It takes values as positional and keyword arguments."""
@@ -132,7 +132,7 @@ class Native:
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """Class of the source."""
+    """Class of the model's source."""
 
     node: ast.ClassDef
     home: Module
@@ -148,21 +148,21 @@ class Class:
 
 @dataclass(eq=False)
 class Record:
-    """Instance of a class of the source, or of a torch module."""
+    """Instance of a class of the model's source, or of a torch module."""
 
     made_by: "Class | str"
-    """Class of the source, or the name of a torch class."""
+    """Class of the model's source, or the name of a torch class."""
     attributes: dict[str, "Value"] = field(default_factory=dict)
     path: ast.expr | None = None
     """Expression with which `forward` reads the module, such as `self.norm`."""
     creation: ast.expr | None = None
-    """Call that creates the instance in the file, once it is known."""
+    """Call that creates the instance in the flattened file, once it is known."""
     arguments: dict[str, ast.expr] = field(default_factory=dict)
-    """Arguments for the parameters of `__init__` that remain in the file, by parameter."""
+    """Arguments for the parameters of `__init__` that remain in the flattened file, by parameter."""
     name: str = ""
     """Name of the attribute that holds the module."""
     parameters: tuple[str, ...] = ()
-    """Parameters of the module's `forward` in the file."""
+    """Parameters of the module's `forward` in the flattened file."""
     initial: dict[str, "Value"] = field(default_factory=dict)
     """Initial value by parameter, for parameters that are initialized to a constant."""
 
@@ -172,7 +172,7 @@ class Record:
 
     @property
     def holds_tensors(self) -> bool:
-        """Whether the instance must be in the file.
+        """Whether the instance must be in the flattened file.
 
         This is the case if it or a submodule has parameters, buffers or torch modules.
         """

@@ -35,7 +35,7 @@ class Finding(Base):
     None for a warning, or if fewer than two published models have the value.
     """
     others: list[str]
-    """Published models that break the rule in the same direction, with their values."""
+    """Published models that break the rule in the same direction (too small or too large), with their values."""
     measured: PublishedResult | None
     """Published measurement closest to the value."""
 

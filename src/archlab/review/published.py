@@ -92,7 +92,10 @@ class Published:
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
-        """Return models that break the rule in the same direction, each with its value, the most extreme first."""
+        """Return models whose values also break the rule and are also too small, or also too large.
+
+        Each model is listed with its value, the most extreme first.
+        """
         side = usual.side(reading.value)
         names: list[tuple[float, str]] = []
         for entry, readings in self._readings(rule):

@@ -200,9 +200,9 @@ class ShapeRule:
         )
 
     def nearest_measured(self, value: float, usual: Usual) -> PublishedResult | None:
-        """Return the measurement closest to a value.
+        """Return the published measurement closest to a value.
 
-        Measurements that break the rule in the other direction do not count.
+        If the value is too large, measurements at values that are too small do not count, and vice versa.
         """
         points = [point for point in self.measured if usual.side(point.at) in (0, usual.side(value))]
         return min(points, key=lambda point: abs(point.at - value) / (max(point.at, value) or 1), default=None)

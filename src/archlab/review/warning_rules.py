@@ -32,9 +32,9 @@ def usual_devices(n_parameters: float) -> int | None:
 
 
 def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
-    """Return a function from a case to the accepted values for its number of devices.
+    """Return a function that maps a config under review to the accepted values for its number of devices.
 
-    If the number is unknown, `usual_devices` gives it.
+    If the number is unknown, `usual_devices` supplies it.
     """
 
     def usual_for(case: Case) -> Usual | None:

@@ -49,7 +49,7 @@ ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].fl
 
 
 def separate(rotated: Conversion = COPY) -> list[Row]:
-    """Return the rows for separate query, key and value projections, and for the output projection.
+    """Return the weight mapping for separate query, key and value projections, and for the output projection.
 
     `rotated` is the conversion of the query and key rows, which RoPE rotates.
     """
@@ -78,7 +78,10 @@ FUSED_MLP = [
 
 
 def norms(conversion: Conversion = COPY) -> list[Row]:
-    """Return the rows for all norms except the embedding norm. Norms before and after a branch have different names."""
+    """Return the weight mapping for all norms except the embedding norm.
+
+    Norms before and after a branch have different names in the file.
+    """
     return [
         *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", conversion),
         *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before", conversion),
@@ -100,7 +103,7 @@ FALCON_NORMS = [
     *linear(f"{LAYER}.attn_norm_2", "layers.{i}.attention_norms.before", when=_parallel("separate")),
     *linear("output_norm", "norm"),
 ]
-"""Rows for Falcon's norms.
+"""Weight mapping for Falcon's norms.
 
 In a layer with two norms, `attn_norm` precedes the MLP and `attn_norm_2` precedes attention.
 """
@@ -243,7 +246,7 @@ class Architecture:
     name: str
     """Value of the GGUF key `general.architecture`."""
     rows: Sequence[Row]
-    """Rows that map tensors of the GGUF file to archlab's parameters."""
+    """Weight mapping between tensors of the GGUF file and archlab's parameters."""
     limits: Sequence[Limit]
     """Checks for features of the family that llama.cpp cannot compute."""
     needs_output: bool = False

@@ -31,9 +31,9 @@ _KNOWN: Mapping[tuple[str, ...], str] = {
 }  # fmt: skip
 """Value of `tokenizer.ggml.pre` by the pre-tokenizer's rules, from `llm_tokenizer_bpe` in llama-vocab.cpp."""
 _WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}
-"""Value of `tokenizer.ggml.pre` for a tokenizer with `ignore_merges`, by the usual value.
+"""Replacement for a value of `tokenizer.ggml.pre` if the tokenizer has `ignore_merges`.
 
-Such a tokenizer applies no merges to words that are tokens themselves.
+Such a tokenizer does not split words that are tokens themselves.
 """
 
 
@@ -108,7 +108,7 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
     return [names.get(i, f"[PAD{i}]") for i in range(vocab_size)], [type_of(i) for i in range(vocab_size)]
 
 
-_MOST_ENDS = 3
+_MAX_STOP_TOKENS = 3
 """Maximum number of stop tokens in a GGUF file: end of text, end of turn and end of message."""
 
 
@@ -157,9 +157,9 @@ def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: Specia
     if special.before not in ((), (_bos(special),)):
         names = " ".join(str(tokenizer.id_to_token(i)) for i in special.before)
         yield f"{TOKENIZER}: the tokenizer adds {names} at the start of a text, but llama.cpp does not"
-    if more := special.ends[_MOST_ENDS:]:
+    if more := special.ends[_MAX_STOP_TOKENS:]:
         ids = ", ".join(map(str, more))
-        yield f"tokens {ids} also end a text, but a GGUF file can list only {_MOST_ENDS} stop tokens"
+        yield f"tokens {ids} also end a text, but a GGUF file can list only {_MAX_STOP_TOKENS} stop tokens"
     if tuple(_rules(parts["pre_tokenizer"])) == (_PAIRS,):
         yield (
             f"{TOKENIZER}: the tokenizer splits long numbers into pairs of digits, but llama.cpp supports only groups "
