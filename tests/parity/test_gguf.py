@@ -293,7 +293,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("gemma2", {"query_pre_attn_scalar": 16}, "model.attention.scale is 0.25; allowed: 0.288675"),
         ("gemma2", {"attn_logit_softcapping": None}, "model.attention.softcap is null; allowed: a number"),
         ("gemma2", {"layer_types": ["full_attention"] * 3}, "model.attention.window is null in every layer"),
-        ("gemma2", {"layer_types": ["sliding_attention"] * 3}, "layers: window, window, window; allowed: window and full"),
+        ("gemma2", {"layer_types": ["sliding_attention"] * 3}, "layers has the pattern window, window, window; allowed: window and full"),
         ("gemma3_text", {"final_logit_softcapping": 5.0}, "model.head.softcap is 5.0; allowed: null"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "model.attention.scale is 0.176777; allowed: 0.353553"),
         ("starcoder2", {"use_bias": False}, "model.mlp.bias is false; allowed: true"),
