@@ -98,7 +98,7 @@ def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match=r"no config 'tiny-lama'.*did you mean tiny-llama\?"):
+    with pytest.raises(UserError, match=r"config 'tiny-lama' not found.*did you mean tiny-llama\?"):
         load_config("tiny-lama")
 
 
@@ -256,19 +256,19 @@ def test_a_config_builds_on_a_preset_or_on_a_file_beside_it(tmp_path):
 def test_a_long_chain_of_bases_is_told(tmp_path):
     for i in range(1500):
         (tmp_path / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
-    with pytest.raises(UserError, match=r"100\.yaml: file 101 in a chain of bases; allowed: up to 100"):
+    with pytest.raises(UserError, match=r"100\.yaml: this is file 101 in a chain of bases; allowed: up to 100"):
         load_config(tmp_path / "0.yaml")
 
 
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("mine.yaml", "base leads back to this file"),
-        ("other.yaml", "base leads back to this file"),
+        ("mine.yaml", "chain of bases leads back to this file"),
+        ("other.yaml", "chain of bases leads back to this file"),
         ("llama-3.2-1x", r"base is 'llama-3.2-1x', which is neither a file in the same folder nor a preset; did you mean llama-3.2-1b\?"),
         ("3", "base is 3, which is neither"),
         ("[a]", r"base is \['a'\], which is neither"),
-        ("t5-11b", "facts only"),
+        ("t5-11b", "only facts"),
     ],
 )  # fmt: skip
 def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
@@ -280,7 +280,7 @@ def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
 
 
 def test_a_folder_without_a_config(tmp_path):
-    with pytest.raises(UserError, match=r"without config\.yaml"):
+    with pytest.raises(UserError, match=r"has no config\.yaml"):
         load_config(tmp_path)
 
 

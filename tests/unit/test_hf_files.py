@@ -261,8 +261,11 @@ def test_unknown_families(hf: Path, model_type: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM, of family mistral, but model_type is llama"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for another task"),
+        (
+            {"architectures": ["MistralForCausalLM"]},
+            "MistralForCausalLM, a class of family mistral, but model_type is llama",
+        ),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for a task other than next-token prediction"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is True, which archlab cannot build"),
     ],
 )
@@ -502,7 +505,7 @@ def test_an_unknown_name_is_reported_in_one_message(
     assert capsys.readouterr().err.startswith("some/model: no such file or folder, and ")
     for no_hub_id in ("some/model.yaml", "a/b/c", "/a/b", "model"):
         assert app.main(["cost", no_hub_id]) == 2
-        assert capsys.readouterr().err.startswith(f"no config '{no_hub_id}': neither a preset nor a file")
+        assert capsys.readouterr().err.startswith(f"config '{no_hub_id}' not found: it is neither a preset nor a file")
 
 
 def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,13 @@ _MODULES = (
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
-"""Family by `model_type`, sorted by the names of the family modules."""
+"""Families by `model_type`, sorted by the names of the family modules."""
 
 _BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.other_model_types)}
 
 
 def find_family(model_type: object, where: str) -> Family:
-    """Return the family with this `model_type`. If there is none, raise UserError that lists all families."""
+    """Return the family with this `model_type`. If there is none, raise a UserError that lists all families."""
     if isinstance(model_type, str) and model_type in _BY_NAME:
         return _BY_NAME[model_type]
     problem = f"model_type is {model_type!r}" if model_type else "model_type is missing"
