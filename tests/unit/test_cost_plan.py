@@ -185,8 +185,8 @@ def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
     """The first stage, a middle stage and the last stage; with several layers per stage, a middle stage of another
     size, too. A plan with a thousand stages once took minutes."""
     counted = []
-    held = LayerConfig.held_by_one
-    monkeypatch.setattr(LayerConfig, "held_by_one", lambda layer, t: counted.append(layer) or held(layer, t))
+    held = LayerConfig.parameters_per_device
+    monkeypatch.setattr(LayerConfig, "parameters_per_device", lambda layer, t: counted.append(layer) or held(layer, t))
     planned("pipeline=100", "tiny-llama", "model.n_layers=100", tokens=128)
     few = len(counted)
     planned("pipeline=10", "tiny-llama", "model.n_layers=100", tokens=128)

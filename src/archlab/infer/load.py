@@ -66,8 +66,8 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
         case _:
             pass
     raise UserError(
-        f"{folder_or_hub_id}: not a run folder (no config.yaml), which `archlab train` makes, "
-        "nor a Hugging Face folder (no config.json)"
+        f"{folder_or_hub_id}: not a run folder (no config.yaml) and not a Hugging Face folder (no config.json); "
+        "`archlab train` makes a run folder"
     )
 
 

@@ -243,7 +243,7 @@ def stretches(
 ) -> list[Stretch]:
     """Return the blocks of one sequence without a prefix. With `runs`, only those of the queries with these indices."""
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
-    selected = blocks if runs is None else query_blocks.of_runs(blocks, runs)
+    selected = blocks if runs is None else query_blocks.blocks_in_runs(blocks, runs)
     return [_stretch(rule, of_one_size, device) for of_one_size in selected]
 
 

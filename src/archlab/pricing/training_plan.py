@@ -51,7 +51,7 @@ class TrainingPlan(Base):
     batch_tokens: int
     """Tokens per step, over all devices."""
     recomputes: bool
-    """Whether layers keep only their inputs and are recomputed in the backward pass."""
+    """Whether layers keep only their inputs and compute their other activations again in the backward pass."""
     micro_batch: int
     """Number of sequences that a replica processes at a time."""
     memory: dict[str, int]
@@ -67,7 +67,7 @@ class TrainingPlan(Base):
     stages: list[int]
     """Number of layers in each pipeline stage. The division minimizes the work of the slowest stage."""
     bubble: float
-    """Fraction of the time that a device of the pipeline waits for the others."""
+    """Fraction of the time that a pipeline stage waits for the other stages."""
     computing: float
     """Best-case seconds of computing in a step, including the pipeline bubble."""
     sending: float
@@ -132,12 +132,12 @@ class _Stage:
         after += counts.embedding if tied else 0
         return before * self.is_first + after * self.is_last
 
-    def held(self, tensor: int) -> float:
+    def parameters_per_device(self, tensor: int) -> float:
         """Return the number of parameters on one device of a tensor group of `tensor` devices."""
-        return sum(n * layer.held_by_one(tensor) for layer, n in self.layers.items()) + self.around / tensor
+        return sum(n * layer.parameters_per_device(tensor) for layer, n in self.layers.items()) + self.around / tensor
 
     def in_matrices(self, tensor: int) -> float:
-        """Return the number of these parameters in weight matrices of layers. Each matrix is divided evenly."""
+        """Return the number of parameters in weight matrices of layers, on one device of a tensor group."""
         return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
@@ -157,7 +157,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     """Plan training steps of `train.batch_tokens` tokens (default: 2^20).
 
     Each replica processes `train.micro_batch_tokens` tokens at a time (default: one sequence). Raise UserError if
-    something cannot be divided evenly.
+    the batch or a layer cannot be divided evenly.
     """
     model = config.model
     _check(model, parallel)
@@ -211,7 +211,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
 def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_Stage]:
     """Return the distinct stages.
 
-    Only the first of several equal stages is kept, because it starts the most micro-batches.
+    Of several equal stages, only the first is returned, because it holds the most micro-batches.
     """
     layers = layer_configs(model)
     stages: dict[object, _Stage] = {}
@@ -227,7 +227,7 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
     Early stages hold more micro-batches, because they start new ones while late stages still process earlier ones.
     """
-    t, own = parallel.tensor, stage.held(parallel.tensor)
+    t, own = parallel.tensor, stage.parameters_per_device(parallel.tensor)
     model_pass = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.n_micro_batches)
     waiting, in_use = saved_bytes(stage.layers, model_pass, recompute=recompute)
@@ -245,12 +245,12 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
 
 def _gathered(stage: _Stage, tensor: int) -> int:
-    """Return the bytes of gathered weights.
+    """Return the bytes of gathered weights and of one gathered gradient.
 
-    They are those of the current layer with its gradient, of the next layer, and of all weights outside the layers,
-    which stay gathered.
+    The gathered weights are those of the current layer, of the next layer, and of everything outside the layers. The
+    gradient is that of the largest of these parts.
     """
-    largest = max(layer.held_by_one(tensor) for layer in stage.layers)
+    largest = max(layer.parameters_per_device(tensor) for layer in stage.layers)
     around = stage.around / tensor
     return math.ceil(SHORT * (2 * largest + around) + FLOAT32_BYTES * max(largest, around))
 
@@ -276,7 +276,7 @@ def _seconds(
     micro_batch = ideal(
         by_kind(stage.operations(model_pass, recompute=recompute)), device, PLAN_FORMAT, model_pass.rows
     )
-    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows)
+    updated = ideal(by_kind([update(stage.parameters_per_device(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows)
     return micro_batch.seconds / t, updated.seconds
 
 
@@ -288,12 +288,12 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
       backward pass of the same layer needs the same weights.
     - replicate: Replicas average their gradients once per step.
     - tensor: Recomputation sends its data again.
-    - pipeline: The first stage sends the stream, the last stage sends its gradient back, and the others send both.
+    - pipeline: The first stage sends the residual stream, the last stage sends its gradient back, and the others send both.
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
-    own = max(stage.held(t) for stage in stages)
+    own = max(stage.parameters_per_device(t) for stage in stages)
     gathered = max(
-        (2 * SHORT + FLOAT32_BYTES) * stage.held(t) - SHORT * stage.around / t for stage in stages
+        (2 * SHORT + FLOAT32_BYTES) * stage.parameters_per_device(t) - SHORT * stage.around / t for stage in stages
     )  # fmt: skip
     stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
@@ -309,9 +309,9 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
 def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     """Return the bytes per second that one device sends.
 
-    The members of a group in one server can use the network adapters of all of them: one ring of devices leaves the
-    server through each adapter. A device then sends at the combined speed of these adapters, but not faster than its
-    own link.
+    Members of a group that share a server can use the network adapters of all members: one ring of devices leaves the
+    server through each adapter. A device then sends at the combined speed of these adapters, but at most at the speed
+    of its own link.
     """
     reach = parallel.reach(way)
     if reach <= device.linked and device.link:
