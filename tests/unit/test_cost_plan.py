@@ -409,7 +409,7 @@ def test_mixers_are_cut_by_whole_heads(model, tensor, message):
         (["--html", "x.html"], "--html cannot be combined with --devices"),
         (["--dtype", "float32"], "--dtype cannot be combined with --devices"),
         (["--json", "--html", "x.html"], "--json and --html cannot be combined"),
-        (["gpt-2"], "a training on several devices is planned for one config; found 2"),
+        (["gpt-2"], "a training run is planned for one config; found 2"),
         (["--parallel", "shard=4"], "shard=4 needs 4 devices, but there are 2"),
         (["--price", "-1"], "price"),
     ],

@@ -102,7 +102,12 @@ def run(
     if json:
         first = costs[config]
         answers = [
-            {"config": name, **numbers.model_dump(mode="json"), **_at_best(numbers, device), **_to_first(numbers, first[point])}
+            {
+                "config": name,
+                **numbers.model_dump(mode="json"),
+                **_at_best(numbers, device),
+                **_to_first(numbers, first[point]),
+            }
             for name, by_point in costs.items()
             for point, numbers in by_point.items()
         ]

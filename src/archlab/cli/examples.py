@@ -8,7 +8,10 @@ Example: TypeAlias = tuple[str, str]
 
 _BENCH_TRAIN: Sequence[Example] = (
     ("archlab bench train mini-llama", "Training speed of a preset."),
-    ("archlab bench train mini-llama train.compile=true --steps 20", "The same with a compiled model, over 20 training steps."),
+    (
+        "archlab bench train mini-llama train.compile=true --steps 20",
+        "The same with a compiled model, over 20 training steps.",
+    ),
 )
 _BENCH_DECODE: Sequence[Example] = (
     ("archlab bench decode mini-llama", "Decoding speed of a preset."),
@@ -66,11 +69,17 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "size": (
         ("archlab size --params 1B", "The shape of a model with a billion parameters, like Llama 3."),
         ("archlab size --like gemma-2 --memory 16GiB", "A shape like Gemma 2 that fits into 16 GiB for serving."),
-        ("archlab size --flops 1e20 --out mine.yaml", "The best size for a training budget in FLOPs, saved as a config."),
+        (
+            "archlab size --flops 1e20 --out mine.yaml",
+            "The best size for a training budget in FLOPs, saved as a config.",
+        ),
     ),
     "check": (
         ("archlab check palm-540b", "Review a published shape."),
-        ("archlab check llama-3-8b model.mlp.d_ff=11000 --tensor 8", "Review a changed shape for training on eight devices."),
+        (
+            "archlab check llama-3-8b model.mlp.d_ff=11000 --tensor 8",
+            "Review a changed shape for training on eight devices.",
+        ),
         ("archlab check mine.yaml --strict", "For scripts: exit code 1 if there is a warning."),
     ),
     "hardware": (
@@ -86,7 +95,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab profile mini-llama train.seq_len=512 --json", "With longer sequences, as JSON."),
     ),
     "data": (
-        ("archlab data books/ --out data/books", "Learn a tokenizer from the text files in a folder, and tokenize them."),
+        (
+            "archlab data books/ --out data/books",
+            "Learn a tokenizer from the text files in a folder, and tokenize them.",
+        ),
         ("archlab data python-stdlib --vocab-size 4096 --out data/python", "Python's standard library as text."),
         ("archlab data hf:roneneldan/TinyStories --out data/stories", "A dataset of the Hugging Face hub."),
     ),

@@ -67,8 +67,9 @@ def print_json(value: Any) -> None:
 def long_output(verb: Callable[P, T]) -> Callable[P, T]:
     """Decorate a command so that it shows its output in a pager if the output does not fit on the terminal.
 
-    JSON is never shown in a pager. The pager is also not used if stdin or stdout is not a terminal. The pager is ARCHLAB_PAGER,
-    otherwise PAGER, otherwise `less`. If the pager is empty, `cat` or not installed, the output is printed as usual.
+    No pager is used for JSON, or if stdin or stdout is not a terminal. The environment variable ARCHLAB_PAGER names the
+    pager, otherwise PAGER, otherwise it is `less`. If that name is empty, `cat` or not installed, the output is printed
+    as usual.
     """
 
     @wraps(verb)

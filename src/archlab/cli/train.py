@@ -57,7 +57,8 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
         notes.append(
-            f"train.tokens is {plan.tokens:,}; the run trains on {plan.trained:,}, in whole batches of {plan.batch_tokens:,}"
+            f"train.tokens is {plan.tokens:,}; the run trains on {plan.trained:,}, "
+            f"in whole batches of {plan.batch_tokens:,}"
         )
     progress = Printing()
     for note in notes:

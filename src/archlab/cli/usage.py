@@ -217,5 +217,8 @@ def suggest(word: str, ways: Sequence[Way]) -> str:
     """Return a message that lists the commands to use instead of an unknown word."""
     width = max(len(command) for command, _ in ways)
     return "\n".join(
-        [f"unknown command {word!r}; use:", *(f"  archlab {command:<{width}}  {description}" for command, description in ways)]
+        [
+            f"unknown command {word!r}; use:",
+            *(f"  archlab {command:<{width}}  {description}" for command, description in ways),
+        ]
     )

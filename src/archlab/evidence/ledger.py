@@ -30,18 +30,18 @@ class LedgerEntry(Base):
 
 
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
-    """Return the entries in the order of claim numbers. By default, return all claims, with the results that come with
-    archlab."""
+    """Return the entries of the chosen claims (default: all, by number). By default, the verdicts use the results that
+    come with archlab."""
     used = committed() if results is None else results
     scales = sorted({ran.about.scale for ran in used.values()} - {AS_IT_STANDS})
     return [_entry(claim, used, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
 def about_study(study: str) -> list[LedgerEntry]:
-    """Return the entries for the claims that a study in archlab's library tests, with only the findings of that study's
-    runs.
+    """Return the entries of the claims that a study tests, with the findings of that study's runs only.
 
-    The verdicts are on the whole claims. Other studies may test other parts of the claims.
+    `study` is the name of a study that comes with archlab. The verdicts still concern the whole claims, which other
+    studies may test, too.
     """
     return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
 
@@ -85,8 +85,8 @@ def _has_changed(about: ResultsHeader) -> bool:
     return digest(library_study(about.study, about.scale)) != about.digest
 
 
-_LETTERS = 3
-"""Minimum length of a name that is searched for in a sentence."""
+_FEWEST_LETTERS = 3
+"""Minimum number of letters of a name that is searched for in a sentence."""
 
 
 def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
@@ -102,7 +102,7 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """Yield all predicted comparisons, and the other comparisons for the primary outcome only."""
+    """Yield all predicted comparisons, and those comparisons of the primary outcome that are not predicted."""
     for entry in entries:
         yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
         yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
@@ -121,7 +121,7 @@ def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
     spellings = [plain(text) for text in (topic.title, *topic.aliases)]
     for effect in (effect for entry in entries for effect in entry.claim.published):
         text = plain(f"{effect.of} {effect.found}")
-        if any(spelling in text for spelling in spellings if len(spelling) >= _LETTERS):
+        if any(spelling in text for spelling in spellings if len(spelling) >= _FEWEST_LETTERS):
             yield effect
 
 
@@ -133,7 +133,7 @@ def _topics_of(comparison: Compared) -> set[str]:
 def _topics_of_study(study: str) -> dict[str, set[str]]:
     """Map each arm of a study to the topics that explain its changes.
 
-    A contrast of crossed factors is mapped to the topics of the level whose average effect it is.
+    A contrast of crossed factors is mapped to the topics of the level whose average effect it measures.
     """
     study_arms = arms(library_study(study, AS_IT_STANDS))
     found = {arm.name: set(explaining(flatten(arm.overrides), flatten(resolved(arm.config)))) for arm in study_arms}

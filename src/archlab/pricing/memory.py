@@ -48,7 +48,7 @@ def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens.
 
-    A layer with a sliding window caches at most as many tokens as the window has.
+    A layer with a sliding window caches at most as many tokens as the window contains.
     """
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
 

@@ -74,7 +74,7 @@ class Cost(Base):
     kv_bytes_per_token: int
     """Bytes that one more token adds to the caches of all layers, as long as no sliding window is full."""
     kv_cache_bytes: int
-    """Cache bytes of the whole batch for this context. A layer caches at most as many tokens as its sliding window has."""
+    """Cache bytes of the whole batch for this context. A sliding window limits the cached tokens."""
     recurrent_bytes: int
     """Bytes of the recurrent states of the whole batch. The context does not change them."""
     weight_bytes: int
@@ -149,7 +149,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
 
 
 def training_pass(config: Config, dtype: Format) -> Pass:
-    """Return the pass of a training step of `train.batch_tokens` tokens. It counts the FLOPs that its kernels compute."""
+    """Return the pass of a training step of `train.batch_tokens` tokens. It counts all FLOPs that kernels compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)

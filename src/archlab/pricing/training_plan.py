@@ -276,7 +276,9 @@ def _seconds(
     micro_batch = ideal(
         by_kind(stage.operations(model_pass, recompute=recompute)), device, PLAN_FORMAT, model_pass.rows
     )
-    updated = ideal(by_kind([update(stage.parameters_per_device(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows)
+    updated = ideal(
+        by_kind([update(stage.parameters_per_device(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows
+    )
     return micro_batch.seconds / t, updated.seconds
 
 
@@ -288,7 +290,8 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
       backward pass of the same layer needs the same weights.
     - replicate: Replicas average their gradients once per step.
     - tensor: Recomputation sends its data again.
-    - pipeline: The first stage sends the residual stream, the last stage sends its gradient back, and the others send both.
+    - pipeline: The first stage sends the residual stream, and the last stage sends its gradient back. The other stages
+      send both.
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.parameters_per_device(t) for stage in stages)

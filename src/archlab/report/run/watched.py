@@ -127,7 +127,11 @@ def watch(paths: Sequence[Path]) -> list[Watched]:
 
 def _read(path: Path, name: str) -> Watched:
     if not is_run_folder(path):
-        hint = "; for a study, use `archlab study report`" if (path / "study.yaml").is_file() else "; `archlab train` makes one"
+        hint = (
+            "; for a study, use `archlab study report`"
+            if (path / "study.yaml").is_file()
+            else "; `archlab train` makes one"
+        )
         raise UserError(f"{path}: not a run folder (no config.yaml){hint}")
     folder = RunFolder(path)
     is_training = folder.is_locked()  # read before its files, so that a run that ends meanwhile has its end
