@@ -156,8 +156,7 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
     (home / "mine.yaml").write_text("base: above.yaml\n")
     lines, _ = refused(capsys, "mine/mine.yaml", "--out", "b")
     assert (
-        lines[0]
-        == f"mine/above.yaml: base is ../{folder}, a folder with weights, but a base provides only its config."
+        lines[0] == f"mine/above.yaml: base is ../{folder}, a folder with weights, but a base provides only its config."
     )
     assert not (here / "b").exists()
     named = lines[1].rpartition("base: ")[2]

@@ -85,6 +85,7 @@ def test_names():
     ("name", "said"),
     [
         ("h10", "unknown hardware 'h10'; did you mean h100\\? `archlab list hardware` shows all"),
+        ("h1oo", "did you mean h100\\?"),
         ("a100", "did you mean a100-40gb or a100-80gb?"),
         ("quantum", "unknown hardware 'quantum'; `archlab list"),
         ("h100x0", "has no devices; allowed: at least 1, as in h100x8"),

@@ -211,7 +211,10 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
             "its embedding and head (128,256 tokens) alone need 16.4M parameters at d_model = 64",
         ),
         ("--params 10M --like gemma-2", "its embedding (256,000 tokens) alone need 16.4M parameters at d_model = 64"),
-        ("--params 1B --like lama-3", "--like is 'lama-3', which is neither a family nor a preset; did you mean llama-3?"),
+        (
+            "--params 1B --like lama-3",
+            "--like is 'lama-3', which is neither a family nor a preset; did you mean llama-3?",
+        ),
         ("--params 1B --like t5-11b", "has only facts"),
         ("--params 1B --like llama-4", "has only facts"),
         (

@@ -55,7 +55,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
     ),
 }
-"""Subcommands by group. Each is a tuple of a name, the place of a function or cyclopts App in archlab.cli
+"""Subcommands by group. Each is a tuple of the subcommand's name, its function or cyclopts App in archlab.cli
 (`module:name`), and a summary for `archlab --help`."""
 
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)

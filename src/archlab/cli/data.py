@@ -58,7 +58,9 @@ def run(
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
-        note(f"--vocab-size is {vocab_size:,}, but the text has only {prepared.manifest.vocab_size:,} tokens to learn")
+        note(
+            f"--vocab-size is {vocab_size:,}, but the text gives only {prepared.manifest.vocab_size:,} different tokens"
+        )
     print(out)
 
 

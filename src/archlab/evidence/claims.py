@@ -53,8 +53,10 @@ class Publication(Base):
 
     @property
     def located(self) -> str:
-        """Citation with the place of publication, such as `Shazeer 2020, arXiv 2002.05202`. If the place is unknown, the
-        title replaces it."""
+        """Citation with the place of publication, or with the title if the place is unknown.
+
+        For example, `Shazeer 2020, arXiv 2002.05202`.
+        """
         return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 

@@ -70,7 +70,10 @@ class Compared(Base):
 
     @property
     def effect(self) -> str:
-        """Difference with its confidence interval: `-0.021 [-0.030, -0.012] bits per byte`. Empty if there is none."""
+        """Difference with its confidence interval, such as `-0.021 [-0.030, -0.012] bits per byte`.
+
+        Empty if the difference is unknown.
+        """
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)

@@ -23,7 +23,7 @@ class FieldVariant(Base):
     text: str
     allowed: str
     default: str | None
-    """Default value in YAML. null: the field is required."""
+    """Default value in YAML. null if the field is required."""
 
 
 class FieldHelp(Base):

@@ -8,7 +8,7 @@ from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import Claim, Effect, claim_of, claims
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
-from archlab.evidence.results import Ran, Results, ResultsHeader, committed, digest, results_name
+from archlab.evidence.results import Results, ResultsHeader, RunInfo, committed, digest, results_name
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import ClaimAtScale, judge
 from archlab.study.arm import Arm
@@ -23,7 +23,7 @@ class LedgerEntry(Base):
     claim: Claim
     found: list[ClaimAtScale]
     """Findings at the default scale, followed by those at other scales that were run."""
-    runs: list[Ran]
+    runs: list[RunInfo]
     """Descriptions of the runs behind the findings: what was run, where and when."""
     changed: list[str]
     """Names of results whose study has changed since the runs."""
@@ -72,7 +72,7 @@ def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) 
     missing = ("not run yet", "no study yet")
     found = [at_scale for at_scale in judged if at_scale.scale == AS_IT_STANDS or at_scale.verdict not in missing]
     names = (results_name(study, at_scale.scale) for at_scale in found for study in claim.studies)
-    runs = {name: results[name].ran for name in names if name in results}
+    runs = {name: results[name].run_info for name in names if name in results}
     return LedgerEntry(
         claim=claim,
         found=found,

@@ -45,9 +45,9 @@ def prices(topic: Topic) -> dict[str, Price]:
     return {name: _price(configured(change)) for name, change in compared.items()}
 
 
-def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
+def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
     """Return the rows of a cost table. The result is empty if no row shows a difference."""
-    models = found.values()
+    models = by_heading.values()
     rows = [("parameters", *(units.count(price.parameters) for price in models))]
     if any(price.parameters != price.active for price in models):
         rows.append(("used per token", *(units.count(price.active) for price in models)))

@@ -42,6 +42,7 @@ class ArmOfResults(Base):
     factors: dict[str, Any]
     """Level of each factor in this arm. Empty if the study lists its arms by name."""
     tuned: dict[str, Any]
+    """Tuned fields with the values that were chosen."""
     parameters: int
     tokens: int
     """Number of training tokens per run."""
@@ -72,8 +73,8 @@ class ResultsHeader(Base):
     arms: list[ArmOfResults]
 
 
-class Ran(Base):
-    """Description of what was run, without any values."""
+class RunInfo(Base):
+    """Description of what was run, without the measured values."""
 
     about: ResultsHeader
     seeds: int
@@ -125,9 +126,9 @@ class Results(Base):
         return effects(contrast, self.values[heading.name], self._shared_folds() if by_seed else None)
 
     @property
-    def ran(self) -> Ran:
-        """Description of what was run, without any values."""
-        return Ran(about=self.about, seeds=len(self.folds))
+    def run_info(self) -> RunInfo:
+        """Description of what was run, without the measured values."""
+        return RunInfo(about=self.about, seeds=len(self.folds))
 
     @property
     def names(self) -> set[str]:

@@ -30,7 +30,7 @@ class Topic(Base):
     against: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Changes to tiny-llama that give the config without the choice. Empty if this config is tiny-llama itself."""
     resized: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """`against` with a parameter count equal to that of the choice. Empty: the parameter counts are already equal."""
+    """`against` with changes that give both configs the same parameter count. Empty if the counts are equal anyway."""
     used: _Texts | None = None
     """Conditions on the layers of a published model. The model makes the choice if one of its layers meets all
     conditions. null means the values in `fields`."""

@@ -136,14 +136,14 @@ def _text(value: Any) -> str | None:
 _MOST_NAMES = 4
 
 
-def in_words(found: Usage) -> str:
+def in_words(used: Usage) -> str:
     """Return text such as `14 of 107 published models: mistral-7b-v0.1, ...`.
 
     The text names up to four models, spread evenly from the first to the last year.
     """
-    n, names = len(found.models), list(dict.fromkeys(_spread(found.models)))
+    n, names = len(used.models), list(dict.fromkeys(_spread(used.models)))
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
-    return f"{n} of {found.known} published models{named}"
+    return f"{n} of {used.known} published models{named}"
 
 
 def _spread(models: Sequence[str]) -> Iterator[str]:

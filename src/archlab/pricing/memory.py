@@ -127,9 +127,9 @@ def step_memory(
       gradients if there are several.
     - In the update, all gradients are in memory, but no activations.
 
-    Between these moments, each layer frees as much memory as its gradients take. With recomputation the peak can also
-    be in the backward pass of the last or of the first layer: all activations of that layer are in memory, but no
-    logits.
+    Between these moments, memory does not grow, because each layer frees as much as its gradients take. With
+    recomputation, the peak can also be in the backward pass of the last or of the first layer: all activations of that
+    layer are in memory, but no logits.
     """
     layers = distinct_layers(model)
     fixed = training_memory(parameters(model), optimizer or AdamW())

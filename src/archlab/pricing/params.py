@@ -48,7 +48,7 @@ class Parameters(Base):
     @computed_field
     @property
     def non_embedding(self) -> int:
-        """Parameters without the token embedding, learned positions and an untied head.
+        """Number of parameters without the token embedding, learned positions and an untied head.
 
         Scaling laws count these (Kaplan 2020).
         """

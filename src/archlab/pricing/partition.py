@@ -63,7 +63,7 @@ class Parallel:
         """Number of parts that the batch is divided into: replicas times shards."""
         return self.replicate * self.shard
 
-    def within(self, way: str) -> int:
+    def neighbor_distance(self, way: str) -> int:
         """Return the distance, in devices, between neighbors that communicate in the dimension `way`.
 
         The devices of a tensor group are closest together. Shards, replicas and pipeline stages follow in this order.
@@ -71,9 +71,9 @@ class Parallel:
         nearer = {"tensor": 1, "shard": self.tensor, "replicate": self.tensor * self.shard}
         return nearer.get(way, self.tensor * self.replicas)
 
-    def reach(self, way: str) -> int:
+    def group_span(self, way: str) -> int:
         """Return the number of devices over which one group of the dimension `way` is spread."""
-        return self.within(way) * getattr(self, way)
+        return self.neighbor_distance(way) * getattr(self, way)
 
 
 @dataclass(frozen=True)

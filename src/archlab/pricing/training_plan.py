@@ -34,11 +34,11 @@ from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 
-OWNED = 4 * FLOAT32_BYTES
-"""Bytes per parameter: weight, gradient and AdamW's two running means."""
+BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
+"""Bytes that a device keeps per parameter it owns: weight, gradient and AdamW's two running means, in float32."""
 PLAN_FORMAT: Format = "bfloat16"
 """Number format of matrix products."""
-SHORT = BYTES[PLAN_FORMAT]
+BYTES_PER_WEIGHT = BYTES[PLAN_FORMAT]
 """Bytes per weight in a matrix product, and per number of the residual stream that is sent."""
 
 TOKENS_OF_A_STEP = 2**20
@@ -119,7 +119,7 @@ class _Stage:
         return self.index == self.n_stages - 1
 
     @cached_property
-    def around(self) -> int:
+    def outside_layers(self) -> int:
         """Number of parameters before or after the layers.
 
         The first and the last stage each hold a copy of a tied matrix.
@@ -134,7 +134,10 @@ class _Stage:
 
     def parameters_per_device(self, tensor: int) -> float:
         """Return the number of parameters on one device of a tensor group of `tensor` devices."""
-        return sum(n * layer.parameters_per_device(tensor) for layer, n in self.layers.items()) + self.around / tensor
+        return (
+            sum(n * layer.parameters_per_device(tensor) for layer, n in self.layers.items())
+            + self.outside_layers / tensor
+        )
 
     def in_matrices(self, tensor: int) -> float:
         """Return the number of parameters in weight matrices of layers, on one device of a tensor group."""
@@ -199,7 +202,7 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
 
 
 def _micro_batch(batch: _Batch) -> Pass:
-    return Pass(batch.micro, batch.tokens, bytes_each=SHORT, is_training=True)
+    return Pass(batch.micro, batch.tokens, bytes_each=BYTES_PER_WEIGHT, is_training=True)
 
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:
@@ -235,9 +238,9 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     after = bytes_after(stage.model, model_pass) if stage.is_last else 0
     return {
         "weights, gradients, averages": math.ceil(
-            (OWNED * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
+            (BYTES_PER_PARAMETER * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
         ),
-        "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
+        "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * own) if parallel.shard == 1 else 0,
         "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
         "activations": math.ceil((waiting * begun + in_use + before + after) / t),
         "logits": math.ceil(logits_bytes(stage.model, model_pass, "cuda") / t) if stage.is_last else 0,
@@ -251,8 +254,8 @@ def _gathered(stage: _Stage, tensor: int) -> int:
     gradient is that of the largest of these parts.
     """
     largest = max(layer.parameters_per_device(tensor) for layer in stage.layers)
-    around = stage.around / tensor
-    return math.ceil(SHORT * (2 * largest + around) + FLOAT32_BYTES * max(largest, around))
+    outside_layers = stage.outside_layers / tensor
+    return math.ceil(BYTES_PER_WEIGHT * (2 * largest + outside_layers) + FLOAT32_BYTES * max(largest, outside_layers))
 
 
 def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device: Hardware, recompute: bool) -> int:
@@ -289,16 +292,18 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
       backward pass, and reduces gradients after each micro-batch. Recomputation gathers nothing more, because the
       backward pass of the same layer needs the same weights.
     - replicate: Replicas average their gradients once per step.
-    - tensor: Recomputation sends its data again.
+    - tensor: Devices gather and scatter the residual stream before and after each group of branches, and once more in a
+      recomputation.
     - pipeline: The first stage sends the residual stream, and the last stage sends its gradient back. The other stages
       send both.
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.parameters_per_device(t) for stage in stages)
+    per_parameter = 2 * BYTES_PER_WEIGHT + FLOAT32_BYTES
     gathered = max(
-        (2 * SHORT + FLOAT32_BYTES) * stage.parameters_per_device(t) - SHORT * stage.around / t for stage in stages
-    )  # fmt: skip
-    stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
+        per_parameter * stage.parameters_per_device(t) - BYTES_PER_WEIGHT * stage.outside_layers / t for stage in stages
+    )
+    stream = batch.texts * batch.tokens * stages[0].model.d_model * BYTES_PER_WEIGHT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
         "replicate": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
@@ -316,13 +321,13 @@ def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     server through each adapter. A device then sends at the combined speed of these adapters, but at most at the speed
     of its own link.
     """
-    reach = parallel.reach(way)
-    if reach <= device.linked and device.link:
+    span = parallel.group_span(way)
+    if span <= device.linked and device.link:
         return device.link.bandwidth
     if device.network is None:
-        raise UserError(f"{device.name} has no known link between {reach} devices")
+        raise UserError(f"{device.name} has no known link between {span} devices")
     if way == "pipeline":
         return device.network.bandwidth
-    together = max(1, device.devices_per_server // parallel.within(way))
+    together = max(1, device.devices_per_server // parallel.neighbor_distance(way))
     out = together * device.network.bandwidth
     return min(out, device.link.bandwidth) if device.link and together > 1 else out

@@ -79,7 +79,7 @@ class FamilyMember:
 
 CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer"
 
-By = Literal["total", "active"]
+SizeMeasure = Literal["total", "active"]
 """Measure of a model's size: all parameters, or only those that a token uses."""
 
 
@@ -88,7 +88,7 @@ class Family:
     """Models of one kind, sorted by size."""
 
     members: Sequence[FamilyMember]
-    by: By
+    by: SizeMeasure
 
     def nearest(self, target: float, active: float | None = None) -> FamilyMember:
         """Return the member whose size is closest to `target` parameters, compared as a ratio.
@@ -110,7 +110,7 @@ class Family:
         above = [member for member in self.members if self._size(member) >= target]
         return [*below[-1:], *above[:1]]
 
-    def at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
+    def ratio_at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
         """Return the family's value of `ratio`, such as d_ff / d_model, for a model of `target` parameters.
 
         Between two members, the ratio is interpolated logarithmically. A model that is smaller or larger than all
@@ -125,7 +125,7 @@ class Family:
         return getattr(member.counted, self.by)
 
 
-def family_of(like: str, by: By, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
+def family_of(like: str, by: SizeMeasure, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
     """Return the family called `like`. The name of a preset gives a family with that model only.
 
     If the family has dense models and mixtures of experts, only the dense models are used, or only the mixtures if
@@ -156,7 +156,8 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
         return [FamilyMember(name, load_config(name))]
     if file or any(entry.family == like for entry in atlas):
         raise UserError(
-            f"--like: archlab has only facts about {like} and cannot build it; `archlab list presets` shows presets"
+            f"--like is {like}; archlab has only facts about this model and cannot build it; "
+            "`archlab list presets` shows all presets"
         )
     known = {*presets(), *(entry.family for entry in atlas)} - set(facts())
     raise UserError(

@@ -12,7 +12,7 @@ from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 from archlab.review.shape_rule import LARGE
 from archlab.review.warning_rules import usual_devices
-from archlab.sizing.family import By, Family
+from archlab.sizing.family import Family, SizeMeasure
 from archlab.sizing.scale import Heads, ScalableModel, Shape, rounded, step_at
 
 TOLERANCE = 0.01
@@ -53,11 +53,11 @@ class Search:
     """Search over widths and depths. The width of the MLPs follows from the target size."""
 
     def __init__(self, family: Family, template: ScalableModel, target: TargetSize) -> None:
-        self._by: By = family.by
+        self._by: SizeMeasure = family.by
         self._template, self._target = template, target
-        self._aspect = family.at(target.size, lambda member: member.aspect)
-        self._ff_ratio = family.at(target.size, lambda member: member.ff_ratio)
-        self._attention_ratio = family.at(target.size, lambda member: member.attention_ratio)
+        self._aspect = family.ratio_at(target.size, lambda member: member.aspect)
+        self._ff_ratio = family.ratio_at(target.size, lambda member: member.ff_ratio)
+        self._attention_ratio = family.ratio_at(target.size, lambda member: member.attention_ratio)
         self._widths = sorted({*_WIDTHS, *(member.d_model for member in family.members)})
         self._stacks: dict[int, Stack] = {}
 
@@ -187,7 +187,7 @@ class _Counted:
     """Parameter counts outside the layers, and of each kind of layer."""
 
     width: int
-    around: Sizes
+    outside_layers: Sizes
     kinds: dict[str, Sizes]
 
 
@@ -206,7 +206,7 @@ class Stack:
         share = (width - self._narrow.width) / (self._wide.width - self._narrow.width)
         return Sizes(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
 
-    def width_for(self, size: float, by: By, n_layers: int) -> float:
+    def width_for(self, size: float, by: SizeMeasure, n_layers: int) -> float:
         """Return the MLP width with which a model of `n_layers` layers has the given size."""
         low, high = (getattr(sizes, by) for sizes in self._both_sizes(n_layers))
         return self._narrow.width + (size - low) / (high - low) * (self._wide.width - self._narrow.width)
@@ -215,7 +215,12 @@ class Stack:
         pattern = self._template.pattern(n_layers)
         numbers = {kind: pattern.count(kind) for kind in self._narrow.kinds}
         low, high = (
-            Sizes(*(counted.around[i] + sum(n * counted.kinds[kind][i] for kind, n in numbers.items()) for i in (0, 1)))
+            Sizes(
+                *(
+                    counted.outside_layers[i] + sum(n * counted.kinds[kind][i] for kind, n in numbers.items())
+                    for i in (0, 1)
+                )
+            )
             for counted in (self._narrow, self._wide)
         )
         return low, high
@@ -227,8 +232,8 @@ def _count(template: ScalableModel, shape: Shape) -> _Counted:
     layers = layer_configs(model)
     sizes = {layer.kind: Sizes(layer.parameters().total(), layer.active_parameters()) for layer in layers}
     whole, kinds = parameters(model), [layer.kind for layer in layers]
-    around = (
+    outside_layers = (
         n_parameters - sum(sizes[kind][i] for kind in kinds)
         for i, n_parameters in enumerate((whole.total, whole.active))
     )
-    return _Counted(shape.width, Sizes(*around), sizes)
+    return _Counted(shape.width, Sizes(*outside_layers), sizes)
