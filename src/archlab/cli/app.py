@@ -63,9 +63,9 @@ VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 HELP = """Compare architectures of decoder-only language models.
 
 CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
-(`owner/name@revision`). `key=value` after CONFIG changes a field, as in `model.norm.kind=layernorm`.
+(`owner/name@revision`). `key=value` after CONFIG changes a field: `model.norm.kind=layernorm`.
 
-`archlab COMMAND --help` shows examples. Set `ARCHLAB_PAGER=cat` to turn off the pager.
+`archlab COMMAND --help` shows examples. `ARCHLAB_PAGER=cat` turns off the pager.
 """
 
 TRUST_OPTION = "--trust"
