@@ -40,8 +40,8 @@ def run(
     held_out
         Fraction of the text in one fold. data.fold selects the fold that is held out for evaluation.
     field
-        Field that contains the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` of the field
-        `meta`. Default: `text`.
+        Field that contains the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` inside
+        the field `meta`. Default: the field `text`.
     template
         Combine several fields into one text, as in '{title}\\n\\n{meta.body}'. `\\n` is a newline and `\\t` a tab; `{{`
         and `}}` are braces.

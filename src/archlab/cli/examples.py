@@ -47,7 +47,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "explain": (
         ("archlab explain", "All topics, in the order of a lecture."),
-        ("archlab explain rope", "One topic: formula, reasons, users, cost and evidence."),
+        ("archlab explain rope", "One topic: formula, reasons, models that use it, cost and evidence."),
         ("archlab explain model.attention.n_kv_heads", "One field of a config."),
     ),
     "guide": (

@@ -26,10 +26,10 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
     ----------
     name
         A device of `archlab list hardware`, several of one kind as in h100x8, a YAML file with the same fields, or
-        `this` for this machine, if it has been measured.
+        "this" for this machine, if it has been measured.
     measure
-        Measure this machine first and save the result as `this`. The measurement takes about four minutes. Run nothing
-        else during that time.
+        Measure this machine first, and save the result under the name "this". The measurement takes about four minutes.
+        Run nothing else during that time.
     json
         Print JSON.
     """
