@@ -500,7 +500,9 @@ def test_an_unknown_name_is_reported_in_one_message(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
     assert app.main(["cost", "some/model"]) == 2
     assert capsys.readouterr().err.startswith("some/model: no such file or folder, and ")
-    for no_hub_id in ("some/model.yaml", "a/b/c", "/a/b", "model"):
+    assert app.main(["cost", "some/model.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("some/model.yaml: no such file")
+    for no_hub_id in ("a/b/c", "/a/b", "model"):
         assert app.main(["cost", no_hub_id]) == 2
         assert capsys.readouterr().err.startswith(f"unknown config '{no_hub_id}': neither a preset nor a file")
 

@@ -60,7 +60,7 @@ def equal_size(topic: Topic) -> str:
     """Return a description of the model with the same parameter count, or "" if there is no such model."""
     changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
     settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
-    return f"equal size: without it, but with {settings}, which gives the same parameter count" if settings else ""
+    return f"equal size: without it, with {settings} (same parameter count)" if settings else ""
 
 
 def configured(change: dict[str, Any]) -> Config:
