@@ -98,7 +98,7 @@ def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match=r"config 'tiny-lama' not found.*did you mean tiny-llama\?"):
+    with pytest.raises(UserError, match=r"unknown config 'tiny-lama'.*did you mean tiny-llama\?"):
         load_config("tiny-lama")
 
 

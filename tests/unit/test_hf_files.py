@@ -229,7 +229,7 @@ def test_no_weights_at_all(hf: Path) -> None:
 
 def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (hf / "config.json").unlink()
-    with pytest.raises(UserError, match=r"not a run folder .* nor a Hugging Face folder \(no config.json\)"):
+    with pytest.raises(UserError, match=r"not a run folder .* not a Hugging Face folder \(no config.json\)"):
         archlab.from_pretrained(hf)
     for verb in ("show", "inspect", "cost"):
         assert app.main([verb, str(hf)]) == 2
@@ -503,9 +503,11 @@ def test_an_unknown_name_is_reported_in_one_message(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
     assert app.main(["cost", "some/model"]) == 2
     assert capsys.readouterr().err.startswith("some/model: no such file or folder, and ")
-    for no_hub_id in ("some/model.yaml", "a/b/c", "/a/b", "model"):
+    assert app.main(["cost", "some/model.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("some/model.yaml: no such file")
+    for no_hub_id in ("a/b/c", "/a/b", "model"):
         assert app.main(["cost", no_hub_id]) == 2
-        assert capsys.readouterr().err.startswith(f"config '{no_hub_id}' not found: it is neither a preset nor a file")
+        assert capsys.readouterr().err.startswith(f"unknown config '{no_hub_id}': neither a preset, a file nor a hub id (owner/name)")
 
 
 def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

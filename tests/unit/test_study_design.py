@@ -160,7 +160,7 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
     [
         (
             {"base": "tiny-lama"},
-            r"config 'tiny-lama' not found: it is neither a preset nor a file; did you mean tiny-llama\?",
+            r"unknown config 'tiny-lama': neither a preset, a file nor a hub id \(owner/name\); did you mean tiny-llama\?",
         ),
         ({"set": {"train.lrr": 1}}, r"set.train.lrr  unknown; did you mean lr\?"),
         ({"set": {"train.seed": 3}}, "set.train.seed  is set by the study's seeds"),

@@ -67,7 +67,7 @@ def run(
     slurm
         Options of the Slurm jobs, as in partition=gpu time=120 (minutes). This needs --executor slurm.
     renew
-        Train again the runs that were trained by other code of archlab or on another machine.
+        Repeat runs that were trained with other code of archlab or on another machine.
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
@@ -82,7 +82,7 @@ def run(
         summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
     present(summary, folder)
     if summary.failed:
-        lines = [f"  {label}: {why}" for label, why in summary.failed.items()]
+        lines = [f"  {label}: {reason}" for label, reason in summary.failed.items()]
         raise UserError("\n".join([f"{plural(len(lines), 'run')} failed; to try again, repeat the command", *lines]))
 
 
@@ -101,7 +101,7 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
     from archlab.study.study_file import is_study_folder, read_study, study_path
 
     if not is_study_folder(folder):
-        raise UserError(f"{folder}: not a study folder, because it has no study.yaml; `archlab study run` makes one")
+        raise UserError(f"{folder}: not a study folder (no study.yaml); `archlab study run` makes one")
     name, config = read_study(str(folder))
     summary = Study(name, config, folder, source=study_path(str(folder))).read()
     if json:
@@ -115,7 +115,7 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 def list_studies(*, json: Flag = False) -> None:
     """List the studies that come with archlab: question, prediction of the claim, and duration at each scale.
 
-    They are in the order of the claims of the ledger.
+    The studies are sorted by the number of the claim in the ledger that they test.
 
     Parameters
     ----------
@@ -130,8 +130,8 @@ def list_studies(*, json: Flag = False) -> None:
     from archlab.study.forecast import ideal_clock, listed_studies, measured_clock, pace_clock
     from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
-    this, pace = _this_machine(), committed_pace()
-    clock = measured_clock(this) if this else pace_clock(pace.flops_per_second) if pace else None
+    machine, pace = _this_machine(), committed_pace()
+    clock = measured_clock(machine) if machine else pace_clock(pace.flops_per_second) if pace else None
     here = dict.fromkeys((QUICKEST, AS_IT_STANDS), clock) if clock else {}
     claims = {name: claim_of(name) for name in studies()}
     numbers = {name: [claim.number for claim in tested] for name, tested in claims.items()}
@@ -144,7 +144,7 @@ def list_studies(*, json: Flag = False) -> None:
     for study in entries:
         for line in entry(study, claims[study.name], out.width):
             out.print(line)
-    out.print(basis(None if this else pace))
+    out.print(basis(None if machine else pace))
 
 
 def _this_machine() -> "Hardware | None":
@@ -174,7 +174,7 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
         print(template(values), end="")
         return
     if out.exists():
-        raise UserError(f"--out is {out}, which exists; name a new file")
+        raise UserError(f"--out is {out}, which already exists; name a new file")
     write_atomic(out, template(values))
     print(out)
 
@@ -263,20 +263,20 @@ def _predicted(study: str) -> Iterator[str]:
 
 
 def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
-    """Return sentences about the runs, their training time and the source of that estimate."""
+    """Return sentences about the number of runs, their estimated training time, and the source of the estimate."""
     from archlab.pricing.units import seconds
     from archlab.study.forecast import STEPS, forecast, measured_clock, rehearsed_clock
     from archlab.study.schema import most_seeds
 
-    this, first = _this_machine(), designed[0]
-    total = forecast(config, designed, measured_clock(this) if this else rehearsed_clock(first.config))
+    machine, first = _this_machine(), designed[0]
+    total = forecast(config, designed, measured_clock(machine) if machine else rehearsed_clock(first.config))
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
-        return f"{runs}; for a time, measure this machine with `archlab hardware --measure`"
+        return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
     rehearsed = f"{STEPS} steps of arm {first.label!r}, timed just now"
     others = ", and the FLOPs of the other arms" if len(designed) > 1 else ""
-    source = "its measured speed" if this else f"{rehearsed}{others}"
+    source = "its measured speed" if machine else f"{rehearsed}{others}"
     time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
     return f"{runs}\n{time}, estimated for this machine from {source}; start-up and evaluation are not included"
 

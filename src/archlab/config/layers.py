@@ -110,8 +110,8 @@ class LayerConfig(Base):
     def in_matrices(self) -> int:
         return sum(component.in_matrices(self.site) for component in self.components)
 
-    def held_by_one(self, tensor: int) -> int:
-        """Return the number of parameters on each device if `tensor` devices divide the components among them (tensor
+    def parameters_per_device(self, tensor: int) -> int:
+        """Return the number of parameters on each of `tensor` devices that divide the components among them (tensor
         parallelism)."""
         shares = (branch.component.share(tensor) for branch in self.branches)
         return self._norms_around() + sum(sum(share.parameters(self.site).values()) for share in shares)

@@ -144,8 +144,12 @@ def _file_of(source: str | Path) -> Path | Traversable:
             allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
             raise UserError(f"{file}: the folder has no config.yaml; allowed: {allowed}")
         case None:
-            hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
-            raise UserError(f"config {str(source)!r} not found: it is neither a preset nor a file{hint}")
+            named_like_a_file = file.suffix in (".yaml", ".yml")
+            hint = nearest(file.stem if named_like_a_file else str(source), {**presets(), **facts()})
+            hint = hint or "; `archlab list presets` shows all presets"
+            if named_like_a_file:
+                raise UserError(f"{source}: no such file{hint}")
+            raise UserError(f"unknown config {str(source)!r}: neither a preset, a file nor a hub id (owner/name){hint}")
         case _:
             return file
 

@@ -250,7 +250,7 @@ def stretches(
     With `runs`, return only the blocks of queries with these indices.
     """
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
-    selected = blocks if runs is None else query_blocks.of_runs(blocks, runs)
+    selected = blocks if runs is None else query_blocks.blocks_in_runs(blocks, runs)
     return [_stretch(rule, of_one_size, device) for of_one_size in selected]
 
 

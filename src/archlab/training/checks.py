@@ -99,7 +99,7 @@ def check_dealt(model: ModelConfig, n: int) -> None:
         raise ConfigError([Problem("parallel.expert", message)], "the config")
     for mixture in mixtures:
         try:
-            mixture.dealt(n)
+            mixture.divide_experts(n)
         except UserError as error:
             raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
 

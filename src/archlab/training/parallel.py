@@ -205,7 +205,7 @@ def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
         for module in layer.children():
             if isinstance(module, MoE):
                 assert isinstance(config.mlp, MoEConfig)
-                own = Experts(config.mlp.dealt(group.size), config.d_model)
+                own = Experts(config.mlp.divide_experts(group.size), config.d_model)
                 group.divide(module.experts, own)
                 own.through = partial(group.through, own)
                 module.experts = own

@@ -169,9 +169,8 @@ class MoE(MLP):
         )
         return self.model_copy(update={"d_ff": d_ff, "shared": shared})
 
-    def dealt(self, n: int) -> Self:
-        """Return the mixture with the routed experts of one device if `n` devices divide the experts (expert
-        parallelism, Lepikhin 2020).
+    def divide_experts(self, n: int) -> Self:
+        """Return the mixture with the routed experts of one of `n` devices (expert parallelism, Lepikhin 2020).
 
         The router and the shared expert stay whole. Raise UserError if the experts cannot be divided evenly.
         """

@@ -94,8 +94,8 @@ def is_worth_cutting(rule: Visibility, length: int) -> bool:
     return blocks is not None and 2 * sum(same_size.pairs for same_size in blocks) <= length**2
 
 
-def of_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
-    """Return the parts of the blocks that lie in the given ranges of queries, in the order of the ranges."""
+def blocks_in_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
+    """Return the parts of a sequence's blocks that fall into the given runs of queries, in the order of the runs."""
     return [part for run in runs for block in blocks for part in _of_run(block, run)]
 
 

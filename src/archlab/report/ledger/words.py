@@ -9,7 +9,7 @@ from rich.text import Text
 from archlab.evidence.claims import Effect, Publication, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import LedgerEntry
-from archlab.evidence.results import Ran
+from archlab.evidence.results import RunInfo
 from archlab.evidence.verdicts import Agreement, ClaimAtScale, ClaimVerdict, JudgedExpectation
 from archlab.pricing.units import count
 from archlab.study.formatting import plural, span
@@ -193,7 +193,7 @@ def citation(source: Publication) -> str:
     return f"{', '.join(parts)} ({source.certainty})"
 
 
-def where(ran: Ran) -> str:
+def where(ran: RunInfo) -> str:
     """Return the command that repeats a study, with the size, machine and date of its runs.
 
     For example `archlab study run gates (265K to 267K parameters, 512K training tokens, 5 seeds; Intel Xeon, cpu,
@@ -216,7 +216,7 @@ def scale(entries: Sequence[LedgerEntry]) -> str:
     return f"{sentence}: here {_size(runs)}."
 
 
-def _size(runs: Sequence[Ran]) -> str:
+def _size(runs: Sequence[RunInfo]) -> str:
     arms = [arm for ran in runs for arm in ran.about.arms]
 
     def ends(values: Iterable[int]) -> str:

@@ -127,8 +127,12 @@ def watch(paths: Sequence[Path]) -> list[Watched]:
 
 def _read(path: Path, name: str) -> Watched:
     if not is_run_folder(path):
-        hint = "; for a study, use `archlab study report`" if (path / "study.yaml").is_file() else ""
-        raise UserError(f"{path}: not a run folder of `archlab train`, because it has no config.yaml{hint}")
+        hint = (
+            "; for a study, use `archlab study report`"
+            if (path / "study.yaml").is_file()
+            else "; `archlab train` makes one"
+        )
+        raise UserError(f"{path}: not a run folder (no config.yaml){hint}")
     folder = RunFolder(path)
     is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
     return Watched(
