@@ -507,7 +507,9 @@ def test_an_unknown_name_is_reported_in_one_message(
     assert capsys.readouterr().err.startswith("some/model.yaml: no such file")
     for no_hub_id in ("a/b/c", "/a/b", "model"):
         assert app.main(["cost", no_hub_id]) == 2
-        assert capsys.readouterr().err.startswith(f"unknown config '{no_hub_id}': neither a preset, a file nor a hub id (owner/name)")
+        assert capsys.readouterr().err.startswith(
+            f"unknown config '{no_hub_id}': neither a preset, a file nor a hub id (owner/name)"
+        )
 
 
 def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
