@@ -59,7 +59,7 @@ def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens:
     """Return a round that evaluates held-out text as training and `archlab eval` do."""
     model, windows = made((*overrides, "model.head.softcap=30"), vocabulary, length, tokens)
     counts = np.ones(vocabulary, dtype=np.int64)
-    held_out = HeldOut.of_text(windows, counts, (-1,), goes_on=np.zeros(len(windows), bool), masked=False)
+    held_out = HeldOut.of_text(windows, counts, (-1,), continues=np.zeros(len(windows), bool), masked=False)
     return once(lambda: evaluate(model, held_out, CPU, batch_tokens=tokens + length))
 
 

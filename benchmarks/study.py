@@ -32,7 +32,7 @@ import archlab
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.layers import layer_configs
 from archlab.config.training import resolve_train
-from archlab.study.executors.local import usual_workers, visible_gpus
+from archlab.study.executors.local import default_workers, visible_gpus
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
@@ -88,7 +88,7 @@ def work_of(config: StudyConfig) -> Work:
     )  # fmt: skip
     return Work(
         runs=len(study.arms) * len(config.seed_list),
-        workers=usual_workers(study.threads, visible_gpus() if device.type == "cuda" else []),
+        workers=default_workers(study.threads, visible_gpus() if device.type == "cuda" else []),
         threads=study.threads,
         steps=train.steps,
         eval_every=train.eval_every,

@@ -103,7 +103,7 @@ _HOME = {
     "save_pretrained": "archlab.exchange.save",
     "train": "archlab.training.train",
 }
-"""Public name -> the module that defines it."""
+"""Defining module by public name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Source code of archlab and of plug-ins: its folder, its commit, and a normal form without layout."""
+"""Source code of archlab and of plug-ins: its folder, its commit, and a normalized form for comparisons."""
 
 import ast
 import subprocess
@@ -21,8 +21,8 @@ def commit() -> str | None:
         return None
 
 
-def meaning(source: str) -> str:
-    """Return a normal form of Python source, without comments, docstrings and layout."""
+def normalized(source: str) -> str:
+    """Return Python source in a standard layout, without comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -30,8 +30,8 @@ def meaning(source: str) -> str:
     return ast.unparse(tree)
 
 
-def imported_from_beside(file: Path) -> list[str]:
-    """Return the modules that a Python file imports from its own folder, as they are named in the file."""
+def local_imports(file: Path) -> list[str]:
+    """Return the names of the modules that a Python file imports from its own folder, as the file writes them."""
     imports = (_imported(node) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     names = {name for imported in imports for name in imported}
     return sorted(name for name in names if name.startswith(".") or _is_beside(name, file.parent))

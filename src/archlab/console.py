@@ -30,7 +30,7 @@ class _VisibleStream:
 
 @contextmanager
 def visible_stdout() -> Iterator[None]:
-    """Within the block, show control characters in everything printed to stdout as text, except in `print_exact`."""
+    """Within the block, control characters printed to stdout appear as text. Output of `print_exact` is not changed."""
     with redirect_stdout(cast(TextIO, _VisibleStream(sys.stdout))):
         yield
 
@@ -82,7 +82,7 @@ class _Console(Console):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raise the error, as Python does. Rich would end the command with exit code 1."""
+        """Raise BrokenPipeError again. By default, Rich would end the command with exit code 1."""
         raise
 
 

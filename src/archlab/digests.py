@@ -18,9 +18,9 @@ DIGESTS = "digests.json"
 While a file is being replaced, the digests of the old and the new content are both allowed.
 """
 
-REMAKE = "delete the folder and make it again"
+REMAKE = "delete the folder and create it again"
 """Advice in an error message about a folder that cannot be used."""
-RESTORE_OR_REMAKE = f"restore it from a copy, or {REMAKE}"
+RESTORE_OR_REMAKE = f"restore the file from a backup, or {REMAKE}"
 """Advice in an error message about a damaged file."""
 
 _Digests: TypeAlias = dict[str, list[str]]
@@ -55,7 +55,7 @@ def names_with_digest(folder: Path) -> list[str]:
 
 
 def verify(file: Path, remedy: str = RESTORE_OR_REMAKE) -> None:
-    """Raise UserError if archlab did not write this content. A missing file or one without a digest is accepted."""
+    """Raise UserError if archlab did not write this content. Missing files and files without a digest are accepted."""
     allowed = _read(file.parent).get(file.name)
     if allowed is not None and file.exists() and not (file.is_file() and _is_one_of(file, allowed)):
         hint = f"; {remedy}" if remedy else ""
@@ -83,7 +83,9 @@ def _read(folder: Path) -> _Digests:
     try:
         return _DIGESTS.validate_json(read_bytes(file))
     except ValueError:
-        raise UserError(f"{file}: damaged; restore it from a copy, or delete it to continue without checks") from None
+        raise UserError(
+            f"{file}: damaged; restore the file from a backup, or delete it to continue without checks"
+        ) from None
 
 
 def _write(folder: Path, digests: _Digests) -> None:

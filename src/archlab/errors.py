@@ -1,9 +1,9 @@
-"""The error type for mistakes in the input, and messages for other errors that are not bugs."""
+"""The error type for mistakes in the input, and messages for all errors that are not bugs."""
 
 import traceback
 
 OWN_CODE: set[str] = set()
-"""Plug-in files. The message of an error that a plug-in raises names the line in its file."""
+"""Paths of the loaded plug-in files. If a plug-in raises an error, the message names the file and the line."""
 
 
 class UserError(Exception):
@@ -34,7 +34,8 @@ def user_message(error: BaseException) -> str | None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python or torch ran out of memory.
 
-    For GPU memory, torch has an exception class. For CPU memory, only the text of its error tells.
+    If GPU memory runs out, torch raises its own exception class. If CPU memory runs out, torch raises a plain
+    RuntimeError, which is recognized by its message.
     """
     is_torchs = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_torchs)

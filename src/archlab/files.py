@@ -57,7 +57,7 @@ def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # a zero byte in the name
-        raise UserError(f"{str(path)!r} not a valid file name: {error}") from None
+        raise UserError(f"{str(path)!r}: not a valid file name: {error}") from None
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -81,7 +81,7 @@ def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, 
 def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
     """Return the JSON object in a text.
 
-    Raise UserError, whose message begins with `name`, if the text contains no object.
+    Raise a UserError whose message begins with `name` if the text contains no object.
     """
     try:
         value = json.loads(text)
@@ -181,7 +181,7 @@ def refuse_linked_folders(folder: Path) -> None:
     folder."""
     for home, folders, _ in os.walk(folder):
         for path in (Path(home, name) for name in folders if os.path.islink(os.path.join(home, name))):
-            hint = f"replace it by a folder, or move all of {folder} to that disk and make {folder} the link"
+            hint = f"replace the link with a folder, or move all of {folder} to that disk and make {folder} the link"
             raise UserError(f"{path}: is a link to {os.readlink(path)}, so files would be written there; {hint}")
 
 

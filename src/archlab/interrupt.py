@@ -21,8 +21,8 @@ def install_handler() -> None:
     """Record every Ctrl-C from now on, because the import of a compiled module can swallow the KeyboardInterrupt.
 
     SIGTERM (a job must end) and SIGHUP (the terminal has closed) have the same effect as Ctrl-C. A second Ctrl-C ends
-    the process at once. A second KeyboardInterrupt would interrupt the clean-up after the first one and print a
-    traceback.
+    the process at once, because a second KeyboardInterrupt would interrupt the clean-up after the first one and print
+    a traceback.
     """
     global _interrupted
     _interrupted = False

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of two mallopt parameters, from malloc.h of glibc."""
+"""Numbers of two mallopt parameters, as defined in glibc's malloc.h."""
 
 LARGEST_KEPT = 2**25
 """Maximum size of freed blocks that the process keeps, in bytes. glibc allows no larger value."""
@@ -26,10 +26,10 @@ def keep_freed_memory() -> None:
     """Let this process keep freed memory from now on, except that of very large tensors.
 
     Otherwise glibc returns the memory of every large tensor to the operating system and requests it again page by page.
-    That takes a tenth of the time of a training run on a CPU. The memory of very large tensors is not kept, because
-    glibc seldom reuses an aligned block for a new one of the same size. Kept blocks would increase the memory: the
-    logits of a large vocabulary then took up to four times their size. The function does nothing if the C library has
-    no `mallopt`.
+    That costs a tenth of the time of a training run on a CPU. The memory of very large tensors is not kept, because
+    glibc seldom reuses an aligned block for a new block of the same size. If such blocks were kept, the logits of a
+    large vocabulary would take up to four times their size. The function does nothing if the C library has no
+    `mallopt`.
     """
     if sys.platform != "linux":
         return

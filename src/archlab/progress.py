@@ -15,10 +15,8 @@ from archlab.pricing.units import seconds
 _NARROWEST, _WIDEST = 6, 20
 
 _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
-"""Number of seconds, or fraction of the job, after which the remaining time is shown.
-
-The start of a job would distort it.
-"""
+"""Seconds and fraction of the job after which the remaining time is shown. An earlier estimate would depend too much
+on the start of the job."""
 
 
 class Bar:

@@ -14,7 +14,7 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Let processes that multiprocessing starts within the block ignore Ctrl-C and not import the caller's script.
+    """Within the block, processes started by multiprocessing ignore Ctrl-C and do not import the caller's script.
 
     Multiprocessing imports the main script in each new process, so that its functions can be called there. A script
     without `if __name__ == "__main__"` would then run again. Workers call only functions of archlab, so they get an

@@ -68,7 +68,7 @@ def test_five_mistakes_are_five_lines(here):
     ("arguments", "message"),
     [
         ("trian tiny.yaml --out new", "unknown command 'trian'; did you mean train?"),
-        ("train tiny.yml --out new", "no config 'tiny.yml': neither a preset nor a file"),
+        ("train tiny.yml --out new", "tiny.yml: no such file; `archlab list presets` shows all presets"),
         ("train tiny-lama --out new", "did you mean tiny-llama?"),
         ("train tiny.yaml modl.d_model=3 --out new", "modl  unknown; did you mean model?"),
         ("train tiny.yaml model.d_modl=3 --out new", "model.d_modl  unknown; did you mean d_model?"),
@@ -83,24 +83,24 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny.yaml data.path=short.txt --out new", "train.seq_len is 16; "),
         ("train tiny.yaml model.vocab_size=200 --out new", "vocab_size is 200; allowed: 257"),
         ("train binary.txt --out new", "binary.txt: not a text file"),
-        ("train full --out new", "full: a folder without config.yaml"),
-        ("train tiny.yaml --out full", "full: holds other files (thesis.tex)"),
-        ("train tiny.yaml --out text.txt", "text.txt: is a file; --out names a folder"),
+        ("train full --out new", "full: the folder has no config.yaml"),
+        ("train tiny.yaml --out full", "full contains other files (thesis.tex)"),
+        ("train tiny.yaml --out text.txt", "text.txt is a file; --out must be a folder"),
         ("train tiny.yaml --out text.txt/new", "Not a directory"),
         ("data empty.txt --out new", "empty.txt has no text"),
         ("data binary.txt --out new", "binary.txt: binary"),
         ("data text.txt --out full", "full exists and is not a data folder"),
         ("data text.txt --out text.txt", "text.txt exists and is not a data folder"),
         ("data text.txt --out new --vocab-size 3", "vocab_size is 3; allowed: 257"),
-        ("eval nowhere", "no config 'nowhere'"),
+        ("eval nowhere", "unknown config 'nowhere'"),
         ("generate nowhere --prompt a", "nowhere: not a run folder (no config.yaml)"),
         ("generate full --prompt a", "full: not a run folder (no config.yaml)"),
         ("study run laddr", "unknown study 'laddr'"),
         ("study show laddr", "did you mean ladder?"),
-        ("study report full", "full: not a study folder, because it has no study.yaml"),
-        ("study report ladder", "ladder: not a study folder, because it has no study.yaml"),
+        ("study report full", "full: not a study folder (no study.yaml)"),
+        ("study report ladder", "ladder: not a study folder (no study.yaml)"),
         ("study run tiny.yaml", "question  missing; it has no default"),
-        ("study run ladder --out full", "full has other files (thesis.tex) and no study.yaml"),
+        ("study run ladder --out full", "full contains other files (thesis.tex); choose an empty or new folder"),
         ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
         ("demo --out text.txt", "text.txt is a file; --out must be a folder"),
     ],
@@ -146,15 +146,15 @@ def test_prompts(here, trained):
 def test_a_run_is_not_scored_on_what_it_was_not_made_for(here, trained):
     (here.folder / "other.txt").write_text("completely different words " * 400)
     assert "other.txt has a different tokenizer than" in here("eval", trained, "data.path=other.txt")
-    assert "model.safetensors: does not fit the config" in here("eval", trained, "model.d_model=64")
+    assert "model.safetensors: does not match the config" in here("eval", trained, "model.d_model=64")
     assert "bits per byte" in here("eval", trained, code=0)
 
 
 def test_another_run_does_not_go_into_a_runs_folder(here, trained):
     before = everything(trained)
     message = here("train", "tiny.yaml", "train.tokens=640", "train.lr=0.5", "--out", trained)
-    assert "holds a run of another config" in message
-    assert "  train.lr: 0.001 in the folder, 0.5 here" in message
+    assert "contains a run with another config" in message
+    assert "  train.lr: 0.001 in the folder, 0.5 in the new config" in message
     assert everything(trained) == before
 
 

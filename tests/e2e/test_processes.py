@@ -122,5 +122,5 @@ def test_a_disk_that_takes_no_more_ends_all_with_one_sentence(torchrun):
 def test_what_cannot_be_divided_is_said_once(torchrun):
     process = torchrun.start(2, *RUN, "refused", "parallel.replicate=3")
     _, err = process.communicate(timeout=60)
-    assert err.count("parallel.replicate  3, of 2 processes; allowed: a divisor of the number of processes") == 2
+    assert err.count("parallel.replicate  3, with 2 processes; allowed: a divisor of the number of processes") == 2
     assert not (torchrun.lab.folder / "refused").exists()

@@ -95,7 +95,7 @@ def test_a_second_process_leaves_a_run_to_the_first_and_waits_for_it(study, fini
     os.kill(held, signal.SIGCONT)
     (printed, told), (also_printed, _) = second.communicate(timeout=60), first.communicate(timeout=60)
     assert (printed == also_printed, second.returncode, first.returncode) == (True, 0, 0)
-    assert told.count("another process is training it; waiting for that process") == 1
+    assert told.count("another process is training this run; waiting for that process") == 1
     assert results(folder) == finished[2]
     for run in runs(folder).values():
         steps = [line["step"] for line in lines(run / "metrics.jsonl") if "lr" in line]

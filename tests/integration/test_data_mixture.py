@@ -238,7 +238,7 @@ def test_a_run_of_a_mixture_goes_on_as_if_it_had_never_stopped(
     losses = [[line.get("loss") for line in RunFolder(tmp_path / n).metrics()] for n in ("whole", "cut")]
     assert losses[0] == losses[1]
     assert not [note for note in notes.notes if "is read" in note]
-    with pytest.raises(UserError, match=r"data\.mixture\.code\.weight: 1\.0 in the folder, 2\.0 here"):
+    with pytest.raises(UserError, match=r"data\.mixture\.code\.weight: 1\.0 in the folder, 2\.0 in the new config"):
         trained(moved, tmp_path / "cut", notes, mask, "data.mixture.code.weight=2")
     there = tuple(f"data.mixture.{name}.path={folder.path}" for name, folder in moved.items())
     own = score(str(tmp_path / "cut"), there, 256)

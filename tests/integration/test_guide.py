@@ -20,11 +20,11 @@ from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.documents import documents, line, text_of
+from archlab.report.guide.documents import documents, text_of
 from archlab.report.guide.reference import ReferencePage, described, groups
 from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
-from archlab.report.ledger.words import said
+from archlab.report.ledger.words import citation
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import Outcome
 from schema_classes import classes_in
@@ -180,9 +180,7 @@ class Written(Base):
 
 def test_a_docstring_reaches_the_page():
     page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
-    shown = render_page(
-        "guide_reference", here="own.html", parts=[], line=line, page=page, addresses={}, more={"rate": []}
-    )
+    shown = render_page("guide_reference", here="own.html", parts=[], page=page, addresses={}, more={"rate": []})
     assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
     assert "<dd><code>1.0</code></dd>" in shown
 
@@ -243,7 +241,7 @@ def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: di
     links = site["bibliography.html"].links
     cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()} | {"mistakes-heading"}
     assert {link.partition("#")[2] for link in links if re.match(r"(\d|ledger).*#", link)} == cites
-    assert bibliography().keys() == {said(source) for source in sources().values()}
+    assert bibliography().keys() == {citation(source) for source in sources().values()}
 
 
 def test_no_long_term_squeezes_what_stands_beside_it():

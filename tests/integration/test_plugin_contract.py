@@ -66,7 +66,7 @@ BREACHES = {
     "constants: shape": ("power_norm.py", '{"weight": 1.0}', '{"weight": torch.ones(3)}', "weight [32] starts at tensor([1., 1., 1.]); allowed: a number"),
     "a type of nothing": ("squared.py", "d_ff: int", "d_ff: 'Nothing'", "a field has the type Nothing, which the file does not define"),
     # values that affect a training
-    "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory made a NoneType; allowed: a torch.optim.Optimizer"),
+    "optimizer: None": ("lion.py", "return LionOptimizer", "LionOptimizer", "its factory returned a NoneType; allowed: a torch.optim.Optimizer"),
     "optimizer: step": ("lion.py", "def step(self)", "def step(self, gradients)", "missing a required argument: 'gradients'; allowed: ()"),
     "schedule: None": ("root.py", "return 1", "1", "its function returned None for done=0; allowed: a finite number >= 0"),
     "schedule: text": ("root.py", "return 1 -", "return 'fast' if done > 0.5 else 1 -", "its function returned 'fast' for done="),
@@ -199,9 +199,7 @@ def test_a_run_does_not_go_on_with_an_edited_file(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(["train", *arguments, "--out", "run"]) == 2
     message = capsys.readouterr().err
-    assert (
-        "run: was begun with plugins that have changed since, and cannot continue with another mlp squared" in message
-    )
-    assert "name another folder with --out, or continue with the folder's copy of the file" in message
+    assert "run: the plug-in that defines mlp squared has changed since the run began" in message
+    assert "choose another folder with --out, or continue with the folder's copy of the file" in message
     as_a_new_process()
     assert main(["train", "run", "--out", "run"]) == 0

@@ -225,7 +225,7 @@ def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatc
     as_a_new_process()
     with pytest.raises(
         UserError,
-        match=r"was begun with plugins that have changed since.* another mlp squared:.*name another folder with --out, ",
+        match=r"the plug-in that defines mlp squared has changed since .*choose another folder with --out, ",
     ):
         train(config(plugins=["installed", "lion.py"]), "run", Callback())
 
@@ -582,7 +582,7 @@ def test_two_files_of_one_name() -> None:
 def test_what_a_module_does_not_keep_of_its_promise() -> None:
     plain = SQUARED_TEXT.replace("archlab.Projection", "nn.Linear")
     for text, message in (
-        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared says 4,608 parameters, but its module has 3,072"),
+        (SQUARED_TEXT.replace("2 * site", "3 * site"), "mlp squared: Squared states 4,608 parameters, but its module has 3,072"),
         (re.sub(', role="\\w+"', "", plain), "mlp squared: up.weight has no initial value.*; allowed: archlab.Projection"),
         (SQUARED_TEXT.replace('role="input"', 'role="narrow"'), "mlp squared: its module has a parameter with the role narrow; allowed: input, output "),
         (SQUARED_TEXT.split("@archlab")[0] + "archlab.implements(Squared)(lambda config, site: 3)", "mlp squared: made a int; allowed: a torch.nn.Module"),
@@ -606,7 +606,7 @@ def test_a_norm_and_an_activation_have_as_many_parameters_as_they_say(
 ) -> None:
     write(FILES[file].replace(before, after, 1), file)
     asked = config(change, plugins=["squared.py", "lion.py", file])
-    with pytest.raises(UserError, match=r"says \d+ parameters, but its module has \d+"):
+    with pytest.raises(UserError, match=r"states \d+ parameters, but its module has \d+"):
         archlab.Decoder(asked.model)
 
 
@@ -642,8 +642,12 @@ def test_fields_may_hold_lists() -> None:
 
 def test_what_an_optimiser_must_not_do() -> None:
     for before, after, message in (
-        ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory made a int; allowed: a torch.optim"),
-        ("(groups, defaults", "([p for g in groups for p in g['params']], defaults", "groups without lr_multiplier"),
+        ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory returned a int; allowed: a torch.optim"),
+        (
+            "(groups, defaults",
+            "([p for g in groups for p in g['params']], defaults",
+            "parameter groups without lr_multiplier",
+        ),
         (
             'p.mul_(1 - group["lr"] * group["weight_decay"])',
             'self.state[p]["n"] = 3; p',
@@ -687,7 +691,7 @@ def test_an_arm_that_cannot_be_adjusted() -> None:
     write(SQUARED_TEXT.replace("d_ff", "width"), "squared.py")
     text = Path("study.yaml").read_text().replace("d_ff", "width") + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
-    with pytest.raises(UserError, match=r"arms\.mine .* and no model\.mlp\.d_ff to adjust"):
+    with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
         Study("study", read_study("study.yaml")[1], Path("other"))
 
 

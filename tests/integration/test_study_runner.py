@@ -16,7 +16,7 @@ from scipy import stats
 from scipy.stats import t
 
 from archlab import digests
-from archlab.code import meaning
+from archlab.code import normalized
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
@@ -509,9 +509,9 @@ def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
     told_otherwise = (
         'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
     )
-    assert meaning(code) == meaning(told_otherwise)
-    assert meaning(code) != meaning(code.replace("return 2", "return 3"))
-    assert meaning(code) != meaning(code.replace("x = 1", 'x = "text"'))
+    assert normalized(code) == normalized(told_otherwise)
+    assert normalized(code) != normalized(code.replace("return 2", "return 3"))
+    assert normalized(code) != normalized(code.replace("x = 1", 'x = "text"'))
 
 
 def test_the_digest_of_the_code_is_kept_until_a_file_changes(tmp_path, monkeypatch):
@@ -552,9 +552,9 @@ def test_runs_that_were_made_in_several_places_are_named(lab):
     assert lab.study().read().warnings == []
     environments(lab, {}, {"processor": "another CPU"}, {"threads": 2}, {"code": "other"})
     assert [text.partition(" (")[0].partition(";")[0] for text in lab.study().read().warnings] == [
-        "its runs differ in the code of archlab",
-        "its runs differ in the processor",
-        "its runs differ in the number of threads",
+        "the runs differ in the code of archlab",
+        "the runs differ in the processor",
+        "the runs differ in the number of threads",
         "another version of archlab's code made some runs",
     ]
 
@@ -682,7 +682,7 @@ def test_a_rule_adds_no_seeds_beyond_the_folds_that_judge_them(lab):
 
 @pytest.mark.parametrize(("seeds", "folds", "said"), [
     (4, None, "4 seeds are judged on 3 folds, so the test has 3 values; more folds (up to 6) would find smaller differences"),
-    ([0, 3, 6], None, "all seeds are judged on fold 0, so the intervals are about that part of the text only"),
+    ([0, 3, 6], None, "all seeds are judged on fold 0, so the intervals hold only for that part of the text"),
     (3, None, None), (4, 1, None),
 ])  # fmt: skip
 def test_few_folds_for_many_seeds_are_named(lab, seeds, folds, said):
@@ -847,14 +847,14 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
 def test_a_folder_with_something_else_is_refused(lab, held):
     (lab.folder / "out").mkdir()
     (lab.folder / "out" / held).write_text("mine")
-    with pytest.raises(UserError, match=f"has other files \\({held}\\) and no study.yaml"):
+    with pytest.raises(UserError, match=f"out contains other files \\({held}\\); choose an empty or new folder"):
         lab.run()
     assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
 
 
 def test_another_question_needs_another_folder(lab):
     lab.run()
-    with pytest.raises(UserError, match=r"holds another study \('Which\?'\); give another folder"):
+    with pytest.raises(UserError, match=r"contains another study \('Which\?'\); choose another folder"):
         lab.run(question="Why?")
 
 
@@ -885,7 +885,7 @@ def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
         lab.run(**values)
     for damage in ("{", "[{}]", "[]"):
         (lab.folder / "out" / "corpus.json").write_text(damage)
-        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and archlab reads the text itself"):
+        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and archlab reads the text again"):
             lab.study(**values).read()
     (lab.folder / "out" / "digests.json").unlink()
     for damage in ("{", "[{}]", "[]"):
@@ -949,7 +949,7 @@ def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, r
     for summary in (lab.study(seeds=4).run(lambda runs: told.append), lab.study(seeds=3).read()):
         ((label, why),) = summary.failed.items()
         assert label == "b, seed 1"
-        assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run again", why)
+        assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run the command again", why)
         assert summary.warnings[:2] == ["1 run not finished and left out", f"{label} failed: {why}"]
         assert {k: v for k, v in summary.arms[1].values.items() if k < 3} == {0: 2.0, 2: 2.02}
     assert [news.failed for news in told] == [why]

@@ -83,7 +83,8 @@ def test_a_finished_run_is_extended_as_if_it_had_been_so_from_the_start(text, tm
     train(longer, tmp_path / "run", again)
     assert again.steps == []
     with pytest.raises(
-        UserError, match=r"another config; name another folder\n  train.tokens: 1280 in the folder, 640 here"
+        UserError,
+        match=r"another config; choose another folder\n  train.tokens: 1280 in the folder, 640 in the new config",
     ):
         train(config(*short, "train.eval_every=1", data=text), tmp_path / "run", Callback())
 
@@ -132,19 +133,19 @@ def test_a_kill_while_it_is_extended_leaves_a_run_that_goes_on_as_either(text, t
         (
             ("train.warmup=2",),
             (),
-            "with train.schedule=cosine a longer run has other learning rates from step 4 on; "
-            "allowed: runs of schedule constant, or wsd before its decay",
+            "with train.schedule=cosine, a longer run has different learning rates from step 4 on; "
+            "only runs with schedule constant, or with wsd before its decay, can be extended",
         ),
-        (("train.schedule=linear", "train.warmup=0"), (), "with train.schedule=linear a longer run has other"),
+        (("train.schedule=linear", "train.warmup=0"), (), "with train.schedule=linear, a longer run has different"),
         (
             ("train.schedule=constant", "train.warmup=0.2"),
             (),
-            "train.warmup=0.2 is 2 steps of 10, but 4 of 20; set train.warmup=2",
+            "train.warmup=0.2 means 4 warmup steps of 20, but the run began with 2 of 10; set train.warmup=2",
         ),
         (
             CONSTANT[:2],
             ("train.schedule=cosine",),
-            "the learning rates differ from step 4 on, and no checkpoint from before it is left",
+            "the learning rates differ from step 4 on, and no earlier checkpoint is left",
         ),
     ],
 )
@@ -154,7 +155,7 @@ def test_another_learning_rate_is_refused_with_the_reason(text, tmp_path, short,
     refusal = f"has 640 training tokens and cannot be extended to 1,280: {why}"
     with pytest.raises(UserError, match=re.escape(refusal)) as refused:
         train(config(*short, *long, "train.tokens=1280", data=text), tmp_path / "run", Callback())
-    assert str(refused.value).endswith("or begin a new run in another folder")
+    assert str(refused.value).endswith("to train from the start, choose another folder")
     assert {path: path.read_bytes() for path in before} == before
     if fix := re.search(r"set (train\.warmup=\d+)", str(refused.value)):
         train(config(*short, fix[1], "train.tokens=1280", data=text), tmp_path / "run", Callback())
@@ -168,13 +169,13 @@ def test_a_last_checkpoint_without_the_optimizer_is_no_place_to_go_on_from(text,
     digests = json.loads((folder / "digests.json").read_text())
     del digests["optimizer.safetensors"]
     (folder / "digests.json").write_text(json.dumps(digests))
-    with pytest.raises(UserError, match="no checkpoint with the optimizer's state is left"):
+    with pytest.raises(UserError, match="no checkpoint with the optimizer state is left"):
         train(config(*CONSTANT, "train.tokens=1280", data=text), tmp_path, Callback())
 
 
 def test_more_than_the_length_is_another_run(text, tmp_path):
     train(config(*CONSTANT, data=text), tmp_path, Callback())
-    with pytest.raises(UserError, match=r"holds a run of another config.*\n  train.tokens.*\n  train.lr"):
+    with pytest.raises(UserError, match=r"contains a run with another config.*\n  train.tokens.*\n  train.lr"):
         train(config(*CONSTANT, "train.tokens=1280", "train.lr=0.5", data=text), tmp_path, Callback())
 
 

@@ -64,7 +64,7 @@ def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
         (
             4096,
             [
-                "model.vocab_size is 4,096, but the data has only 300 token ids; rows of the embedding from 300 on are never used"
+                "model.vocab_size is 4,096, but the data has only 300 token ids; embedding rows from 300 on are never used"
             ],
         ),
     ):
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path
     assert recorder.steps[0].step == 4
     (damage,) = recorder.notes
     assert "step-00000006/optimizer.safetensors: damaged" in damage
-    assert damage.endswith("; the checkpoint before it is used")
+    assert damage.endswith("; an earlier checkpoint is used")
     assert ", step 3 of " in recorder.weights
 
 

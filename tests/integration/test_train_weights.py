@@ -138,7 +138,9 @@ def test_the_command_has_the_number_of_tokens_that_was_asked_for(here, capsys, t
 def test_what_cannot_be_made_longer_says_why(here, capsys, text):
     train(config(data=text), here / "cosine", Callback())
     lines, (anew,) = refused(capsys, "cosine", "--out", "b")
-    assert lines[1].startswith("These weights cannot be trained further: cosine: has 640 training tokens and cannot be")
+    assert lines[1].startswith(
+        "These weights cannot be trained further: cosine: the run has 640 training tokens and cannot be"
+    )
     assert "train.schedule=cosine" in lines[1]
     assert app.main(anew) == 0
     (here / STUDY).write_text("question: ?\n")
@@ -156,8 +158,7 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
     (home / "mine.yaml").write_text("base: above.yaml\n")
     lines, _ = refused(capsys, "mine/mine.yaml", "--out", "b")
     assert (
-        lines[0]
-        == f"mine/above.yaml: base is ../{folder}, a folder with weights, but only the config of a base is used."
+        lines[0] == f"mine/above.yaml: base is ../{folder}, a folder with weights, but a base provides only its config."
     )
     assert not (here / "b").exists()
     named = lines[1].rpartition("base: ")[2]
@@ -168,7 +169,7 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
 
 def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
     lines, commands = refused(capsys, "some-one/small-1", "train.lr=0.002", "--out", "b")
-    named = "some-one/small-1: is not a folder on this machine, and a hub id stands for weights"
+    named = "some-one/small-1: is not a folder on this machine; as a hub id, it names a model with weights"
     assert lines[0] == f"{named}, but training in b would start from random weights."
     assert [" ".join(command) for command in commands] == [
         "import some-one/small-1 --out b",
@@ -183,7 +184,7 @@ def test_notes_follow_the_weights(tmp_path, capsys, text):
     assert app.main(["train", str(tmp_path / "tiny.yaml"), "train.tokens=650", "--out", str(tmp_path / "run")]) == 0
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "weights: random, seed 0"
-    assert "note: train.tokens is 650; 640 are trained, in whole batches of 64" in rest
+    assert "note: train.tokens is 650; the run trains on 640, in whole batches of 64" in rest
 
 
 def test_notes_about_the_text_follow_the_weights_too(tmp_path, capsys, text):

@@ -64,7 +64,9 @@ def test_no_command_runs_the_code_of_a_folder(
     assert main([verb, *words]) == 2
     assert not ran.exists()
     said = "".join(capsys.readouterr())
-    assert f"plugins: {folder / 'own.py'}: a folder names this code, and archlab on this machine did not" in said
+    assert (
+        f"plugins: {folder / 'own.py'}: a folder's config names this code, but archlab on this machine did not" in said
+    )
 
 
 def test_trust_lets_it_run_for_this_command(folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +93,7 @@ def test_trust_may_stand_anywhere(words: str, folder: Path, ran: Path) -> None:
 def test_trust_as_a_value_is_no_option(words: str, folder: Path, ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word.format(folder) for word in words.split()]) == 2
     assert not ran.exists()
-    assert "a folder names this code" in capsys.readouterr().err
+    assert "a folder's config names this code" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["show"], ["study", "run"], ["generate"]])
@@ -113,7 +115,7 @@ def test_a_base_is_named_by_whoever_names_the_file_above_it(base: str, folder: P
     """The user's file may name another file as its base. A folder is untrusted wherever it is named."""
     Path("mine.yaml").write_text(f"base: {base}\n")
     if base == "elsewhere":
-        with pytest.raises(UserError, match=r"own\.py: a folder names"):
+        with pytest.raises(UserError, match=r"own\.py: a folder's config names"):
             archlab.load_config("mine.yaml")
     else:
         archlab.load_config("mine.yaml")
@@ -124,7 +126,7 @@ def test_a_base_is_named_by_whoever_names_the_file_above_it(base: str, folder: P
 def test_a_folder_cannot_pass_trust_on(base: str, folder: Path, ran: Path) -> None:
     (folder / base).write_text(f"base: tiny-llama\nplugins: [{folder / 'own.py'}]\n")
     (folder / "config.yaml").write_text(f"base: {base}\n")
-    with pytest.raises(UserError, match=r"own\.py: a folder names"):
+    with pytest.raises(UserError, match=r"own\.py: a folder's config names"):
         archlab.load_config(folder)
     assert not ran.exists()
 
@@ -157,7 +159,7 @@ def test_neither_does_a_study_folder(
     for verb in ("run", "show"):
         assert main(["study", verb, str(folder), *scale]) == 2
         assert not ran.exists()
-        assert "own.py: a folder names this code" in capsys.readouterr().err
+        assert "own.py: a folder's config names this code" in capsys.readouterr().err
     as_a_new_process()
     if not named:
         arms(read_study(str(folder / "study.yaml"), "small" if scale else None)[1])
@@ -201,7 +203,7 @@ def test_ones_own_run_goes_on_without_asking(ran: Path, monkeypatch: pytest.Monk
     assert ran.exists()
     as_a_new_process()
     monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "another machine"))
-    with pytest.raises(UserError, match=r"run/plugin0-own\.py: a folder names this code"):
+    with pytest.raises(UserError, match=r"run/plugin0-own\.py: a folder's config names this code"):
         archlab.from_pretrained(run)
 
 
@@ -211,7 +213,7 @@ def test_a_changed_copy_is_another_file(ran: Path) -> None:
     with (run / "plugin0-own.py").open("a") as file:
         file.write("# The same, but for a comment.\n")
     (run / "digests.json").unlink()
-    with pytest.raises(UserError, match=r"plugin0-own\.py: a folder names"):
+    with pytest.raises(UserError, match=r"plugin0-own\.py: a folder's config names"):
         archlab.from_pretrained(run)
     assert not ran.exists()
 
@@ -258,7 +260,11 @@ def test_a_module_that_a_folder_names(
     monkeypatch.delitem(sys.modules, "own_module", raising=False)
     if listed:
         trust.remember(["own_module"])
-    with nullcontext() if listed else pytest.raises(UserError, match=r"plugins: own_module \(in \S+\): a folder names"):
+    with (
+        nullcontext()
+        if listed
+        else pytest.raises(UserError, match=r"plugins: own_module \(in \S+\): a folder's config names")
+    ):
         archlab.load_config(folder)
     assert ran.exists() is listed
     archlab.load_config("tiny-llama", "plugins=[own_module]")
@@ -269,7 +275,7 @@ def test_a_module_of_python_that_runs_the_working_folder(folder: Path, ran: Path
     """`unittest.__main__` imports the tests in the working directory."""
     (folder / "__init__.py").write_text((folder / "own.py").read_text())
     (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [unittest.__main__]\n")
-    with pytest.raises(UserError, match=r"plugins: unittest\.__main__ \(in \S+\): a folder names"):
+    with pytest.raises(UserError, match=r"plugins: unittest\.__main__ \(in \S+\): a folder's config names"):
         archlab.load_config(folder)
     assert not ran.exists()
     (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [no_such_module_at_all]\n")

@@ -58,18 +58,20 @@ def test_flex_in_a_compiled_model_is_the_reference() -> None:
 def test_flex_refuses_what_it_cannot_do() -> None:
     plain, tokens = CONFIGS["plain"], grid.tokens(1)
     with pytest.raises(
-        UserError, match="flex cannot do gradients on cpu; allowed: auto, blocked, products, sdpa, reference"
+        UserError, match="flex does not support gradients on cpu; allowed: auto, blocked, products, sdpa, reference"
     ):
         decoder(plain, "flex")(tokens)
     with (
         torch.no_grad(),
-        pytest.raises(UserError, match="flex cannot do float64; allowed: auto, blocked, products, sdpa, reference"),
+        pytest.raises(
+            UserError, match="flex does not support float64; allowed: auto, blocked, products, sdpa, reference"
+        ),
     ):
         decoder(plain, "flex").double()(tokens)
     with (
         torch.no_grad(),
-        pytest.raises(UserError, match="flex cannot do sinks on cpu; allowed: auto, blocked, sdpa, reference"),
+        pytest.raises(UserError, match="flex does not support sinks on cpu; allowed: auto, blocked, sdpa, reference"),
     ):
         decoder(plain.replace("}", ", sinks: true}"), "flex")(tokens)
-    with pytest.raises(UserError, match="flex cannot do dropout"):
+    with pytest.raises(UserError, match="flex does not support dropout"):
         decoder("dropout.attention=0.1", "flex")

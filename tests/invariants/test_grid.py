@@ -209,12 +209,14 @@ def test_kernels_agree_forward_and_backward(index: int) -> None:
     if model.attention.softcap is not None:
         able.remove("sdpa")
         with pytest.raises(
-            UserError, match=r"kernel sdpa cannot do softcap; allowed: auto, flex, (blocked, )?reference"
+            UserError, match=r"kernel sdpa does not support softcap; allowed: auto, flex, (blocked, )?reference"
         ):
             Decoder(model, kernel="sdpa")
     if any(layer.position.acts_on == "scores" for layer in layer_configs(model)):
         able.remove("blocked")
-        with pytest.raises(UserError, match=r"kernel blocked cannot do bias; allowed: auto, flex, (sdpa, )?reference"):
+        with pytest.raises(
+            UserError, match=r"kernel blocked does not support bias; allowed: auto, flex, (sdpa, )?reference"
+        ):
             Decoder(model, kernel="blocked")
     expected = forward_and_gradients(index, "reference")
     for kernel in able:

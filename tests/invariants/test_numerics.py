@@ -18,7 +18,7 @@ from archlab.exchange.configs import load_config
 from archlab.model import products as products_module
 from archlab.model.activations import make_activation
 from archlab.model.kernels import Kernel, products, reference, sdpa
-from archlab.model.masks import Given
+from archlab.model.masks import TensorMask
 from archlab.model.norms import make_norm
 from archlab.model.positions import AlibiBias, ShawBias, SinusoidalPositions, T5Bias
 from archlab.model.rotary import rotation
@@ -135,7 +135,7 @@ def test_many_small_weights_add_up() -> None:
     """With 8,192 equal weights, a bfloat16 sum of exponentials would stop growing at 256."""
     q, k, v = (torch.zeros(1, 1, 8192, 16).bfloat16() for _ in range(3))
     out = reference(
-        q[:, :, -1:], k, v + 1, Given(torch.ones(1, 1, 8192, dtype=torch.bool)), None, Softmax(1.0, None, 0.0)
+        q[:, :, -1:], k, v + 1, TensorMask(torch.ones(1, 1, 8192, dtype=torch.bool)), None, Softmax(1.0, None, 0.0)
     )
     assert out.float().mean().item() == pytest.approx(1, rel=2**-7)
 

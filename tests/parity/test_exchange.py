@@ -244,7 +244,7 @@ def test_each_kind_of_layer_is_pooled_and_nothing_else_is_changed() -> None:
 def test_heads_that_do_not_divide_are_refused(kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(published(tmp_path / "hf"))
     assert app.main(["convert", folder, f"--n-kv-heads={kept}", "--out", str(tmp_path / "out")]) == 2
-    assert f"n_kv_heads: {kept} does not divide the model's 2; allowed: 1, 2" in capsys.readouterr().err
+    assert f"n_kv_heads is {kept}, which does not divide the model's 2; allowed: 1, 2" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

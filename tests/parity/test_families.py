@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 from archlab.config.io import build_config, overlay
+from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.exchange.load import load_hf
@@ -22,7 +22,7 @@ from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm
 from tests.parity.cases import CASES
-from tests.parity.tiny import Case, tiny_model
+from tests.parity.tiny import Case, auto_class, tiny_model
 
 TOKENS = torch.randint(3, 61, (2, 40), generator=torch.Generator().manual_seed(1))
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model_type}-{case.name}")
@@ -67,6 +67,8 @@ def test_logits_are_the_published_ones(case: Case, saved: Callable[[Case], Saved
     _, theirs, logits, ours = saved(case)
     with torch.no_grad():
         assert gap(ours(TOKENS), logits) <= 1e-4
+        if sees_as(ours.config, "two_sided"):
+            return
         recomputed = TOKENS
         for _ in range(12):
             recomputed = torch.cat((recomputed, ours(recomputed)[:, -1].argmax(-1, keepdim=True)), dim=1)
@@ -92,7 +94,7 @@ def middle(x_BTV: Tensor) -> float:
 def test_bfloat16_is_as_close_to_float32_as_the_published_code_and_close_to_that(case: Case, tmp_path: Path) -> None:
     tiny_model(case).bfloat16().save_pretrained(tmp_path)
     rounded, exact = (
-        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype, attn_implementation=case.attention)
+        auto_class(case.model_type).from_pretrained(tmp_path, dtype=dtype, attn_implementation=case.attention)
         for dtype in (torch.bfloat16, torch.float32)
     )
     ours = load_hf(tmp_path)
@@ -162,9 +164,7 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(
 ) -> None:
     _, _, logits, ours = saved(case)
     save_pretrained(ours, tmp_path / "ours", case.model_type)
-    back = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "ours", attn_implementation=case.attention
-    ).eval()
+    back = auto_class(case.model_type).from_pretrained(tmp_path / "ours", attn_implementation=case.attention).eval()
     with torch.no_grad():
         assert gap(back(TOKENS).logits, logits) <= 1e-4
     again = load_hf(tmp_path / "ours")

@@ -155,7 +155,7 @@ def test_a_space_before_the_text_is_as_tokenizer_json_says(tmp_path: Path, capsy
             {},
         )
         assert load_codec(folder).encode("the") == AutoTokenizer.from_pretrained(folder)("the").input_ids
-        note = "add_prefix_space is true, and false in tokenizer.json; archlab follows tokenizer.json"
+        note = "add_prefix_space is true, but false in tokenizer.json; archlab follows tokenizer.json"
         assert capsys.readouterr().err.count(note) == notes
 
 
@@ -260,7 +260,7 @@ def test_a_gguf_file_names_them(tmp_path: Path) -> None:
     assert (found["bos_token_id"], found["eos_token_id"]) == (0, NEXT + 1)
     assert {found["eot_token_id"], found["eom_token_id"]} == {1, NEXT}
     assert (found["add_bos_token"], found["add_eos_token"]) == (True, False)
-    assert notes == ["texts also end at tokens 7, 8, but a GGUF file can name only 3 ends"]
+    assert notes == ["tokens 7, 8 also end a text, but a GGUF file can list only 3 stop tokens"]
 
 
 # --- the token that precedes a document -------------------------------------------------------------------

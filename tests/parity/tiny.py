@@ -7,11 +7,19 @@ import torch
 import transformers
 from torch import nn
 
+from archlab.families.registry import FAMILIES
+
 SMALL: dict[str, Any] = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 """Keys that most families share."""
+
+
+def auto_class(model_type: str) -> Any:
+    """Return the class of transformers that loads models of this family with the head that archlab has."""
+    masked = FAMILIES[model_type].architecture.endswith("ForMaskedLM")
+    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ def tiny_model(case: Case) -> nn.Module:
     """Return the transformers model of a case in float32. All parameters, including norms and biases, are random."""
     torch.manual_seed(0)  # vectors stay close to their initial value, which is random in some classes
     config = transformers.CONFIG_MAPPING[case.model_type](**case.hf, attn_implementation=case.attention)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=case.attention).float().eval()
+    model = auto_class(case.model_type).from_config(config, attn_implementation=case.attention).float().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -184,7 +184,7 @@ def test_the_beginning_of_a_name_is_enough_where_it_is_the_only_one(begun, whole
 @pytest.mark.parametrize("name", ["llama", "gemma-2", "phi", "phi-4-1", "tiny"])
 def test_an_ambiguous_beginning_or_half_a_word_is_no_name(name):
     assert find_preset(name) is None
-    with pytest.raises(UserError, match="no config"):
+    with pytest.raises(UserError, match="not found"):
         load_config(name)
 
 

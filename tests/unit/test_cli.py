@@ -159,7 +159,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         ("cost gpt-2 --batch", "--batch has no value; allowed: a whole number, at least 1"),
         ("cost gpt-2 --batch 1 --batch 2", "--batch occurs twice; allowed: once"),
         ("cost gpt-2 --dtype float3", "--dtype is 'float3'; did you mean float32? allowed: bfloat16, float32"),
-        ("cost gpt-2 --json=maybe", "--json is 'maybe'; allowed: no value, only the name"),
+        ("cost gpt-2 --json=maybe", "--json is 'maybe'; allowed: the option without a value"),
         ("list preset", "WHAT is 'preset'; did you mean presets? allowed: presets, hardware, families, "),
         ("generate r --top-k 1.5", "--top-k is '1.5'; allowed: a whole number"),
         ("generate r --seed x", "--seed is 'x'; allowed: a whole number"),

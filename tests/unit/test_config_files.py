@@ -1,6 +1,7 @@
 """Presets and YAML files: all load, under any spelling, survive a round trip and match the JSON schema."""
 
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -97,7 +98,7 @@ def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match=r"no config 'tiny-lama'.*did you mean tiny-llama\?"):
+    with pytest.raises(UserError, match=r"unknown config 'tiny-lama'.*did you mean tiny-llama\?"):
         load_config("tiny-lama")
 
 
@@ -155,8 +156,8 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         ("[" * 1000, "line 1: values are nested more than 100 deep"),
         ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values are nested"),
         ("a: &a [*a]", r"line 1: the alias \*a refers to a value that contains it"),
-        (r'a: "\UFFFFFFFF"', "an escape .* without a character of that number"),
-        (r'a: "\U00110000"', "an escape .* without a character of that number"),
+        (r'a: "\UFFFFFFFF"', "the escape .* names no Unicode character"),
+        (r'a: "\U00110000"', "the escape .* names no Unicode character"),
         ("a: *b", r"the alias \*b has no anchor before it"),
         (f"a: {'9' * 5000}", "a number of 5,000 digits; allowed: up to 300"),
         (f"a: 0x{'f' * 5000}", "a number of 5,002 digits"),
@@ -193,6 +194,37 @@ def test_raw_values_without_measure(raw, message):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: d_model: 8", "line 1: not valid YAML: unexpected `:`; put each key on its own line"),
+        ("model:\n\td_model: 8", "line 2: not valid YAML: unexpected tab; indent with spaces"),
+        ("model:\n  a: 8\n b: 8", "line 3: not valid YAML: the line does not fit the lines above it"),
+        ("model: {a: 8\n", "line 2: not valid YAML: a list or mapping in brackets is not closed; add a comma or `}`"),
+        ("model: {a: 8}}", "line 1: not valid YAML: unexpected `}`; remove it"),
+        ("model: @a", "line 1: not valid YAML: a value cannot begin with `@`"),
+        ('model: "a" b', "line 1: not valid YAML: text after the end of a value"),
+        ("a: 1\nb\n", "line 2: not valid YAML: a key without `:`"),
+        ('a: 1\nb: "c\n\n', "line 2: not valid YAML: text in quotes is not closed"),
+        (r'a: "\q"', r"line 1: not valid YAML: `\q` in double quotes is not an escape sequence"),
+        ("a: - b", "line 1: not valid YAML: unexpected `- `"),
+        ("a: *", "line 1: not valid YAML: `*` or `&` without a name"),
+        ("a: }", "line 1: not valid YAML: a value is missing"),
+    ],
+)
+def test_an_error_of_yaml_is_told_in_plain_words(text, message):
+    with pytest.raises(UserError, match=re.escape(f"text, {message}")):
+        parse_yaml(text, "text")
+
+
+def test_only_studies_extend(tmp_path):
+    (tmp_path / "mine.yaml").write_text("extends: tiny-llama\nmodel:\n  n_layers: 3\n")
+    with pytest.raises(
+        UserError, match=r"(?s)^1 problem in .*extends +only studies have `extends`; write `base: NAME`"
+    ):
+        load_config(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"model: [1,\n", "line 2: not valid YAML"),
@@ -224,19 +256,19 @@ def test_a_config_builds_on_a_preset_or_on_a_file_beside_it(tmp_path):
 def test_a_long_chain_of_bases_is_told(tmp_path):
     for i in range(1500):
         (tmp_path / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
-    with pytest.raises(UserError, match=r"100\.yaml: file 101 in a chain of bases; allowed: up to 100"):
+    with pytest.raises(UserError, match=r"100\.yaml: this is file 101 in a chain of bases; allowed: up to 100"):
         load_config(tmp_path / "0.yaml")
 
 
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("mine.yaml", "base leads back to this file"),
-        ("other.yaml", "base leads back to this file"),
+        ("mine.yaml", "chain of bases leads back to this file"),
+        ("other.yaml", "chain of bases leads back to this file"),
         ("llama-3.2-1x", r"base is 'llama-3.2-1x', which is neither a file in the same folder nor a preset; did you mean llama-3.2-1b\?"),
         ("3", "base is 3, which is neither"),
         ("[a]", r"base is \['a'\], which is neither"),
-        ("t5-11b", "facts only"),
+        ("t5-11b", "only facts"),
     ],
 )  # fmt: skip
 def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
@@ -248,7 +280,7 @@ def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
 
 
 def test_a_folder_without_a_config(tmp_path):
-    with pytest.raises(UserError, match=r"without config\.yaml"):
+    with pytest.raises(UserError, match=r"has no config\.yaml"):
         load_config(tmp_path)
 
 

@@ -72,13 +72,17 @@ train: {lr: fast}
             "model.norm.kind",
             "did you mean layernorm? allowed: layernorm, rmsnorm, ",
         ),
-        ("model.norm=3", "model.norm", "3; allowed: keys and values, as in norm={kind: ...}"),
+        ("model.norm=3", "model.norm", "3; allowed: keys and values, as in 'model.norm={kind: ...}'"),
         (
             "model.attention.gate=true",
             "model.attention.gate",
-            "true; allowed: keys and values, as in gate={per: element}; {} for the defaults",
+            "true; allowed: keys and values, as in 'model.attention.gate={per: element}'; {} for the defaults",
         ),
-        ("model.attention.gate=head", "model.attention.gate", "'head'; allowed: keys and values, as in gate={per: "),
+        (
+            "model.attention.gate=head",
+            "model.attention.gate",
+            "'head'; allowed: keys and values, as in 'model.attention.gate={per: ",
+        ),
         (
             "model.attention.gate.per=heads",
             "model.attention.gate.per",
@@ -87,12 +91,12 @@ train: {lr: fast}
         (
             "model.mlp={kind: moe, router: {groups: 2}}",
             "model.mlp.router.groups",
-            "2; allowed: keys and values, as in groups={n: ..., kept: ...}",
+            "2; allowed: keys and values, as in 'model.mlp.router.groups={n: ..., kept: ...}'",
         ),
         (
             "model.mlp={kind: moe, router: {correction: true}}",
             "model.mlp.router.correction",
-            "true; allowed: keys and values, as in correction={rate: 0.001}; {} for the defaults",
+            "true; allowed: keys and values, as in 'model.mlp.router.correction={rate: 0.001}'; {} for the defaults",
         ),
         ("model.layers={a: {}, pattern: [1]}", "model.layers.pattern.0", "1; allowed: text"),
         ("model.layers={a: {}, pattern: []}", "model.layers.pattern", "[]; allowed: at least 1 items"),
@@ -264,7 +268,11 @@ BROKEN_RULES = [
         "model.attention.blocks",
         "sparse blocks replace a window",
     ),
-    (["model.attention.blocks={size: 4, summary: 4}"], "model.attention.blocks.summary", "allowed: 0 to size - 1"),
+    (
+        ["model.attention.blocks={size: 4, summary: 4}"],
+        "model.attention.blocks.summary",
+        "4 keys are the whole block of 4 tokens; allowed: 0 to 3",
+    ),
     (
         ["model.attention={kind: latent, kv_rank: 8, nope_dim: 4, rope_dim: 5}"],
         "model.position.fraction",
@@ -320,7 +328,7 @@ BROKEN_RULES = [
     (
         ["model.norm.kind=scalenorm", "model.embedding={norm: true, scale: 3}"],
         "model.embedding.scale",
-        "the scalenorm on the embedding undoes a factor of 3.0; allowed: 1",
+        "3.0 has no effect, because the scalenorm after the embedding cancels any factor; allowed: 1",
     ),
     (
         ["model.position.scaling={kind: yarn, factor: 1, original_max_seq_len: 8}"],
@@ -351,7 +359,7 @@ BROKEN_RULES = [
     (
         ["model.block.parallel=shared", "model.norm.placement=post"],
         "model.block.parallel",
-        "'shared' needs a norm before the branches, but placement post has none; allowed: none",
+        "'shared' needs a norm before the branches, but placement post has none; allowed: 'none', or placement pre",
     ),
     (
         ["model.attention=none", "model.mlp=none", "model.position=none"],
@@ -375,17 +383,21 @@ BROKEN_RULES = [
         "model.block.parallel",
         "'shared' puts an MLP next to attention or a mixer, but this layer lacks one of the two; allowed: 'none'",
     ),
-    (["model.mlp={kind: moe, experts: 2, active: 3}"], "model.mlp.active", "3 of 2 experts; allowed: up to 2"),
+    (["model.mlp={kind: moe, experts: 2, active: 3}"], "model.mlp.active", "3 exceeds experts = 2; allowed: up to 2"),
     (
         [MOE % "router: {groups: {n: 3, kept: 2, by: max}}"],
         "model.mlp.router.groups.n",
         "3 does not divide 8 experts; allowed: 1, 2, 4, 8",
     ),
-    ([MOE % "router: {groups: {n: 2, kept: 2}}"], "model.mlp.router.groups.kept", "2 of 2 groups excludes none"),
+    (
+        [MOE % "router: {groups: {n: 2, kept: 2}}"],
+        "model.mlp.router.groups.kept",
+        "2 of 2 groups excludes no group; allowed: less than 2",
+    ),
     (
         [MOE % "router: {groups: {n: 8, kept: 4}}"],
         "model.mlp.router.groups.by",
-        "top2 adds the scores of a group's two best experts, but a group has 1; allowed: max",
+        "top2 needs two experts per group, but each group has 1; allowed: max",
     ),
     (
         [MOE % "router: {groups: {n: 4, kept: 3, by: max}}"],
@@ -395,11 +407,15 @@ BROKEN_RULES = [
     (
         [MOE % "router: {groups: {n: 4, kept: 1}}"],
         "model.mlp.router.groups",
-        "1 of 4 groups hold 2 experts, but active is 3; keep more groups",
+        "kept = 1 of 4 groups allows 2 experts per token, but active is 3; raise groups.kept",
     ),
     ([MOE % "gated: false, clamp: 7"], "model.mlp.clamp", "7.0 applies to gated experts, but gated is false"),
     ([MOE % "gated: false, up_offset: 1"], "model.mlp.up_offset", "1.0 applies to gated experts, but gated is false"),
-    ([MOE % "balance: {loss: 0, pooled: true}"], "model.mlp.balance.pooled", "applies to balance.loss, but that is 0"),
+    (
+        [MOE % "balance: {loss: 0, pooled: true}"],
+        "model.mlp.balance.pooled",
+        "has no effect, because balance.loss is 0",
+    ),
     (
         ["model.mixer={kind: mamba2, n_heads: 4, n_groups: 3}"],
         "model.mixer.n_groups",
@@ -423,7 +439,7 @@ BROKEN_RULES = [
     (
         ["model.attention.visibility=prefix", "model.position=shaw"],
         "model.attention.visibility",
-        "prefix shows keys after a query, but position.kind shaw counts only distances back; allowed: causal, or",
+        "prefix lets queries see later keys, but position.kind shaw covers only earlier keys; allowed: causal, or",
     ),
     (
         ["model.attention={n_heads: 4, visibility: two_sided, window: 1}"],
@@ -436,15 +452,15 @@ BROKEN_RULES = [
     (
         ["model.position.kind=learned", "train.eval_seq_len=512"],
         "train.eval_seq_len",
-        "512 is beyond model.max_seq_len = 256, where learned positions end",
+        "512 exceeds model.max_seq_len = 256, the number of learned positions; allowed: up to 256",
     ),
     (
         ["model.position.kind=learned", "train.seq_len=512"],
         "train.seq_len",
-        "512 is beyond model.max_seq_len = 256, where learned positions end",
+        "512 exceeds model.max_seq_len = 256, the number of learned positions; allowed: up to 256",
     ),
     (["train.batch_tokens=8192", "train.seq_len=100"], "train.batch_tokens", "8192 is not a multiple of the sequence"),
-    (["train.micro_batch_tokens=1000"], "train.micro_batch_tokens", "1000 must divide batch_tokens = 8192"),
+    (["train.micro_batch_tokens=1000"], "train.micro_batch_tokens", "1000 must be a divisor of batch_tokens = 8192"),
     (
         ["model.attention.qk_norm={kind: rmsnorm, weight: false, scope: each_head}"],
         "model.attention.qk_norm.scope",
@@ -456,16 +472,16 @@ BROKEN_RULES = [
             f"short_factor: {ONES}, long_factor: {ONES}}}"
         ],
         "model.position.scaling.factor",
-        "determines only attention_factor, but that is set already",
+        "has no effect, because attention_factor is set; allowed: 1",
     ),
     (
         ["model.norm.weight=false", "model.block.parallel=separate"],
         "model.block.parallel",
-        "without weight and bias they are the same",
+        "norms without weight and bias are identical",
     ),
-    (["train.warmup=123"], "train.warmup", "123 steps of a run of 122"),
+    (["train.warmup=123"], "train.warmup", "123 warm-up steps, but the run has only 122 steps; allowed: up to 122"),
     (["train.tokens=100"], "train.tokens", "100 is less than one batch of 8192 tokens (train.batch_tokens)"),
-    (["train.decay=0.1"], "train.decay", "only schedule wsd has a decay phase; schedule is cosine"),
+    (["train.decay=0.1"], "train.decay", "only schedule wsd has a decay phase, but schedule is cosine"),
     (["train.schedule=constant", "train.final_lr=0.1"], "train.final_lr", "schedule constant never changes"),
     (
         ["train.lr_multipliers.head=2"],
@@ -492,13 +508,13 @@ BROKEN_RULES = [
     (
         [*MUP, "model.attention.gate={per: head}"],
         "model.attention.gate",
-        "a factor per head, and the number of heads may stay",
+        "a gate per head, whose number of factors may stay",
     ),
     ([*MUP, "model.attention.scale=0.5"], "model.attention.scale", "0.5, but muP derives 0.176777; leave it out"),
-    ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, which has one number for the whole width"),
-    ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is multiplied by the scores' factor"),
-    ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table; muP"),
-    ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias, which is divided together with the logits"),
+    ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, which has one parameter for the whole width"),
+    ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is scaled together with the scores"),
+    ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, an embedding narrower than d_model; muP"),
+    ([*MUP, "model.head.bias=true"], "model.head.bias", "true adds a bias that is scaled together with the logits"),
     (
         ["model.embedding={norm: sum}"],
         "model.embedding.norm",
@@ -508,11 +524,6 @@ BROKEN_RULES = [
         ["model.embedding={widened: sum}"],
         "model.embedding.widened",
         "'sum' needs an embedding with a width of its own, but embedding.width is null; allowed: tokens",
-    ),
-    (
-        ["model.embedding.segments=1"],
-        "model.embedding.segments",
-        "a single segment is the same for every token; allowed: 0, or 2 and more",
     ),
     (
         ["model.norm=none", "model.head.transform={activation: relu}"],
@@ -539,7 +550,11 @@ BROKEN_RULES = [
         "model.head.scale",
         "1, but muP sets it to base_width / d_model = 0.5; remove this field",
     ),
-    ([*MUP, "train.optimizer.kind=muon"], "train.optimizer", "muon with scale adamw, whose updates grow with the root"),
+    (
+        [*MUP, "train.optimizer.kind=muon"],
+        "train.optimizer",
+        "muon with scale adamw, whose updates grow with the square root",
+    ),
 ]
 
 
@@ -679,6 +694,6 @@ def test_a_number_is_taken_if_float32_neither_overflows_nor_makes_it_0(number: f
     "field", ["model.norm.eps", "train.lr", "model.embedding.scale", "train.lr_multipliers.embedding"]
 )
 def test_what_float32_cannot_hold_is_refused_when_it_is_read(field: str, value: str):
-    allowed = "allowed: 0, or from 1.4e-45 to 3.4e38 in size"
+    allowed = "allowed: 0, or absolute values from 1.4e-45 to 3.4e38"
     assert problems(f"{field}={value}")[field].strip().endswith(f"does not fit into float32; {allowed}")
     assert load_config("tiny-llama", f"{field}=1e-40")

@@ -31,7 +31,7 @@ from archlab.data.training_data import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS
-from archlab.model.masks import Given
+from archlab.model.masks import TensorMask
 from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
 from archlab.model.softmax import Softmax
@@ -223,7 +223,7 @@ def test_soft_cap(kernel: str) -> None:
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
     capped = 3 * np.tanh((0.7 * q.numpy() @ k.numpy().swapaxes(-1, -2) + bias.numpy()) / 3)
     expected = softmax(np.where(mask, capped, -np.inf), axis=-1) @ v.numpy()
-    got = KERNELS[kernel](q, k, v, Given(mask), bias, Softmax(0.7, 3.0, 0.0))
+    got = KERNELS[kernel](q, k, v, TensorMask(mask), bias, Softmax(0.7, 3.0, 0.0))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     head = ("model.head.scale=0.5", "model.head.bias=true")
     plain = randomized(*head)(TOKENS)
@@ -393,7 +393,7 @@ def test_bits_per_byte() -> None:
     expected = nats[is_text].sum() / np.log(2) / token_bytes[targets].sum()
     found = evaluate(
         model,
-        HeldOut.of_text(windows, token_bytes, (0,), goes_on=np.zeros(len(windows), bool), masked=False),
+        HeldOut.of_text(windows, token_bytes, (0,), continues=np.zeros(len(windows), bool), masked=False),
         Device("cpu", torch.float32),
         batch_tokens=30,
     )

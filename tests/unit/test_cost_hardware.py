@@ -85,9 +85,10 @@ def test_names():
     ("name", "said"),
     [
         ("h10", "unknown hardware 'h10'; did you mean h100\\? `archlab list hardware` shows all"),
+        ("h1oo", "did you mean h100\\?"),
         ("a100", "did you mean a100-40gb or a100-80gb?"),
         ("quantum", "unknown hardware 'quantum'; `archlab list"),
-        ("h100x0", "has no devices; at least 1 is needed, as in h100x8"),
+        ("h100x0", "has no devices; allowed: at least 1, as in h100x8"),
         ("this", "this machine has not been measured yet; run `archlab hardware --measure`"),
         ("gone.yaml", "gone.yaml: No such file"),
     ],

@@ -185,8 +185,8 @@ def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
     """The first stage, a middle stage and the last stage; with several layers per stage, a middle stage of another
     size, too. A plan with a thousand stages once took minutes."""
     counted = []
-    held = LayerConfig.held_by_one
-    monkeypatch.setattr(LayerConfig, "held_by_one", lambda layer, t: counted.append(layer) or held(layer, t))
+    held = LayerConfig.parameters_per_device
+    monkeypatch.setattr(LayerConfig, "parameters_per_device", lambda layer, t: counted.append(layer) or held(layer, t))
     planned("pipeline=100", "tiny-llama", "model.n_layers=100", tokens=128)
     few = len(counted)
     planned("pipeline=10", "tiny-llama", "model.n_layers=100", tokens=128)
@@ -409,7 +409,9 @@ def test_mixers_are_cut_by_whole_heads(model, tensor, message):
         (["--html", "x.html"], "--html cannot be combined with --devices"),
         (["--dtype", "float32"], "--dtype cannot be combined with --devices"),
         (["--json", "--html", "x.html"], "--json and --html cannot be combined"),
-        (["gpt-2"], "a training on several devices is planned for one config; found 2"),
+        (["gpt-2"], "a training run is planned for one config; found 2"),
+        (["--parallel", "data=2"], "--parallel: cannot read 'data=2'; allowed: replicate, shard, tensor, pipeline,"),
+        (["--price", "0"], "--price is '0'; allowed: a number, more than 0, at most 1,000,000,000\n"),
         (["--parallel", "shard=4"], "shard=4 needs 4 devices, but there are 2"),
         (["--price", "-1"], "price"),
     ],

@@ -196,7 +196,7 @@ def test_a_saved_data_set(tmp_path: Path):
     with pytest.raises(UserError, match="has splits; give the folder of one of them: train"):
         list(Corpus([str(tmp_path / "split")]))
     shard = tmp_path / "saved" / "data-00000-of-00002.arrow"
-    for damaged, says in ((b"nonsense", "not a stream of Arrow"), (shard.read_bytes()[:-300], "damaged after row 14")):
+    for damaged, says in ((b"nonsense", "not an Arrow stream"), (shard.read_bytes()[:-300], "damaged after row 14")):
         shard.write_bytes(damaged)
         with pytest.raises(UserError, match=rf"data-00000-of-00002\.arrow: {says}"):
             list(Corpus([str(tmp_path / "saved")]))

@@ -314,7 +314,7 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
     shard.touch()
     DataFolder.open(folder)
     assert reads == ["fold-01-00000.bin"]  # the other files have not changed
-    said = f"note: {shard}: comparing {binary(shard.stat().st_size)} with their hash; this is repeated only when "
+    said = f"note: {shard}: checking the hash of {binary(shard.stat().st_size)}; this is repeated only when "
     assert capsys.readouterr().err.startswith(said)
     whole, before = shard.read_bytes(), shard.stat()
     for altered in (
@@ -532,7 +532,7 @@ def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Pa
     (folder / "manifest.json").unlink()
     for source in (folder, folder.parent, f"{folder}/*"):
         with pytest.raises(
-            UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy it again, or"
+            UserError, match=r"tokens: the folder has token shards but no manifest\.json; copy the folder again, or"
         ):
             open_data(DataConfig(path=str(source)), 300)
 

@@ -158,7 +158,7 @@ def test_the_added_space_is_scored_but_stands_for_no_byte() -> None:
     texts = ["\n\n", "the cat", "x"]
     ids = [end, *(i for text in texts for i in (*bpe.encode(tokenizer, [text])[0].tolist(), end))]
     held_out = HeldOut.of_text(
-        np.array([ids]), spelled.sizes, (end,), len(spelled.prefix), goes_on=np.array([False]), masked=False
+        np.array([ids]), spelled.sizes, (end,), len(spelled.prefix), continues=np.array([False]), masked=False
     )
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == sum(len(text) for text in texts)
@@ -174,7 +174,7 @@ def test_the_added_space_follows_the_last_of_several_tokens_before_a_document() 
     texts = ["\n\n", "the cat", "x"]
     ids = [i for text in texts for i in (*before, *bpe.encode(tokenizer, [text])[0].tolist())]
     held_out = HeldOut.of_text(
-        np.array([ids]), spelled.sizes, before, len(spelled.prefix), goes_on=np.array([False]), masked=False
+        np.array([ids]), spelled.sizes, before, len(spelled.prefix), continues=np.array([False]), masked=False
     )
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == sum(len(text) for text in texts)

@@ -115,7 +115,7 @@ def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     (tmp_path / "words.json").write_text(words.to_str())
-    with pytest.raises(UserError, match="bits per byte could not be exact"):
+    with pytest.raises(UserError, match="bits per byte would not be exact"):
         bpe.load(tmp_path / "words.json")
     (tmp_path / "words.json").write_text("{}")
     with pytest.raises(UserError, match=r"words\.json: not a tokenizer\.json"):

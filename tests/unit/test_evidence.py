@@ -38,7 +38,7 @@ from archlab.report.charts.axes import both_sides
 from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
-from archlab.study.forecast import at_pace, bytes_per_token
+from archlab.study.forecast import bytes_per_token, pace_clock
 from archlab.study.record import Heading
 from archlab.study.study_file import library_study
 
@@ -232,7 +232,7 @@ def test_untested_predictions_only_make_a_verdict_more_careful(names: tuple[str,
             assert one.found == ("undecided" if why else name)
             assert one.untested == why
             assert one.effect, "the numbers stay"
-            assert (one.why == "undecided: could not be tested here") == bool(why)
+            assert (one.why == "could not be tested here, so undecided") == bool(why)
         assert judge(claim, results, "gpu").verdict == before, "other runs are not affected"
 
 
@@ -310,7 +310,7 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
     assert one.outcome
     assert (one.outcome.name, one.why) == (outcome, why)
     assert effect in one.effect
-    heading = "Found but not predicted: it does not affect the verdict"
+    heading = "Found but not predicted (no effect on the verdict)"
     assert main(["ledger", str(number)]) == 0
     told = capsys.readouterr().out
     assert told.index(heading) > told.index("expected")
@@ -356,7 +356,7 @@ def test_untested_predictions_are_shown_with_their_reason(capsys: pytest.Capture
             assert main(["ledger", str(claim.number)]) == 0
             told = capsys.readouterr().out
             assert told.count(reason) == 1
-            assert "undecided: could not be tested here" in told
+            assert "could not be tested here, so undecided" in told
             assert reason in render(ledger(chosen=[claim]))
             assert main(["ledger", str(claim.number), "--json"]) == 0
             assert reason in capsys.readouterr().out
@@ -580,7 +580,7 @@ def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
         assert row["found"] == judged.found
     assert -0.02 < same["low"] < same["high"] < 0.02, "an equivalent difference lies within the margin"
     assert (none["value"], none["text"], none["found"]) == (None, "diverged", "the opposite")
-    assert none["arm"] == "1. n: low, gpu (claim: better)"
+    assert none["arm"] == "1. n: low, gpu (expected: better)"
     (row,) = of_speed.rows
     means = {
         name: np.array([*values.values()], dtype=float).mean() for name, values in fast["gates"].values["speed"].items()
@@ -633,7 +633,7 @@ def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):
     assert main(["ledger", "gate"]) == 2
     assert "unknown claim 'gate'; did you mean gates?" in capsys.readouterr().err
     assert main(["ledger", "99"]) == 2
-    assert "allowed: 1 to 20, or a claim's name" in capsys.readouterr().err
+    assert "allowed: a number from 1 to 20, or the name of a claim" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -675,7 +675,7 @@ def test_times_are_predicted_from_the_speed_of_the_committed_runs():
     speeds = [row["values"]["training_speed"] for row in timed if row["arm"] == "rms" and "round" in row]
     assert pace.tokens_per_second == pytest.approx(sum(speeds) / len(speeds))
     config = load_config("mini-llama", "train.tokens=512K")
-    assert at_pace(pace.flops_per_second)(config) == pytest.approx(512_000 / pace.tokens_per_second, rel=1e-6)
+    assert pace_clock(pace.flops_per_second)(config) == pytest.approx(512_000 / pace.tokens_per_second, rel=1e-6)
 
 
 def test_tokens_predicted_for_a_budget_in_bytes_are_close_to_the_real_number():

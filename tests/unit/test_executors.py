@@ -24,13 +24,13 @@ from archlab.study.executors.executor import (
     MOST_BESIDE_A_GPU,
     Errand,
     RunProgress,
+    default_threads,
     needs,
     needs_of,
     train_run,
-    usual_threads,
     with_resolved_device,
 )
-from archlab.study.executors.local import usual_workers, visible_gpus
+from archlab.study.executors.local import default_workers, visible_gpus
 from archlab.study.executors.named import make_executor
 from archlab.study.executors.slurm import slurm_options
 from archlab.study.runs import Run
@@ -169,7 +169,7 @@ def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeyp
     errand = Errand.of(Path("."))
     monkeypatch.chdir("/")
     note, last = errand(run)
-    assert "rows of the embedding from" in str(note.note)
+    assert "embedding rows from" in str(note.note)
     assert (last.failed, last.summary and last.summary.status) == (None, "finished")
 
 
@@ -210,13 +210,13 @@ def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archlab.study.executors.executor.cores", lambda: 32)
     monkeypatch.setattr("archlab.study.executors.local.cores", lambda: 32)
     small, large = tiny.config(), load_config("tiny-llama", "model.d_model=1024", "train.device=cpu")
-    assert (usual_threads([small]), usual_workers(1, [])) == (1, 32)
-    assert (usual_threads([small, large]), usual_workers(32, [])) == (32, 1)
+    assert (default_threads([small]), default_workers(1, [])) == (1, 32)
+    assert (default_threads([small, large]), default_workers(32, [])) == (32, 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert usual_threads([tiny.config(*ON_GPU)]) == 32 // 8
+    assert default_threads([tiny.config(*ON_GPU)]) == 32 // 8
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert usual_threads([tiny.config(*ON_GPU)]) == MOST_BESIDE_A_GPU
-    assert usual_workers(8, ["0", "1"]) == 2
+    assert default_threads([tiny.config(*ON_GPU)]) == MOST_BESIDE_A_GPU
+    assert default_workers(8, ["0", "1"]) == 2
 
 
 def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     ("arguments", "why"),
     [
         ({"name": "rey"}, "unknown executor 'rey'; did you mean ray? allowed: local, ray, slurm"),
-        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3: --executor is ray; allowed: --executor slurm"),
+        ({"name": "ray", "slurm": ["time=3"]}, "--slurm time=3 needs --executor slurm; --executor is ray"),
         (
             {"name": "slurm", "slurm": ["partitoin=a"]},
             "unknown option 'partitoin'; did you mean partition? allowed: account",

@@ -139,7 +139,7 @@ def test_an_index_must_say_where_tensors_are(hf: Path) -> None:
 def test_a_tensor_in_two_files(hf: Path) -> None:
     sharded(hf)
     save_file({**load_file(hf / "b.safetensors"), "lm_head.weight": torch.ones(300, 16)}, hf / "b.safetensors")
-    assert "b.safetensors: lm_head.weight is in a.safetensors as well" in refusal(hf)
+    assert "b.safetensors: lm_head.weight is also in a.safetensors" in refusal(hf)
 
 
 def test_a_shard_that_is_missing(hf: Path) -> None:
@@ -229,7 +229,7 @@ def test_no_weights_at_all(hf: Path) -> None:
 
 def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (hf / "config.json").unlink()
-    with pytest.raises(UserError, match=r"not a run folder .* nor a Hugging Face folder \(no config.json\)"):
+    with pytest.raises(UserError, match=r"not a run folder .* not a Hugging Face folder \(no config.json\)"):
         archlab.from_pretrained(hf)
     for verb in ("show", "inspect", "cost"):
         assert app.main([verb, str(hf)]) == 2
@@ -261,8 +261,11 @@ def test_unknown_families(hf: Path, model_type: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM, of family mistral, but model_type is llama"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for another task"),
+        (
+            {"architectures": ["MistralForCausalLM"]},
+            "MistralForCausalLM, a class of family mistral, but model_type is llama",
+        ),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for a task other than next-token prediction"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is True, which archlab cannot build"),
     ],
 )
@@ -500,9 +503,13 @@ def test_an_unknown_name_is_reported_in_one_message(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
     assert app.main(["cost", "some/model"]) == 2
     assert capsys.readouterr().err.startswith("some/model: no such file or folder, and ")
-    for no_hub_id in ("some/model.yaml", "a/b/c", "/a/b", "model"):
+    assert app.main(["cost", "some/model.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("some/model.yaml: no such file")
+    for no_hub_id in ("a/b/c", "/a/b", "model"):
         assert app.main(["cost", no_hub_id]) == 2
-        assert capsys.readouterr().err.startswith(f"no config '{no_hub_id}': neither a preset nor a file")
+        assert capsys.readouterr().err.startswith(
+            f"unknown config '{no_hub_id}': neither a preset, a file nor a hub id (owner/name)"
+        )
 
 
 def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,7 +525,9 @@ def test_a_hub_id_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
-    with pytest.raises(UserError, match=r"^some/model: .* the download from the Hugging Face hub failed: no network$"):
+    with pytest.raises(
+        UserError, match=r"^some/model: .* the download from the Hugging Face hub failed: no network; check "
+    ):
         archlab.from_pretrained("some/model")
 
 

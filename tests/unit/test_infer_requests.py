@@ -75,7 +75,7 @@ def test_an_argument_for_something_else_changes_nothing(arguments: dict[str, Any
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_beams": 4}, r"num_beams is 4, which is not supported; allowed: 1; archlab has until, "),
+        ({"num_beams": 4}, r"num_beams is 4, which is not supported; allowed: 1; archlab supports until, "),
         ({"no_repeat_ngram_size": 2}, r"no_repeat_ngram_size is 2.*allowed: 0"),
         ({"num_beam": 1}, r"num_beam is not supported; did you mean num_beams\?"),
         ({"do_sample": True, "typical_p": 0.5}, r"typical_p is 0.5.*allowed: 1"),

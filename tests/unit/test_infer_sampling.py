@@ -196,7 +196,7 @@ def test_a_rows_draw_does_not_depend_on_the_others() -> None:
         ("top_k", [0, -1, 2.5, "3"], "allowed: a whole number from 1, or none"),
         ("top_p", [0, -0.1, 1.01, math.nan], "allowed: above 0, up to 1, or none"),
         ("min_p", [-0.1, 1.01], "allowed: 0 to 1, or none"),
-        ("repetition_penalty", [0, -1, math.inf, None], r"allowed: above 0 \(1: without a penalty\)"),
+        ("repetition_penalty", [0, -1, math.inf, None], r"allowed: above 0 \(1 means no penalty\)"),
         ("seed", [-1, 0.5], "allowed: a whole number from 0, or none"),
     ],
 )

@@ -100,7 +100,8 @@ def test_opposite_pieces_of_a_causal_text_compare_as_many_pairs(n: int) -> None:
     assert of_all is not None
     pieces = [range(32 * i, 32 * (i + 1)) for i in range(2 * n)]
     pairs = {
-        sum(blocks.pairs for blocks in query_blocks.of_runs(of_all, (pieces[i], pieces[-1 - i]))) for i in range(1, n)
+        sum(blocks.pairs for blocks in query_blocks.blocks_in_runs(of_all, (pieces[i], pieces[-1 - i])))
+        for i in range(1, n)
     }
     assert len(pairs) == 1
     assert pairs.pop() == 32 * 32 * (2 * n + 1)

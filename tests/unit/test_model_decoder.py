@@ -293,7 +293,7 @@ def test_packed_documents_have_no_cache() -> None:
     [
         ([3], {}, r"prefix: \[1\] of torch.int64; allowed: \[2\] of int64 or int32"),
         ([1.0, 2.0], {}, "prefix: .* of torch.float32"),
-        ([3, 13], {}, r"prefix: \[3, 13\] tokens of texts of \[12, 12\]; allowed: 0 to the text's length"),
+        ([3, 13], {}, r"prefix: \[3, 13\] tokens in texts of \[12, 12\] tokens; allowed: 0 to the text's length"),
         ([3, -1], {}, r"prefix: \[3, -1\]"),
         (
             [3, 3],
@@ -311,10 +311,12 @@ def test_a_prefix_that_cannot_be_is_refused(prefix: list[Any], more: dict[str, A
 def test_a_prefix_is_read_at_the_start_of_a_text_and_in_one_pass() -> None:
     model, prefix = randomized(tiny("model.attention.visibility=prefix")), torch.tensor([3, 5])
     cache = Cache(model.config, 2, 12, padding=[0, 8], dtype=torch.float64)
-    with pytest.raises(UserError, match=r"prefix: \[3, 5\] tokens of texts of \[12, 4\]"):
+    with pytest.raises(UserError, match=r"prefix: \[3, 5\] tokens in texts of \[12, 4\]"):
         model(TOKENS, prefix=prefix, cache=cache)
     model(TOKENS[:, :9], cache=cache)
-    with pytest.raises(UserError, match="prefix: the cache already holds 9 tokens; allowed only in the first pass"):
+    with pytest.raises(
+        UserError, match="prefix: the cache already holds 9 tokens; a prefix is allowed only in the first pass"
+    ):
         model(TOKENS[:, 9:], prefix=prefix, cache=cache)
 
 

@@ -33,7 +33,7 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.masks import Given
+from archlab.model.masks import TensorMask
 from archlab.model.softmax import Softmax
 from archlab.training import attention_kernels as measured
 from archlab.training.attention_kernels import attention_kernels, products_up_to
@@ -91,7 +91,7 @@ def test_kernels_are_the_formula(
         torch.from_numpy(q),
         torch.from_numpy(k),
         torch.from_numpy(v),
-        Given(torch.from_numpy(seen)) if masked else None,
+        TensorMask(torch.from_numpy(seen)) if masked else None,
         torch.from_numpy(bias) if biased else None,
         Softmax(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
     )
@@ -107,7 +107,7 @@ def test_kernels_are_the_formula(
 def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
     q, k, v = (torch.from_numpy(RNG.normal(size=(2, heads, 7, 4))).requires_grad_() for heads in (4, 2, 2))
     sinks = torch.from_numpy(RNG.normal(size=4)).requires_grad_()
-    mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)) if masked else None
+    mask = TensorMask(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)) if masked else None
 
     def gradients(compute: Kernel) -> tuple[torch.Tensor, ...]:
         mixed = compute(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
@@ -138,7 +138,7 @@ def test_gradients_of_products(kv_heads: int, length: int, monkeypatch: pytest.M
 def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -> None:
     """With the identity as values, the output is the weights. A sink with the weight of 200 keys takes half."""
     q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
-    seen = Given(torch.ones(1, 200, 200, dtype=torch.bool))
+    seen = TensorMask(torch.ones(1, 200, 200, dtype=torch.bool))
     how = Softmax(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
     torch.manual_seed(0)
     weights = KERNELS[kernel](q, k, torch.eye(200)[None, None], seen, None, how)
@@ -156,7 +156,7 @@ CPU: dict[str, Any] = {"on_cuda": False}
 def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked: bool) -> None:
     """Otherwise torch multiplies every query with every key, and stores all scores."""
     q, k, v = (torch.randn(1, 2, 9, width) for width in (16, 16, v_dim))
-    mask = Given(torch.ones(1, 9, 9, dtype=torch.bool).tril()) if masked else None
+    mask = TensorMask(torch.ones(1, 9, 9, dtype=torch.bool).tril()) if masked else None
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         assert sdpa(q, k, v, mask, None, Softmax(1.0, sinks_H=torch.zeros(2) if sunk else None)).shape == v.shape
     used = {event.key for event in seen.key_averages() if event.key.startswith("aten::_scaled_dot_product")}
@@ -174,7 +174,7 @@ def test_with_a_mask_heads_of_a_group_are_queries_where_that_is_better(
     It is faster for one query on a CPU, too, where torch would otherwise read each key once per head.
     """
     q, k, v = (torch.randn(2, heads, n, 4, dtype=torch.float64) for heads, n in ((6, queries), (3, 7), (3, 7)))
-    mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)[:, -queries:])
+    mask = TensorMask(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)[:, -queries:])
     bias = torch.randn(2, 6, queries, 7, dtype=torch.float64) if biased else None
     how = Softmax(0.7, sinks_H=torch.randn(6, dtype=torch.float64) if sunk else None)
     grouped = list[bool]()
@@ -215,7 +215,9 @@ def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) 
         if name in able:
             assert choose_kernel(name, KernelNeeds(**needs)) is kernel
         else:
-            with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+.*; allowed: auto, {', '.join(able)}"):
+            with pytest.raises(
+                UserError, match=rf"kernel {name} does not support \w+.*; allowed: auto, {', '.join(able)}"
+            ):
                 choose_kernel(name, KernelNeeds(**needs))
 
 
@@ -263,7 +265,7 @@ def test_a_call_asks_by_its_tensors() -> None:
     asked = in_call(layer, exact, exact, exact, None, None, mask=None, is_cached=False)
     assert asked == KernelNeeds(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
-        asked = in_call(layer, *[exact.float()] * 3, None, None, mask=Given(exact > 0), is_cached=True)
+        asked = in_call(layer, *[exact.float()] * 3, None, None, mask=TensorMask(exact > 0), is_cached=True)
     assert asked == KernelNeeds(softcap=True, masked=True, width=8, on_cuda=False, is_cached=True)
 
 

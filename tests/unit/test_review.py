@@ -244,7 +244,7 @@ def test_check(capsys, monkeypatch):
     assert out.startswith("warning  n_layers 118 (usual: up to 100)\n")
     assert out.endswith("\npalm-540b: 1 warning, 1 note\n")
     assert "Llama 3.1 405B (126)" in out
-    assert "MLP wider by as much) (Shazeer 2019).\n" in out
+    assert "(Billion Word, with a wider MLP to compensate) (Shazeer 2019).\n" in out
     assert "Source: Vaswani 2017, arXiv 1706.03762; Shazeer 2019, arXiv 1911.02150.\n" in out
     assert "Claim 9, depth: archlab ledger 9\n" in out
     assert max(map(len, out.splitlines())) <= 80

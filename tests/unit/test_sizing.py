@@ -205,21 +205,24 @@ def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "no size is given; give --params, --active, --flops or --memory"),
+        ("", "no size is set; use --params, --active, --flops or --memory"),
         (
             "--params 10M --like llama-3",
-            "its embedding and head (128,256 tokens) alone need 16.4M at d_model = 64",
+            "its embedding and head (128,256 tokens) alone need 16.4M parameters at d_model = 64",
         ),
-        ("--params 10M --like gemma-2", "its embedding (256,000 tokens) alone need 16.4M at d_model = 64"),
-        ("--params 1B --like lama-3", "--like 'lama-3': neither a family nor a preset; did you mean llama-3?"),
+        ("--params 10M --like gemma-2", "its embedding (256,000 tokens) alone need 16.4M parameters at d_model = 64"),
+        (
+            "--params 1B --like lama-3",
+            "--like is 'lama-3', which is neither a family nor a preset; did you mean llama-3?",
+        ),
         ("--params 1B --like t5-11b", "has only facts"),
         ("--params 1B --like llama-4", "has only facts"),
         (
             "--params 1B --like mamba-2",
-            "--like: mamba-2 cannot be scaled; allowed: models that have an MLP and attention",
+            "--like is mamba-2, which cannot be scaled; allowed: models that have an MLP and attention",
         ),
-        ("--params 1B --active 100M", "--active: llama-3 has no experts"),
-        ("--params 30B --active 25B --like qwen3", "the proportions of its experts give 3.3"),
+        ("--params 1B --active 100M", "--active needs a mixture of experts, but --like is llama-3"),
+        ("--params 30B --active 25B --like qwen3", "with the proportions of its experts, the model has 3.3"),
         ("--params 1B model.d_model=512", "model.d_model  is chosen by the proposal; leave it out"),
         (
             "--params 1B model.mlp.kind=none",

@@ -41,7 +41,7 @@ def test_the_page_shows_the_claim_with_links_to_its_sources():
     assert "Claim 4 of the ledger: gates" in page
     assert claims()[4].statement in page
     assert '<a href="https://arxiv.org/abs/2002.05202">Shazeer 2020</a>' in page
-    assert "gates: SwiGLU against ReLU, loss on held-out text" in page
+    assert "gates: SwiGLU vs ReLU, loss on held-out text" in page
     assert "archlab explain" not in page
 
 

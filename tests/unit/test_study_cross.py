@@ -78,8 +78,8 @@ def test_what_follows_is_told_against_the_reference():
         ({"bb": "a"}, r"against.bb  unknown arm; did you mean b\? allowed: a, b, c, d"),
         ({"b": "aa"}, r"against.b  unknown arm 'aa'; did you mean a\? allowed: a, b, c, d"),
         ({"a": "b"}, "against.a  the first arm has no reference"),
-        ({"b": "b"}, "against.b  b -> b is a circle"),
-        ({"c": "d", "d": "b", "b": "c"}, "1 problem in the study\n  against.b  b -> c -> d -> b is a circle"),
+        ({"b": "b"}, "against.b  b -> b is a cycle"),
+        ({"c": "d", "d": "b", "b": "c"}, "1 problem in the study\n  against.b  b -> c -> d -> b is a cycle"),
         ({"b": "b", "c": "x", "a": "d"}, "3 problems"),
     ],
 )
@@ -89,7 +89,7 @@ def test_wrong_references_are_refused(against, message):
 
 
 def test_an_arm_that_leads_to_a_circle_is_not_in_it():
-    with pytest.raises(UserError, match=r"1 problem in the study\n  against.c  c -> d -> c is a circle"):
+    with pytest.raises(UserError, match=r"1 problem in the study\n  against.c  c -> d -> c is a cycle"):
         arms(study(arms=NAMED, against={"b": "c", "c": "d", "d": "c"}))
 
 
@@ -140,7 +140,7 @@ def test_factors_of_one_name_are_told_apart():
         ({"cross": {"model.max_seq_len": [16, 32]}}, "cross  max_seq_len=32: differs from max_seq_len=16 in fields"),
         (
             {"cross": {"model.norm": ["none", "rmsnorm"], "model.norm.kind": ["rmsnorm", "layernorm"]}},
-            "cross.model.norm +one factor contains the other",
+            "cross.model.norm +overlaps with another factor",
         ),
         (
             {"cross": PLACED, "labels": {"pre": "Pre"}},

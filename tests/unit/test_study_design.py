@@ -18,11 +18,11 @@ from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
 from archlab.study.checks import named_outcomes, overridden_fields
-from archlab.study.design import arms, grid
+from archlab.study.design import arms, grid, single_arm_note
 from archlab.study.fit import describe_equal, quantity_function
-from archlab.study.forecast import as_timed, at_best, forecast
+from archlab.study.forecast import forecast, ideal_clock, measured_clock
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import library_study, read_study, scales_of
+from archlab.study.study_file import library_study, read_study, scales_of, study_path
 from tiny import MODEL, TRAIN
 
 
@@ -119,11 +119,11 @@ def test_what_follows_from_the_knob_is_told_too():
 @pytest.mark.parametrize(
     ("in_base", "overrides", "silent"),
     [
-        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 here"),
+        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 in other"),
         (
             {"model.position.kind": "shaw"},
             {"model.position.kind": "t5"},
-            "model.position.max_distance: 16 in base, 128 here",
+            "model.position.max_distance: 16 in base, 128 in other",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
     [
         (
             {"base": "tiny-lama"},
-            r"no config 'tiny-lama': neither a preset nor a file; did you mean tiny-llama\?",
+            r"unknown config 'tiny-lama': neither a preset, a file nor a hub id \(owner/name\); did you mean tiny-llama\?",
         ),
         ({"set": {"train.lrr": 1}}, r"set.train.lrr  unknown; did you mean lr\?"),
         ({"set": {"train.seed": 3}}, "set.train.seed  is set by the study's seeds"),
@@ -226,7 +226,7 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most is 4; it must be at least first, which is 5"),
         ({"seeds": {"until": 0.1, "at_most": 9, "first": 2}}, "seeds.first  2; allowed: at least 3"),
         ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
-        ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in seeds=\{until: "),
+        ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in 'seeds=\{until: "),
         ({"margin": 0}, "margin  0; allowed: more than 0"),
         ({"tune": {"train.lr": [0.1]}, "tune_seeds": 10**9}, "tune_seeds  1,000,000,000 runs"),
         (
@@ -257,7 +257,7 @@ def test_text_that_no_picture_can_hold_is_refused(tmp_path):
         read_study(str(write(tmp_path / "wrong.yaml", **said, arms=arms, labels=labels)))
     named = re.findall(r"the character (U\+[0-9A-F]{4})", str(refused.value))
     assert named == ["U+000C", "U+202E", "U+0000", "U+000A", "U+001B", "U+0009"]
-    assert "allowed: text without half a surrogate pair" in str(refused.value)
+    assert "allowed: valid Unicode text" in str(refused.value)
     assert "U+000C (form feed), which cannot be shown; leave it out" in str(refused.value)
 
 
@@ -686,8 +686,31 @@ def test_an_unknown_study_is_a_message(name):
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):
-    with pytest.raises(UserError, match=r"unknown study 'laddr'.*did you mean ladder\?"):
+    with pytest.raises(UserError, match=r"mine.yaml: extends: unknown study 'laddr'.*did you mean ladder\?"):
         read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
+
+
+def test_only_a_study_can_be_extended(tmp_path):
+    write(tmp_path / "small.yaml", model=MODEL, train=TRAIN)
+    for extended, kind in (("tiny-llama", "preset"), ("small.yaml", "config")):
+        message = f"mine.yaml: extends is the {kind} .*{extended}; it must be a study; to start .*`base: .*{extended}`"
+        with pytest.raises(UserError, match=message):
+            read_study(str(write(tmp_path / "mine.yaml", extends=extended)))
+    with pytest.raises(UserError, match="'tiny-llama' is a preset, not a study; to start"):
+        read_study("tiny-llama")
+
+
+def test_a_problem_of_an_arm_is_in_the_file(tmp_path):
+    file = str(write(tmp_path / "mine.yaml", **two({"model.nrm.kind": "x"}).model_dump(exclude_unset=True)))
+    with pytest.raises(UserError, match=r"1 problem in \S+mine.yaml\n  arms.other.model.nrm  unknown"):
+        arms(read_study(file)[1], study_path(file))
+
+
+def test_a_single_arm_is_noted():
+    assert single_arm_note(arms(study(arms={"a": {}}))) == [
+        "the study has only one arm, so nothing is compared; add another arm"
+    ]
+    assert single_arm_note(arms(two({"model.norm.kind": "layernorm"}))) == []
 
 
 OURS = [(name, scale) for name in studies() for scale in (None, *read_study(name)[1].scales)]
@@ -781,7 +804,7 @@ def test_a_forecast_counts_every_run():
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measurements(products={}, passes=rates, **timed)})
     operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
-    assert forecast(asked, arms(asked), as_timed(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
+    assert forecast(asked, arms(asked), measured_clock(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
 
 
 def test_a_forecast_from_a_data_sheet_is_a_limit():
@@ -789,12 +812,12 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
     h100 = load_hardware("h100")
     (arm, _) = arms(two({"model.norm.kind": "layernorm"}))
     step = cost(arm.config, dtype="bfloat16").computed_work["training"]
-    found = at_best(h100)(arm.config)
+    found = ideal_clock(h100)(arm.config)
     assert found
     assert found >= 10 * sum(w.flops for w in step if w.kind in OF_MATRICES) / h100.peak["bfloat16"]
     assert found >= 10 * sum(w.n_bytes for w in step) / h100.bandwidth
     twice = {"peak": {name: 2 * peak for name, peak in h100.peak.items()}, "bandwidth": 2 * h100.bandwidth}
-    assert at_best(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
+    assert ideal_clock(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from archlab.study.checks import named_outcomes
 from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
 from archlab.study.details import compare_documents
-from archlab.study.forecast import as_rehearsed, forecast
+from archlab.study.forecast import forecast, rehearsed_clock
 from archlab.study.outcome_schema import (
     Answers,
     BestLoss,
@@ -306,8 +306,8 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
         ({"measure": {"beyond": {"tims": 5}}}, r"measure\.beyond\.tims .*did you mean times"),
         ({"measure": {"x": {"kind": "beyond", "times": 1}}}, r"measure\.x\.times"),
         ({"measure": ["gap"], "primary": "gab"}, r"primary .*did you mean gap"),
-        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*give its rates in `sweep`"),
-        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome uses it"),
+        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*add `sweep` with the learning rates"),
+        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome uses this sweep"),
         ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be tuned"),
         (
             {"measure": {"x": {"kind": "probe", "of": "entropy"}}},
@@ -413,7 +413,7 @@ def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest
     found = study(arms={"a": {}, "twice": {"model.n_layers": 4}})
     designed = arms(found)
     monkeypatch.setattr("archlab.study.forecast.seconds_of", lambda step, steps: [0.5, 0.25])
-    clock = as_rehearsed(designed[0].config)
+    clock = rehearsed_clock(designed[0].config)
     assert clock
     steps = resolve_train(designed[0].config).steps
     assert clock(designed[0].config) == pytest.approx(0.25 * steps)
@@ -422,7 +422,7 @@ def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest
     total = forecast(found, designed, clock)
     assert total.seconds == pytest.approx(total.runs / 2 * sum(map(clock, (arm.config for arm in designed))))
     large = arms(study(arms={"a": {"model.d_model": 8192, "model.n_layers": 64}}))
-    assert as_rehearsed(large[0].config) is None
+    assert rehearsed_clock(large[0].config) is None
 
 
 def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ from archlab.study.outcome_schema import Source
 from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
 from archlab.study.schema import AddedSeeds
-from archlab.study.stats import ALPHA, Better, compare, estimate, exactly, holm, pairwise, seeds_in_all, share
+from archlab.study.stats import ALPHA, Better, compare, compare_exact, estimate, holm, pairwise, seeds_in_all, share
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
 ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
@@ -137,7 +137,7 @@ def test_without_a_margin_nothing_is_equivalent() -> None:
 
 
 def test_two_exact_values_are_one_pair_without_a_test() -> None:
-    found = exactly({"base": {0: 1.0}, "arm": {0: 3.0}}, {"arm": "base"}, "lower")["arm"]
+    found = compare_exact({"base": {0: 1.0}, "arm": {0: 3.0}}, {"arm": "base"}, "lower")["arm"]
     assert (found.pairs, found.difference, found.low, found.p, found.verdict) == (1, 2, None, None, "worse")
 
 

@@ -266,14 +266,14 @@ def test_an_optimizer_without_one_of_the_parameters_is_refused(saved, drop):
     ],
 )
 def test_weights_of_another_architecture_are_refused_by_name(saved, overrides, name):
-    with pytest.raises(UserError, match=f"does not fit the config.*{name}"):
+    with pytest.raises(UserError, match=f"does not match the config.*{name}"):
         load_weights(saved, Decoder(config(*overrides).model))
 
 
 def test_weights_of_another_dtype_are_refused(saved):
     halved = {k: v.bfloat16() for k, v in load_file(saved / "model.safetensors").items()}
     save_file(halved, saved / "model.safetensors")
-    with pytest.raises(UserError, match="does not fit the config"):
+    with pytest.raises(UserError, match="does not match the config"):
         load_weights(saved, Decoder(config().model))
 
 

@@ -69,7 +69,9 @@ def test_the_loss_is_that_of_each_document_alone(position: str) -> None:
 
 def test_evaluation_is_that_of_each_document_alone() -> None:
     model, bytes_ = Decoder(tiny().model), np.array([0, *range(1, 11)])
-    held_out = HeldOut.of_text(np.concatenate([WINDOW, WINDOW]), bytes_, (END,), goes_on=np.zeros(2, bool), masked=True)
+    held_out = HeldOut.of_text(
+        np.concatenate([WINDOW, WINDOW]), bytes_, (END,), continues=np.zeros(2, bool), masked=True
+    )
     found = evaluate(model, held_out, DEVICE)
     is_text = WINDOW[0, 1:] != END
     nats, n_bytes = alone(model)[is_text].sum(), bytes_[WINDOW[0, 1:]].sum()

@@ -39,9 +39,9 @@ def test_processes_are_divided(sizes, n, expected):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"replicate": 3}, "parallel.replicate  3, of 8 processes; allowed: a divisor of the number of processes"),
-        ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of the number of processes"),
-        ({"tensor": 2, "shard": 2}, "parallel.shard  2, of 8 processes / tensor 2; allowed: 4, or null"),
+        ({"replicate": 3}, "parallel.replicate  3, with 8 processes; allowed: a divisor of the number of processes"),
+        ({"tensor": 3}, "parallel.tensor  3, with 8 processes; allowed: a divisor of the number of processes"),
+        ({"tensor": 2, "shard": 2}, "parallel.shard  2, with 8 processes / tensor 2; allowed: 4, or null"),
         ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: only one of them above 1"),
         ({"context": 2, "expert": 4}, "parallel.context  2, with expert 4; allowed: only one of them above 1"),
     ],
@@ -84,8 +84,8 @@ def test_experts_that_cannot_be_dealt_are_refused():
             ["model.mixer={kind: rglru}"],
             "2; model.mixer processes a window token by token, so only 1 is allowed with it",
         ),
-        (["model.dropout.embedding=0.1"], "2; model.dropout would drop other numbers than in one process"),
-        (["model.dropout.branch=0.1"], "2; model.dropout would drop other numbers than in one process"),
+        (["model.dropout.embedding=0.1"], "2; model.dropout would drop other activations than in one process"),
+        (["model.dropout.branch=0.1"], "2; model.dropout would drop other activations than in one process"),
         (["data.task={kind: recall}"], "2; data.task scores only some tokens of a window"),
         (["train.seq_len=66"], "2; windows have 66 tokens; allowed: a multiple of 4"),
     ],
@@ -127,5 +127,5 @@ def test_a_share_says_what_its_module_has(changes):
 
 def test_compiling_shared_components_is_refused():
     config = load_config("tiny-llama", "parallel.tensor=2", "train.compile=true")
-    with pytest.raises(ConfigError, match=r"train\.compile  true, with parallel\.tensor, expert or context"):
+    with pytest.raises(ConfigError, match=r"train\.compile  true, but parallel\.tensor, expert or context"):
         is_compiled(config, resolve_train(config), Device("cpu", torch.float32))

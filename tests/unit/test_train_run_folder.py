@@ -45,7 +45,8 @@ def test_a_claim_makes_the_folder_and_the_same_run_may_come_back(claimed, tokeni
     assert claimed.claim(config(), ENV, tokenizer) == []
     notes = claimed.claim(config(), {**ENV, "threads": 99}, tokenizer)
     assert notes == [
-        f"begun with threads {ENV['threads']}, now 99: the result is not bit for bit that of an uninterrupted run"
+        f"the run began with threads {ENV['threads']}, now 99: its result can differ by rounding from that of an "
+        "uninterrupted run"
     ]
     assert {path: path.read_bytes() for path in claimed.path.iterdir()} == before
 
@@ -60,9 +61,9 @@ def test_another_config_is_refused_with_the_fields_that_differ(claimed, tokenize
     with pytest.raises(UserError) as refused:
         claimed.claim(config("train.lr=0.5", "model.norm.kind=layernorm"), ENV, tokenizer)
     message = str(refused.value)
-    assert "holds a run of another config; name another folder" in message
-    assert "  train.lr: 0.001 in the folder, 0.5 here" in message
-    assert "  model.norm.kind: rmsnorm in the folder, layernorm here" in message
+    assert "contains a run with another config; choose another folder" in message
+    assert "  train.lr: 0.001 in the folder, 0.5 in the new config" in message
+    assert "  model.norm.kind: rmsnorm in the folder, layernorm in the new config" in message
     assert "d_model" not in message
 
 
@@ -74,9 +75,9 @@ def test_fields_that_do_not_decide_the_result_may_change(claimed, tokenizer):
 
 def test_the_same_tokens_may_lie_elsewhere_but_other_tokens_are_refused(claimed, tokenizer):
     claimed.claim(config(data="/elsewhere"), ENV, tokenizer)
-    with pytest.raises(UserError, match=r"data.path: python-stdlib in the folder, /elsewhere here"):
+    with pytest.raises(UserError, match=r"data.path: python-stdlib in the folder, /elsewhere in the new config"):
         claimed.claim(config(data="/elsewhere"), {**ENV, "corpus": "other"}, tokenizer)
-    with pytest.raises(UserError, match="was begun with corpus c0ffee and cannot continue with other"):
+    with pytest.raises(UserError, match="the run began with corpus c0ffee and cannot continue with other"):
         claimed.claim(config(), {**ENV, "corpus": "other"}, tokenizer)
 
 
@@ -93,7 +94,9 @@ def test_another_number_format_device_or_compilation_is_refused_and_the_old_one_
 ):
     auto = config("train.dtype=auto", "train.device=auto")
     claimed.claim(auto, ENV, tokenizer)
-    with pytest.raises(UserError, match=f"was begun with {what} {began} and cannot continue with {now}.*set {field}"):
+    with pytest.raises(
+        UserError, match=f"the run began with {what} {began} and cannot continue with {now}.*set {field}"
+    ):
         claimed.claim(auto, {**ENV, what: now}, tokenizer)
     claimed.claim(config(field), {**ENV, what: began}, tokenizer)
 
@@ -102,7 +105,7 @@ def test_micro_batches_that_decide_the_losses_are_remembered(tmp_path, tokenizer
     folder, before = RunFolder(tmp_path / "run"), {**ENV, "micro_batch_tokens": 64}
     folder.claim(config(), before, tokenizer)
     with pytest.raises(
-        UserError, match=r"cannot continue with 32.*set train\.micro_batch_tokens=64 with processes that"
+        UserError, match=r"cannot continue with 32.*set train\.micro_batch_tokens=64, and let each process"
     ):
         folder.claim(config(), {**before, "micro_batch_tokens": 32}, tokenizer)
     folder.claim(config("train.micro_batch_tokens=64"), before, tokenizer)
@@ -113,7 +116,7 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, tokeni
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     (folder.path / held).write_text("mine")
-    with pytest.raises(UserError, match=f"holds other files \\({held}\\)"):
+    with pytest.raises(UserError, match=f"contains other files \\({held}\\)"):
         folder.claim(config(), ENV, tokenizer)
     assert names(folder) == [held]
     assert (folder.path / held).read_text() == "mine"
@@ -130,7 +133,7 @@ def test_a_config_that_is_not_ours_is_left_alone(tmp_path, tokenizer):
 @pytest.mark.parametrize("below", ["file", "file/run"])
 def test_a_file_is_no_folder(tmp_path, tokenizer, below):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match=r"file.*(is a file; --out names a folder|Not a directory)"):
+    with pytest.raises(UserError, match=r"file.*(is a file; --out must be a folder|Not a directory)"):
         RunFolder(tmp_path / below).claim(config(), ENV, tokenizer)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -336,7 +339,7 @@ def test_one_other_digit_in_the_metrics_of_an_ended_run_is_damage(claimed):
     claimed.log(step=1, loss=1.0)
     claimed.finish(SUMMARY)
     (claimed.path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.5}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl: damaged: .*delete .*summary.json and run again"):
+    with pytest.raises(UserError, match=r"metrics.jsonl: damaged: .*delete .*summary.json and run the command again"):
         claimed.metrics()
 
 
@@ -354,7 +357,7 @@ def test_a_summary_comes_back_and_damage_to_it_is_a_message(claimed):
     whole = path.read_bytes()
     for damage in (whole[:40], whole.replace(b"2.5", b"2.4"), b"\xff\xfe", json.dumps({"status": "odd"}).encode()):
         path.write_bytes(damage)
-        with pytest.raises(UserError, match=r"summary.json: damaged.*; delete the file and run again"):
+        with pytest.raises(UserError, match=r"summary.json: damaged.*; delete the file and run the command again"):
             claimed.summary()
 
 
@@ -367,7 +370,7 @@ def test_a_summary_comes_back_and_damage_to_it_is_a_message(claimed):
 )  # fmt: skip
 def test_a_summary_that_cannot_be_is_damage(claimed, change):
     (claimed.path / "summary.json").write_text(json.dumps(SUMMARY.model_dump() | change))
-    with pytest.raises(UserError, match=r"summary.json: damaged; delete the file and run again"):
+    with pytest.raises(UserError, match=r"summary.json: damaged; delete the file and run the command again"):
         claimed.summary()
 
 

@@ -90,5 +90,5 @@ def test_no_decay_phase_holds_the_peak():
 
 def test_a_run_that_is_all_warmup():
     assert rates(warmup=STEPS)[-1] == PEAK
-    with pytest.raises(UserError, match="200 steps of a run of 100: it would never reach its peak"):
+    with pytest.raises(UserError, match="200 warm-up steps, but the run has only 100 steps; allowed: up to 100"):
         rates(warmup=2 * STEPS)

@@ -146,7 +146,7 @@ def test_a_tool_that_fails_ends_no_training(text, tmp_path, recorder, monkeypatc
     notes = Notes()
     summary = train(config("train.log=[wandb]", data=text), tmp_path, notes)
     assert summary.status == "finished"
-    said = "train.log: wandb has failed (OSError: no route to host); metrics.jsonl has everything"
+    said = "train.log: wandb has failed (OSError: no route to host); metrics.jsonl still receives all metrics"
     assert notes.notes.count(said) == 1
     if when != "close":
         assert [what for what, _ in recorder.told].count("close") == 0, "it is told nothing more"

@@ -40,7 +40,7 @@ def given(seed=0):
 
 def unmasked(tokens, token_bytes):
     """Return windows that do not continue each other, and whose documents see each other."""
-    return HeldOut.of_text(tokens, token_bytes, (0,), goes_on=np.zeros(len(tokens), bool), masked=False)
+    return HeldOut.of_text(tokens, token_bytes, (0,), continues=np.zeros(len(tokens), bool), masked=False)
 
 
 def windows(rows=4, length=16, seed=0):

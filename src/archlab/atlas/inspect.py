@@ -33,7 +33,7 @@ class Inspection(Base):
     choices: dict[str, str]
     """Design choices by name, in standard terms."""
     unusual: list[str]
-    """Features that a plain pre-norm Transformer of this kind does not have."""
+    """Features that a plain pre-norm Transformer does not have."""
     problems: list[str]
     """All reasons why archlab cannot load the model."""
     trained: str | None = None
@@ -45,7 +45,7 @@ class Inspection(Base):
 
 
 def inspect(folder: Path) -> Inspection:
-    """Inspect a model folder. Only the config and the headers of the weights files are read."""
+    """Inspect a model folder. The content of tensors is not read, with a few exceptions (see `check_hf`)."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
     known = FAMILIES.get(model_type) if isinstance(model_type, str) else None
@@ -71,7 +71,7 @@ def inspect(folder: Path) -> Inspection:
 
 
 def choices(model: ModelConfig) -> dict[str, str]:
-    """Return the design choices of a model in standard terms. Components that the model does not have are left out."""
+    """Return the design choices of a model by name, in standard terms. Components that the model lacks are left out."""
     layers = layer_configs(model)
     counted = parameters(model)
     active = f", {counted.active:,} of them active" if counted.idle else ""

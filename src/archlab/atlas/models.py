@@ -21,7 +21,7 @@ _SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """Model of the atlas."""
+    """Published model in the atlas."""
 
     preset: str
     """Name of the preset, as used in `archlab show`."""
@@ -29,13 +29,15 @@ class PublishedModel:
     config: Config
     """Config of the model.
 
-    If archlab cannot build the model, the config describes the decoder block as far as possible.
+    If archlab cannot build the model, the config describes only the decoder block, as far as possible.
     """
 
     @property
     def family(self) -> str:
-        """Name shared by models that were released together in several sizes: the name of the preset without the
-        size."""
+        """Name shared by models that were released together in several sizes.
+
+        It is the name of the preset without the size.
+        """
         return _SIZE.sub("", self.preset)
 
 
@@ -84,16 +86,18 @@ class AtlasRow(Base):
     n_heads: int | None
     """Number of query heads in the first layer with attention. null if there is no such layer."""
     n_kv_heads: int | None
-    """Number of key/value heads in the first layer with attention. null also for latent attention, which has one shared
-    vector."""
+    """Number of key/value heads in the first layer with attention.
+
+    null if there is no such layer, or if it has latent attention, in which all heads share one vector.
+    """
     head_dim: int | None
-    """Width of a query head."""
+    """Width of a query head in the first layer with attention. null if there is no such layer."""
     d_model: int
     n_layers: int
     d_ff: int | None
-    """Width of one MLP matrix.
+    """Hidden width of the MLP. null if there is no MLP.
 
-    In a mixture, the total width of all experts that a token uses. null if there is no MLP.
+    For a mixture, the total hidden width of all experts that a token uses.
     """
     n_experts: int | None
     """Number of experts per layer that the router chooses from. null without mixtures."""

@@ -35,7 +35,7 @@ _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
 class Filter(NamedTuple):
-    """Condition on a model."""
+    """Condition that a model must meet."""
 
     field: str
     sign: str
@@ -44,8 +44,8 @@ class Filter(NamedTuple):
     def holds(self, row: AtlasRow) -> bool:
         """Return whether a model meets the condition.
 
-        If the value is unknown, only `=null` is true. A word matches if it begins with the word in the condition: llama
-        matches llama-3.
+        An unknown value meets only the condition `=null`. A text meets `=` if it begins with the word in the condition:
+        `=llama` matches llama-3.
         """
         value = value_of(row, self.field)
         if self.value is None:
@@ -100,8 +100,8 @@ def _condition(text: str, rows: Sequence[AtlasRow]) -> Filter:
     is_word = any(isinstance(value_of(row, field), str) for row in rows)
     if value is None or is_word:
         if sign not in ("=", "!="):
-            what = "null" if value is None else f"{field}, whose values are words"
-            raise UserError(f"--filter: {text!r}: {sign} does not work with {what}; allowed: = and !=")
+            operand = "null" if value is None else f"{field}, whose values are words"
+            raise UserError(f"--filter: {text!r}: {sign} does not work with {operand}; allowed: = and !=")
         return Filter(field, sign, None if value is None else written)
     if not isinstance(value, int | float):
         raise UserError(f"--filter: {text!r}: {field} must be a number, true or false; found {written!r}")

@@ -1,4 +1,4 @@
-"""Formatting of the atlas as a table: the cells for the terminal and the HTML page, and the lines for the terminal."""
+"""Format the atlas as a table: cells for the terminal and the HTML page, and lines for the terminal."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -15,7 +15,7 @@ FIELDS = frozenset({
     "preset", "name", "family", "size", "norm", "placement", "position", "activation", "heads", "n_heads", "n_kv_heads",
     "d_ff_over_d", "d_over_layers", "vocab_size",
 })  # fmt: skip
-"""Fields of a row that are displayed under HEADINGS."""
+"""Row fields that are shown in the columns of HEADINGS."""
 MORE = ("head", "h/d", "active", "context", "lang", "drop", "decay")
 """Headings of additional columns in wide tables."""
 MORE_FIELDS = {"head_dim", "heads_over_d", "active_parameters", "context", "languages", "dropout", "weight_decay"}
@@ -33,7 +33,7 @@ LEGEND_OF_MORE = (
 )
 LEGEND_OF_MARKS = (
     "* from secondary sources; ~ from memory; ? value unverified, or a placeholder.",
-    "facts only: archlab cannot build it; `archlab show MODEL` shows the others in full.",
+    "facts only: archlab cannot build the model; `archlab show MODEL` shows other models.",
 )
 
 MARKS = {"verified": "", "secondary": " *", "from memory": " ~"}
@@ -72,7 +72,7 @@ def more(row: AtlasRow) -> tuple[str, ...]:
 
 
 def active(row: AtlasRow) -> str:
-    """Return the active parameters of a mixture.
+    """Return the number of active parameters of a mixture.
 
     The text is empty if all parameters are active or the number is unknown.
     """
@@ -96,7 +96,7 @@ def heads(row: AtlasRow) -> str:
 def remarks(row: AtlasRow) -> list[str]:
     """Return remarks on a model.
 
-    If archlab cannot build it, they begin with the part that is shown. Unusual features follow.
+    If archlab cannot build the model, the first remark says which part of it the table shows. Unusual features follow.
     """
     return [*([f"facts only, {row.about.part}"] if row.about.part else []), *row.tricks]
 
@@ -116,7 +116,7 @@ _INDENT = "    "
 _BESIDE = 40
 
 Line = tuple[str, str]
-"""Line of text, and its style for Rich."""
+"""Line of text and its Rich style."""
 
 
 class _Form(NamedTuple):
@@ -151,8 +151,8 @@ def evolution(
 ) -> Iterator[Line]:
     """Yield the lines of the table: the values of each model, and remarks on it.
 
-    In a wide terminal, the remarks are to the right of the values, otherwise below them. They begin with the values of
-    those `extra_fields` that have no column.
+    In a wide terminal, the remarks are to the right of the values, otherwise below them. The remarks begin with the
+    values of those `extra_fields` that have no column.
     """
     form, widths = _WIDE, _widths(_WIDE, rows)
     if sum(widths) + len(widths) + _BESIDE >= width:

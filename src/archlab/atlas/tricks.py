@@ -30,13 +30,13 @@ from archlab.config.schema import Config
 _PLAIN_THETA = 1e4
 
 Trick = tuple[str, str]
-"""Unusual feature in words, and the field of `model` (or of the config) that sets it."""
+"""Description of an unusual feature, and the field of `model` (or of the config) that sets it."""
 
 
 def tricks(config: Config, about: About | None = None) -> list[str]:
-    """Return all features that a plain pre-norm Transformer of this kind does not have.
+    """Return descriptions of all features that a plain pre-norm Transformer does not have.
 
-    Unverified features end with `?`.
+    Descriptions of unverified features end with `?`.
     """
     layers = layer_configs(config.model)
     features = [

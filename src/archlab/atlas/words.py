@@ -37,13 +37,16 @@ def placement(layers: Layers) -> str:
 
 
 def block(layers: Layers) -> str:
-    """Return whether branches are `serial` or `parallel`, for the layers that have more than one branch."""
+    """Return how the branches of a layer are combined: `serial` or `parallel`.
+
+    Layers with only one branch do not count.
+    """
     several = [layer for layer in layers if len(layer.branches) > 1]
     return joined("serial" if layer.block.parallel == "none" else "parallel" for layer in several) or NOTHING
 
 
 def activation(layers: Layers) -> str:
-    """Return the name of the MLP or expert: ReLU, GELU, SwiGLU, GEGLU. Approximations of GELU are also called GELU."""
+    """Return the kinds of MLPs and experts: ReLU, GELU, SwiGLU, GEGLU. Approximations of GELU are also called GELU."""
     return joined(_activation(mlp) for mlp in mlps(layers)) or NOTHING
 
 
@@ -82,7 +85,7 @@ def mlp_width(layers: Layers) -> int | None:
 def mlp(layers: Layers) -> str:
     """Return the kind and width of the MLPs, for example `SwiGLU, 11008 wide`.
 
-    For a mixture, return the number of experts and the width of one expert.
+    For a mixture, an example is `SwiGLU, 2 of 8 experts 14336 wide`.
     """
     widths = Counter(_width(mlp) for mlp in mlps(layers))
     return (
@@ -123,7 +126,10 @@ def mixers(layers: Layers) -> str:
 
 
 def recurrent(layers: Layers) -> list[str]:
-    """Return the recurrent mixers. If not all layers have one, add the number of layers: `gated delta on 36 of 48`."""
+    """Return the names of the recurrent mixers.
+
+    If not all layers have the mixer, the number of layers is added: `gated delta on 36 of 48`.
+    """
     counts = Counter(layer.mixer.display_name for layer in layers if not isinstance(layer.mixer, Absent))
     return [share(name, n, layers) for name, n in counts.items()]
 
@@ -134,7 +140,7 @@ def share(text: str, n: int, layers: Layers) -> str:
 
 
 def position(layers: Layers) -> str:
-    """Return the kinds of positions in all layers: RoPE, NoPE, ALiBi, learned, ...
+    """Return the kinds of position encodings in all layers: RoPE, NoPE, ALiBi, learned, ...
 
     In a model without attention, only positions added to the embedding count.
     """
@@ -183,8 +189,8 @@ def latent(attention: Latent) -> str:
 
 
 def reach(layers: Layers) -> str:
-    """Return what layers attend to: all earlier tokens (full), a window (local), a recurrent state (state), or
-    several."""
+    """Return what the layers see: all earlier tokens (full), a window (local), a recurrent state (state), or a
+    combination such as `local+full`."""
     kinds = {_reach(layer) for layer in layers}
     return "+".join(kind for kind in ("local", "state", "full") if kind in kinds) or NOTHING
 
@@ -196,7 +202,7 @@ def _reach(layer: LayerConfig) -> str:
 
 
 def is_local(attention: AnyAttention) -> bool:
-    """Return whether queries cannot attend to some earlier keys."""
+    """Return whether some earlier keys are hidden from a query, for example by a window."""
     return attention.window is not None or attention.blocks is not None
 
 
@@ -207,16 +213,16 @@ def biases(layers: Layers) -> str:
 
 
 def _flags(component: Component) -> list[bool]:
-    """Return for each group of projections whether it has a bias. Routers and gates are not included."""
+    """Return, for each group of projections, whether it has a bias. Routers and gates are not included."""
     flags = [getattr(component, name) for name in _BIASES if hasattr(component, name)] or [False]
     shared = component.shared if isinstance(component, MoE) else None
     return [*flags, shared.bias] if shared else flags
 
 
 def ratio(layers: Layers) -> str:
-    """Return the ratio of local to full layers and the windows, for example `3:1 window 4096`.
+    """Return the ratio of local to full layers, and the windows, for example `3:1 window 4096`.
 
-    The ratio is that of the repeating pattern. The text is empty if all layers are full.
+    The ratio is taken from the repeating pattern of layers. The text is empty if all layers are full.
     """
     all_attention = attentions(layers)
     local = [is_local(attention) for attention in all_attention]

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("schema", "configs:schema", "Print the JSON schema of configs or studies."),
     ),
     "Cost": (
-        ("cost", "cost:run", "Compute parameters, FLOPs, memory and best times."),
+        ("cost", "cost:run", "Compute parameters, FLOPs, memory and best-case times."),
         ("size", "size:run", "Propose a model shape for a given budget."),
         ("check", "check:run", "Review the shape of a model before it runs."),
         ("hardware", "hardware:run", "Show a device, or measure this machine."),
@@ -55,24 +55,25 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
     ),
 }
-"""Group -> its subcommands: name, module in archlab.cli with a function or a cyclopts App, line in `archlab --help`."""
+"""Subcommands by group. Each is a tuple of the subcommand's name, its function or cyclopts App in archlab.cli
+(`module:name`), and a summary for `archlab --help`."""
 
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
 HELP = """Compare architectures of decoder-only language models.
 
 CONFIG is a preset (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
-(`owner/name@revision`). `key=value` after it changes a field: `model.norm.kind=layernorm`.
+(`owner/name@revision`). `key=value` after CONFIG changes a field: `model.norm.kind=layernorm`.
 
 `archlab COMMAND --help` shows examples. `ARCHLAB_PAGER=cat` turns off the pager.
 """
 
 TRUST_OPTION = "--trust"
-TRUST_HELP = f"`{TRUST_OPTION}` runs plug-ins that are named in a folder from somebody else."
+TRUST_HELP = f"With `{TRUST_OPTION}`, archlab runs the plug-ins that a folder from somebody else names."
 
 
 def make_app(kind: type[App] = HelpApp) -> App:
-    """Return the command with all its subcommands, none of which is imported yet.
+    """Return the App of `archlab` with all subcommands, which are imported on first use.
 
     `kind` is the class of the App. Cyclopts generates a command reference only if subcommands have the same class as
     their parent; therefore the reference is generated from plain Apps.
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code.
 
     0: success. 1: a run diverged, or a check found a warning. 2: an error that the user can fix. 130: ended by Ctrl-C,
-    SIGTERM or SIGHUP. 141: the reader of a pipe has left.
+    SIGTERM or SIGHUP. 141: the program that reads the output has ended.
     """
     _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -132,8 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _without_trust(app: App, words: list[str]) -> list[str]:
     """Return the words of the command line without the option `--trust`.
 
-    The option stays if it is the value of another option, or after `--`. It is not an option of each command, because
-    it must already hold when cyclopts imports the command.
+    The word `--trust` stays if it is the value of another option, or if it comes after `--`. The commands do not
+    declare the option, because it must already be in effect when cyclopts imports a command.
     """
     if TRUST_OPTION not in words:
         return words
@@ -141,8 +142,8 @@ def _without_trust(app: App, words: list[str]) -> list[str]:
     *_, command = app.parse_commands([word for word in words[:end] if word != TRUST_OPTION])[1]
     arguments = command.assemble_argument_collection() if command.default_command else ()
     with_value = {name for argument in arguments for name in argument.names if argument.token_count()[0] > 0}
-    before = ["", *words]
-    return [word for i, word in enumerate(words) if word != TRUST_OPTION or i > end or before[i] in with_value]
+    previous = ["", *words]
+    return [word for i, word in enumerate(words) if word != TRUST_OPTION or i > end or previous[i] in with_value]
 
 
 def _prepare_streams() -> None:

@@ -25,9 +25,9 @@ MayBeginWithDash = Parameter(allow_leading_hyphen=True)
 
 
 def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]:
-    """Return a converter that reads a number as `read` does in a config.
+    """Return a converter for cyclopts that parses an integer with `read`, as in a config.
 
-    Cyclopts itself would turn 1.5 into 2. The converter raises ValueError if the value is not an integer.
+    The converter raises ValueError if the value is not an integer. Cyclopts itself would turn 1.5 into 2.
     """
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> int:
@@ -51,16 +51,16 @@ Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10
 """Number of parameters or FLOPs, written as in a config."""
 
 Bytes = Annotated[int, Parameter(converter=_number(memory_size), validator=Number(gte=1, lte=10**16))]
-"""Number of bytes of memory, with or without a unit, as in 16GiB (2^30) or 80GB (10^9)."""
+"""Number of bytes, with or without a unit: 16GiB (1 GiB is 2^30 bytes) or 80GB (1 GB is 10^9 bytes)."""
 
 Devices = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=MOST_DEVICES))]
-"""Number of devices."""
+"""Number of devices, at most MOST_DEVICES."""
 
-Price = Annotated[float, Parameter(validator=Number(gt=0, lte=1e9))]
+Price = Annotated[float, Parameter(validator=Number(gt=0, lte=10**9))]
 """Price of a device per hour, in any currency."""
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]
-"""Positive integer, at most the largest allowed sequence length."""
+"""Positive integer. The maximum is LONGEST, the longest sequence that a config allows."""
 
 
 def _several(kind: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ SeveralAtLeastOne = Annotated[
 
 
 def check_one_answer(json: bool, html: Path | None) -> None:
-    """Raise UserError if the user asks for both JSON and an HTML page."""
+    """Raise UserError if the user asks for both JSON (`--json`) and an HTML page (`--html`)."""
     if json and html is not None:
         raise UserError("--json and --html cannot be combined; use one of them")
 
@@ -98,7 +98,10 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
 
 
 def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
-    """Load several configs and return name -> config. `more` contains further names, and overrides for all configs."""
+    """Load several configs and return them by name.
+
+    `more` contains names of further configs, and overrides (`key=value`) that apply to all configs.
+    """
     overrides = [text for text in more if "=" in text]
     names = [config, *(text for text in more if "=" not in text)]
     return {name: load_with_notes(name, overrides) for name in names}
@@ -107,8 +110,8 @@ def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
 def load_shape(config: str, overrides: Sequence[str]) -> tuple[Config, str]:
     """Load a config as `load_with_notes` does. Return the config and an empty string.
 
-    For a published model that archlab cannot build, return the known part of its config, and words that describe that
-    part. The caller must show those words.
+    For a published model that archlab cannot build, return the known part of its config, and a description of that
+    part. The caller must show the description.
     """
     known = read_facts(config)
     if known is None:

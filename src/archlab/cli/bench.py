@@ -18,8 +18,8 @@ app = verb_with_subcommands("bench")
 def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = False) -> None:
     """Measure the speed of training on this machine.
 
-    Print tokens per second of whole updates, the fraction of the peak speed of matrix products, and the fraction of the
-    time that each kind of operation takes.
+    Print the tokens per second of whole training steps, the achieved fraction of the peak speed of matrix products, and
+    each kind of operation's share of the time.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = 
     overrides
         Fields to change, as in train.compile=true, train.batch_tokens=8192 or train.dtype=bfloat16.
     steps
-        Number of updates to measure, after two for warm-up.
+        Number of training steps to measure, after two warm-up steps.
     json
         Print JSON.
     """
@@ -56,8 +56,8 @@ def decode(
 ) -> None:
     """Measure the speed of greedy decoding on this machine.
 
-    Print tokens per second, the fraction of the memory bandwidth that reading weights and cache uses, and the fraction
-    of the time that each kind of operation takes.
+    Print the tokens per second, the fraction of the memory bandwidth that is used to read weights and cache, and each
+    kind of operation's share of the time.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ def decode(
     overrides
         Fields to change, as in model.attention.n_kv_heads=1.
     batch
-        Number of sequences.
+        Number of sequences that are decoded together.
     context
-        Tokens in each sequence before the first generated one.
+        Number of tokens in each sequence before the first generated token.
     steps
-        Number of steps to measure, after two for warm-up.
+        Number of decoding steps to measure, after two warm-up steps.
     dtype
         Dtype of the weights and the cache.
     compile
@@ -100,9 +100,9 @@ def _print(speed: "Speed", limit: str, unit: str, json: bool) -> None:
 
 
 def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:
-    """Show how long each operation of a training step takes on this machine, with its FLOPs and bytes.
+    """Show the time, FLOPs and bytes of each kind of operation in a training step on this machine.
 
-    Every operation is timed separately in the forward and the backward pass. The model is not compiled.
+    Every operation is timed separately, in the forward and in the backward pass. The model is not compiled.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def profile(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag =
     overrides
         Fields to change, as in train.seq_len=512 or model.norm.kind=layernorm.
     steps
-        Number of updates to measure, after two for warm-up.
+        Number of training steps to measure, after two warm-up steps.
     json
         Print JSON.
     """

@@ -25,12 +25,12 @@ def run(
 ) -> int:
     """Review the shape of a config before anything runs.
 
-    An error means that the model cannot work (exit code 2). A warning means that the model runs badly on hardware. A
+    An error means that the model cannot work (exit code 2). A warning means that the model uses hardware poorly. A
     note means that a value is outside the range of published models. Each finding names its sources and the claims in
     the ledger that concern it.
 
-    Rules about hardware and vocabulary apply if d_model is at least 512. A narrower model cannot use a machine fully,
-    whatever its shape.
+    Rules about hardware and vocabulary apply if d_model is at least 512. A narrower model cannot use the hardware
+    fully, whatever its shape.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = Fal
     overrides
         Fields to change, as in model.norm.kind=layernorm.
     layers
-        Print a table of the layers. Identical neighbors share a line.
+        Print a table of the layers. Adjacent identical layers share a row.
     json
         Print JSON.
     """
@@ -49,7 +49,7 @@ def schema(kind: Literal["config", "study"] = "config", /) -> None:
     Parameters
     ----------
     kind
-        config: a model and its training. study: a comparison.
+        `config` (a model and its training) or `study` (a comparison of models).
     """
     from archlab.study.authoring import json_schema
 
@@ -69,9 +69,9 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
     model_only
         Leave out the training and data fields.
     html
-        Write a page to this file: both block diagrams with the differences marked, and the fields.
+        Write a page to this file, with both block diagrams (differences are marked) and a table of the fields.
     json
-        Print JSON: field -> [value in A, value in B].
+        Print JSON that maps each field to [value in A, value in B].
     """
     check_one_answer(json, html)
     first, second = load_config(a), load_config(b)
@@ -98,7 +98,7 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
 def flatten(config: str, /, *overrides: str) -> None:
     """Print a model as a single PyTorch file that needs only torch, with at most 350 lines.
 
-    The file holds only the code that this model uses.
+    The file contains only the code that this model uses.
 
     Parameters
     ----------

@@ -37,10 +37,10 @@ def run(
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """Compute parameters, FLOPs, memory and best times of a config, or of several configs side by side.
+    """Compute parameters, FLOPs, memory and best-case times of a config, or of several configs side by side.
 
-    All numbers come from the resolved layers; no model is built. The serving cost is that of sequences of --context
-    tokens, the training cost that of train.seq_len tokens.
+    All numbers are computed from the config; no model is built. Serving is computed for sequences of --context tokens,
+    and training for sequences of train.seq_len tokens.
 
     Parameters
     ----------
@@ -57,13 +57,13 @@ def run(
         Dtype of the KV cache, of the weights in serving, and of the matrix products in training. Run folders store
         float32.
     hardware
-        A device of `archlab list hardware`. The output then includes the shortest possible times on this device, and
-        their bottlenecks.
+        A device of `archlab list hardware`. The output then includes the shortest possible time of each pass on this
+        device, and its bottleneck.
     devices
-        Number of devices to plan a training run for: memory, communication and time of steps of train.batch_tokens
-        (default: 1M tokens). Without --parallel, each way to divide the work is planned separately.
+        Number of devices to plan a training run for: memory, communication and time of a step of train.batch_tokens
+        tokens (default: 2^20). Without --parallel, each way to divide the work is planned separately.
     parallel
-        How the devices divide the work, as in shard=8,tensor=2. Allowed: data, shard, tensor and pipeline.
+        How the devices divide the work, as in shard=8,tensor=2. Allowed: replicate, shard, tensor and pipeline.
     price
         Price of a device per hour, in any currency. The output then includes the price of a training run. Without
         --devices, the run uses one device.
@@ -83,8 +83,8 @@ def run(
         }  # fmt: skip
         if serving_names := [name for name, value in serving_options.items() if value]:
             raise UserError(
-                f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}, which plan a training "
-                f"in {PLAN_FORMAT}; train.seq_len and train.batch_tokens set its sequences and batches"
+                f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}: a training plan uses "
+                f"{PLAN_FORMAT}, and train.seq_len and train.batch_tokens set its sequences and batches"
             )
         if device is None:
             raise UserError(f"{plan_names[0]} needs --hardware; `archlab list hardware` shows all devices")
@@ -93,7 +93,7 @@ def run(
     if device is not None and device.count > 1:
         raise UserError(
             f"--hardware {hardware} is {device.count} devices, but serving is computed on one device; "
-            "name one device, or add --devices to plan a training"
+            "name one device, or add --devices to plan a training run"
         )
     points = list(product(contexts, batch or (1,)))
     costs = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
@@ -102,9 +102,14 @@ def run(
     if json:
         first = costs[config]
         answers = [
-            {"config": name, **at.model_dump(mode="json"), **_at_best(at, device), **_to_first(at, first[point])}
+            {
+                "config": name,
+                **numbers.model_dump(mode="json"),
+                **_at_best(numbers, device),
+                **_to_first(numbers, first[point]),
+            }
             for name, by_point in costs.items()
-            for point, at in by_point.items()
+            for point, numbers in by_point.items()
         ]
         print_json(answers if len(answers) > 1 else answers[0])
         return
@@ -143,7 +148,7 @@ def _print_plans(
     json: bool,
 ) -> None:
     if len(configs) > 1:
-        raise UserError(f"a training on several devices is planned for one config; found {len(configs)}")
+        raise UserError(f"a training run is planned for one config; found {len(configs)}")
     if parallel is None:
         partitions = ways(devices or device.count)
     else:

@@ -28,24 +28,25 @@ def run(
     Parameters
     ----------
     src
-        Text files, folders, globs, JSONL, Parquet, python-stdlib, or hf:NAME for a dataset of the Hugging Face hub.
+        Text files, folders, globs, JSONL or Parquet files, `python-stdlib` (the source files of Python's standard
+        library), or hf:NAME for a dataset of the Hugging Face hub.
     out
         The data folder to write, for data.path.
     vocab_size
         Vocabulary size of the byte-level BPE tokenizer that is learned. Default: 2048.
     tokenizer
         Use this tokenizer.json, or the one in this folder, instead of learning a tokenizer. It must be byte-level or
-        SentencePiece-style. The files in its folder name the token that precedes each document.
+        SentencePiece-style. Other files in its folder determine the tokens that begin each document.
     held_out
         Fraction of the text in one fold. data.fold selects the fold that is held out for evaluation.
     field
-        Field with the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` of the field `meta`.
-        Default: `text`.
+        Field that contains the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` inside
+        the field `meta`. Default: the field `text`.
     template
         Combine several fields into one text, as in '{title}\\n\\n{meta.body}'. `\\n` is a newline and `\\t` a tab; `{{`
         and `}}` are braces.
     skip_invalid
-        Skip records and files that cannot be read, and print their number and the first few names.
+        Skip records and files that cannot be read. Print their number, and the names of the first few.
     workers
         Number of threads that tokenize, or of processes if the tokenizers library must do the work. Default: one per
         core.
@@ -57,7 +58,9 @@ def run(
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
-        note(f"--vocab-size is {vocab_size:,}, but the text has only {prepared.manifest.vocab_size:,} tokens to learn")
+        note(
+            f"--vocab-size is {vocab_size:,}, but the text gives only {prepared.manifest.vocab_size:,} different tokens"
+        )
     print(out)
 
 

@@ -10,8 +10,8 @@ from archlab.config.core.text import note
 from archlab.config.layers import distinct_layers
 from archlab.errors import UserError
 
-_A_LINE = 44
-"""Number of characters in a title that is as wide as the narrowest diagram."""
+_LONGEST_TITLE = 44
+"""Maximum number of characters in a title, so that it is not wider than the narrowest diagram."""
 
 
 def run(
@@ -23,8 +23,7 @@ def run(
 ) -> None:
     """Draw a block diagram of a config, with the norms, branches, heads and widths of its layers.
 
-    The diagram shows the resolved layers, from which the model is built. docs/drawing.md explains how to read the
-    diagram.
+    The diagram shows the resolved layers, from which the model is built. docs/drawing.md explains its symbols.
 
     Parameters
     ----------
@@ -36,7 +35,7 @@ def run(
     out
         The .svg or .png file to write. An .svg adapts to light and dark pages; a .png is light.
     unfold
-        Draw the inside of these branches, with their projections: mlp, attention, or mlp,attention.
+        Also draw the projections inside these branches: mlp, attention, or mlp,attention.
     """
     if more_configs := [text for text in overrides if "=" not in text]:
         pair = f"{config} {more_configs[0]}"
@@ -59,6 +58,6 @@ def run(
 
 def _title(config: str, overrides: tuple[str, ...]) -> str:
     with_overrides = f"{config} with {' '.join(overrides)}"
-    if len(with_overrides) <= _A_LINE:
+    if len(with_overrides) <= _LONGEST_TITLE:
         return with_overrides if overrides else config
     return f"{config} with {len(overrides)} field{'s' if len(overrides) > 1 else ''} changed"

@@ -21,7 +21,7 @@ def evaluate(
     tokens
         Number of held-out tokens to score. Default: all.
     int8
-        Quantize the matrices of the layers and the head to 8 bits, with a scale per row.
+        Quantize the weight matrices of the layers and of the head to 8 bits, with one scale per row.
     json
         Print JSON.
     """
@@ -51,7 +51,7 @@ def lm_eval(
 ) -> None:
     """Score a model on tasks of EleutherAI's lm_eval, which the extra `lm-eval` installs.
 
-    Answers are kept, so that a second run asks only new questions.
+    Answers are cached; a second run asks only new questions.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def lm_eval(
     shots
         Number of solved examples before each question. Default: the number that the task sets.
     limit
-        Number of questions of each task, from the first one on. Default: all.
+        Ask only this number of questions per task, beginning with the first. Default: all.
     include
         A folder with your own tasks, as YAML files of lm_eval.
     tokenizer
@@ -84,4 +84,4 @@ def lm_eval(
         results.rows,
         right=("shots", "questions", "value", "±"),
     )
-    print(f"±: standard error. Answers are kept in {results.cache}")
+    print(f"±: standard error. Answers are cached in {results.cache}")

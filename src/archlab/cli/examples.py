@@ -8,7 +8,10 @@ Example: TypeAlias = tuple[str, str]
 
 _BENCH_TRAIN: Sequence[Example] = (
     ("archlab bench train mini-llama", "Training speed of a preset."),
-    ("archlab bench train mini-llama train.compile=true --steps 20", "The same with a compiled model, 20 updates."),
+    (
+        "archlab bench train mini-llama train.compile=true --steps 20",
+        "The same with a compiled model, over 20 training steps.",
+    ),
 )
 _BENCH_DECODE: Sequence[Example] = (
     ("archlab bench decode mini-llama", "Decoding speed of a preset."),
@@ -44,7 +47,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "explain": (
         ("archlab explain", "All topics, in the order of a lecture."),
-        ("archlab explain rope", "One topic: formula, reasons, users, cost and evidence."),
+        ("archlab explain rope", "One topic: formula, reasons, models that use it, cost and evidence."),
         ("archlab explain model.attention.n_kv_heads", "One field of a config."),
     ),
     "guide": (
@@ -65,17 +68,23 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "size": (
         ("archlab size --params 1B", "The shape of a model with a billion parameters, like Llama 3."),
-        ("archlab size --like gemma-2 --memory 16GiB", "A shape like Gemma 2 that is served in 16 GiB."),
-        ("archlab size --flops 1e20 --out mine.yaml", "The best size for a training budget, saved as a config."),
+        ("archlab size --like gemma-2 --memory 16GiB", "A shape like Gemma 2 that fits into 16 GiB for serving."),
+        (
+            "archlab size --flops 1e20 --out mine.yaml",
+            "The best size for a training budget in FLOPs, saved as a config.",
+        ),
     ),
     "check": (
         ("archlab check palm-540b", "Review a published shape."),
-        ("archlab check llama-3-8b model.mlp.d_ff=11000 --tensor 8", "Is a change sound on eight devices?"),
+        (
+            "archlab check llama-3-8b model.mlp.d_ff=11000 --tensor 8",
+            "Review a changed shape for training on eight devices.",
+        ),
         ("archlab check mine.yaml --strict", "For scripts: exit code 1 if there is a warning."),
     ),
     "hardware": (
         ("archlab hardware h100", "Peak speeds, memory and links of a device."),
-        ("archlab hardware h100x8", "The same for eight of them."),
+        ("archlab hardware h100x8", "The same for eight such devices."),
         ("archlab hardware --measure", "Measure this machine, in about four minutes."),
     ),
     "bench": (_BENCH_TRAIN[0], _BENCH_DECODE[0]),
@@ -86,7 +95,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab profile mini-llama train.seq_len=512 --json", "With longer sequences, as JSON."),
     ),
     "data": (
-        ("archlab data books/ --out data/books", "Learn a tokenizer from the text files of a folder and apply it."),
+        (
+            "archlab data books/ --out data/books",
+            "Learn a tokenizer from the text files in a folder, and tokenize them.",
+        ),
         ("archlab data python-stdlib --vocab-size 4096 --out data/python", "Python's standard library as text."),
         ("archlab data hf:roneneldan/TinyStories --out data/stories", "A dataset of the Hugging Face hub."),
     ),
@@ -119,7 +131,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "demo": (
         ("archlab demo", "Train the ladder of seven architectures. Run it again to resume."),
-        ("archlab demo --out studies/here", "Choose the folder."),
+        ("archlab demo --out studies/here", "Choose the study folder."),
     ),
     "study": (
         ("archlab study list", "The studies that come with archlab."),
@@ -128,7 +140,7 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "study list": (
         ("archlab study list", "Question, prediction and duration of every study."),
-        ("archlab study list --json", "The same for scripts."),
+        ("archlab study list --json", "The same as JSON, for scripts."),
     ),
     "study show": (
         ("archlab study show ladder", "The arms of a study and how long it takes."),
@@ -139,12 +151,12 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "study run": _STUDY_RUN,
     "study report": (
         ("archlab study report studies/ladder", "Table and page of the runs that are finished."),
-        ("archlab study report studies/ladder --json > ladder.json", "All results for scripts."),
+        ("archlab study report studies/ladder --json > ladder.json", "All results as JSON, for scripts."),
     ),
     "ledger": (
         ("archlab ledger", "All claims, and what our runs found."),
         ("archlab ledger 3", "One claim in full."),
-        ("archlab ledger --html ledger.html", "A page with every prediction beside the result."),
+        ("archlab ledger --html ledger.html", "A page that shows every prediction next to its result."),
     ),
     "import": (
         ("archlab import HuggingFaceTB/SmolLM2-135M --out runs/smollm", "Download a model of the Hugging Face hub."),
@@ -155,8 +167,8 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab export runs/first --gguf --out first.gguf", "A file for llama.cpp."),
     ),
     "inspect": (
-        ("archlab inspect runs/first", "What the folder of a run holds."),
-        ("archlab inspect HuggingFaceTB/SmolLM2-135M", "Would archlab load this published model?"),
+        ("archlab inspect runs/first", "What a run folder contains."),
+        ("archlab inspect HuggingFaceTB/SmolLM2-135M", "Whether archlab can load a published model."),
     ),
     "convert": (
         ("archlab convert models/llama --n-kv-heads 8 --out models/llama-gqa", "Eight key/value heads."),
@@ -167,4 +179,4 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab flatten gpt-2 model.norm.kind=rmsnorm > mine.py", "Save a changed model as a file."),
     ),
 }
-"""Command, without `archlab` -> its examples."""
+"""Examples by command, whose name is given without `archlab`."""

@@ -18,14 +18,14 @@ from archlab.progress import doing
 def import_folder(hf_folder: str, /, *, out: Path) -> None:
     """Make a run folder from a published model.
 
-    `archlab train OUT --out OUT`, `archlab eval` and `archlab generate` then work with it.
+    `archlab train OUT --out OUT`, `archlab eval` and `archlab generate` then work with the run folder.
 
     Parameters
     ----------
     hf_folder
         A folder with config.json and weights, or a hub id.
     out
-        The run folder to make.
+        The run folder to write.
     """
     with doing(f"importing {hf_folder}"):
         family = import_model(hf_folder, out)
@@ -46,7 +46,7 @@ def export_run(
     folder
         A run folder. With --gguf also a Hugging Face folder or a hub id.
     out
-        The new or empty Hugging Face folder, or the new GGUF file.
+        The Hugging Face folder to write, which must be new or empty. With --gguf, the new file to write.
     family
         A name of `archlab list families`. Default: the family that the model was imported from, or the first one that
         can express the model.
@@ -95,7 +95,7 @@ def inspect_folder(folder: str, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     folder
-        A run folder, a Hugging Face folder with config.json and weights, or a hub id. The model of a hub id is
+        A run folder, a Hugging Face folder with config.json and weights, or a hub id, whose model is then
         downloaded.
     json
         Print JSON.

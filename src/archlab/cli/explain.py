@@ -24,7 +24,7 @@ _MOST_VALUES = 6
 """Maximum number of values of a field, taken from published models, that are shown."""
 
 _KEYS = {"with it": "with", "without": "without", "equal size": "equal_size"}
-"""Heading of a cost -> its key in JSON."""
+"""JSON keys by the headings of the cost table."""
 
 _FEW = 2
 """Maximum number of fields with the same name that are explained in full."""
@@ -34,7 +34,7 @@ _FEW = 2
 def run(
     *topic: str, plugins: Annotated[tuple[str, ...], Parameter(show_default=False)] = (), json: Flag = False
 ) -> None:
-    """Explain an architecture choice: formula, effect, reasons, users, cost, evidence and how to set it.
+    """Explain an architecture choice: formula, effect, reasons, models that use it, cost, evidence and settings.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
 def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
     rows = price_rows(by_heading)
     if not rows:
-        yield f"{_INDENT}{BASE}: the same to three digits, apart from norms and sums"
+        yield f"{_INDENT}{BASE}: the same to three digits, without FLOPs of norms and sums"
         return
     for row, *cells in [(f"{BASE} at {CONTEXT} tokens", *by_heading), *rows]:
         yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)

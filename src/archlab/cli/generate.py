@@ -45,7 +45,7 @@ def run(
     repetition_penalty
         A value above 1 reduces the probability of tokens that have occurred before.
     stop
-        End before this text. Repeat the option for several texts. A newline is $'\\n' in bash.
+        Stop before this text. Repeat the option for several texts. A newline is $'\\n' in bash.
     seed
         Seed of the sampling; the same seed gives the same text.
     device
@@ -53,8 +53,8 @@ def run(
     dtype
         Dtype of the weights. Default: as stored.
     int8
-        Quantize the matrices of the layers and the head to 8 bits, with a scale per row, and use bfloat16 for the rest.
-        A CPU then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
+        Quantize the weight matrices of the layers and of the head to 8 bits, with one scale per row, and use bfloat16
+        for the rest. A CPU then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
     compile
         Compile a decoding step into one graph. Compiling takes up to a minute; then a token takes about half the time.
     """

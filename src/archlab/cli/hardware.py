@@ -13,23 +13,23 @@ from archlab.pricing.units import binary, si
 HEADINGS = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
 LEGEND = (
     "float32, bfloat16, int8: operations per second of dense matrix products.",
-    "link: bytes per second that one device sends to the others of its server.",
+    "link: bytes per second that one device sends to the others in its server.",
     "* from secondary sources; ~ from memory. `archlab hardware NAME` shows more.",
     "`archlab hardware --measure` measures this machine and lists it as `this`.",
 )
 
 
 def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> None:
-    """Show a device for which costs are computed: peak speeds, memory, links and sources.
+    """Show a device: peak speeds, memory, links, and the sources of these numbers.
 
     Parameters
     ----------
     name
         A device of `archlab list hardware`, several of one kind as in h100x8, a YAML file with the same fields, or
-        `this` for this machine, if it has been measured.
+        "this" for this machine, if it has been measured.
     measure
-        Measure this machine first and save the result as `this`. The measurement takes about four minutes. Run nothing
-        else during that time.
+        Measure this machine first, and save the result under the name "this". The measurement takes about four minutes.
+        Run nothing else during that time.
     json
         Print JSON.
     """
@@ -82,12 +82,12 @@ def _facts(device: Hardware) -> Iterator[tuple[str, str]]:
     for name in ("float32", "bfloat16"):
         if name in device.peak:
             balance = f"{device.peak[name] / device.bandwidth:.3g} operations per byte"
-            yield f"  {name}", f"{balance}; below that, memory is the limit"
+            yield f"  {name}", f"{balance}; below that, memory is the bottleneck"
     yield "link in a server", _link(device.link)
     yield "between servers", _link(device.network)
     yield "per server", f"{device.devices_per_server}"
     if device.count > 1:
-        yield "here", f"{device.count}, in {device.servers} server{'s' if device.servers > 1 else ''}"
+        yield "devices", f"{device.count}, in {device.servers} server{'s' if device.servers > 1 else ''}"
     if device.price_per_hour is not None:
         yield "price per hour", f"{device.price_per_hour:g}"
     if here := device.measured:

@@ -11,7 +11,7 @@ from archlab.cli.examples import EXAMPLES
 from archlab.console import console as plain_console
 
 NO_NEGATIVES = Parameter(negative=())
-"""Default parameter settings: no option has a `--no-` form."""
+"""Parameter settings of all commands: a flag such as `--json` has no opposite `--no-json`."""
 
 OPTIONS = "Options"
 """Heading of the options in a help page."""
@@ -42,7 +42,7 @@ def verb_with_subcommands(name: str) -> App:
 
 
 def show_docstring(command: App) -> None:
-    """Let the help page of a command show its docstring instead of its summary in `archlab --help`."""
+    """Make the help page of a command show the whole docstring instead of the one-line summary."""
     if command.default_command is not None:
         command.help = None
 
@@ -50,8 +50,8 @@ def show_docstring(command: App) -> None:
 def example_lines(command: str) -> list[str]:
     """Return the lines with the examples of a command, such as `study run`. Return no lines if there are none."""
     lines = ["", "Examples:"] if command in EXAMPLES else []
-    for typed, does in EXAMPLES.get(command, ()):
-        lines += [f"  # {does}", f"  {typed}"]
+    for example, description in EXAMPLES.get(command, ()):
+        lines += [f"  # {description}", f"  {example}"]
     return lines
 
 

@@ -14,14 +14,14 @@ from archlab.report.ledger.words import listed
 
 @long_output
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
-    """Show claims about architecture: what was published, and what runs of archlab found at a small scale.
+    """Show claims about architecture, with published results and with results of archlab's own runs at a small scale.
 
     Parameters
     ----------
     claim
         Number or name of one claim, to show it in full. Without a claim, all claims and common errors are listed.
     html
-        Write everything as a page to this file. The page shows every prediction beside the result.
+        Write all claims as a page to this file. The page shows every prediction next to its result.
     json
         Print JSON.
     """
@@ -30,7 +30,7 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
         from archlab.report.ledger.page import write_ledger
 
         if claim is not None:
-            raise UserError(f"--html writes the whole ledger; leave out {claim!r}")
+            raise UserError(f"--html writes a page of all claims; leave out {claim!r}")
         print(write_ledger(ledger(), html))
         return
     entries = ledger() if claim is None else ledger(chosen=[find_claim(claim)])
@@ -67,16 +67,16 @@ def _print_one(entry: LedgerEntry) -> None:
     out = console()
     out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
     for source in cited(entry.claim.sources):
-        out.print(f"  {words.said(source)}")
+        out.print(f"  {words.citation(source)}")
     if entry.claim.also_cited:
         out.print("\nAlso cited")
     for source in cited(entry.claim.also_cited):
-        out.print(f"  {words.said(source)}")
+        out.print(f"  {words.citation(source)}")
     if entry.claim.published:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
     for result in entry.found:
-        out.print(f"\nFound here, {words.at_scale(result)}: {words.verdict(result)}")
+        out.print(f"\nResults of our runs, {words.at_scale(result)}: {words.verdict(result)}")
         if result.judged:
             print_table(words.EXPECTED, map(words.expected, result.judged))
         for reason in words.untested(result):

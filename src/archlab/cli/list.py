@@ -37,7 +37,7 @@ def run(
         List only these. Default: presets, hardware and studies.
     filter
         List only published architectures that meet all of these conditions, as in family=llama 'year>=2024'
-        'd_ff_over_d>4'. An unknown value is null.
+        'd_ff_over_d>4'. The value null means unknown.
     sort
         Sort published architectures by this field, as in d_ff_over_d. With -size, the largest come first.
     html
@@ -96,7 +96,7 @@ def _families() -> dict[str, str]:
 
 
 def _print_evolution(models: Sequence[AtlasRow], fields: Sequence[str], *, by_year: bool) -> None:
-    """Print the table of the atlas. The console must not break its lines, because the table does."""
+    """Print the table of the atlas. The console must not wrap the lines, because the table is already wrapped."""
     out = console()
     for text, style in evolution(models, out.width, fields, by_year=by_year):
         out.print(Text(text, style=style), soft_wrap=True)

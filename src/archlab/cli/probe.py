@@ -25,7 +25,7 @@ def run(
     """Measure gradients, activations and attention of every layer before training, for one or more configs.
 
     The measurement is one forward and backward pass over 512 random tokens in float32. train.seed determines the tokens
-    and the weights. For a run trained with train.probe_every, the last probe is shown as well. docs/probes.md explains
+    and the weights. If a run was trained with train.probe_every, its last probe is shown, too. docs/probes.md explains
     each number.
 
     Parameters
@@ -39,7 +39,7 @@ def run(
         scaled in proportion. The check shows how far a few updates move the activations; with muP (model.mup), the
         distance does not depend on the width.
     steps
-        Number of updates in the coordinate check, at train.lr. Default: 5.
+        Number of updates in the coordinate check, with the learning rate train.lr. Default: 5.
     context
         Number of tokens per sequence. Default: train.seq_len (the shortest of several configs), at most 256.
     html
@@ -52,7 +52,7 @@ def run(
         _over_widths(load_several(config, more), widths, steps or STEPS, context, html, json=json)
         return
     if steps is not None:
-        raise UserError("--steps belongs to the coordinate check; add --widths, or leave it out")
+        raise UserError("--steps belongs to the coordinate check; add --widths, or leave out --steps")
     from archlab.infer.probe import probe_starts, shared_context
     from archlab.report.probe.tables import of_models, over_depth, ropes
     from archlab.training.probes import training_probes

@@ -25,28 +25,28 @@ def run(
 ) -> None:
     """Propose a model shape for a budget, with the proportions of a published family, as a YAML config.
 
-    The first of --params (or --active), --flops and --memory that is set determines the size, within 1%. A comment in
-    the YAML says how much of the other budgets the proposal needs.
+    The first of --params (or --active), --flops and --memory that is set determines the size, within 1%. Comments in
+    the YAML show the memory and the FLOPs that the proposal needs.
 
     Parameters
     ----------
     overrides
         Fields that differ from the family, as in model.vocab_size=32000. The proposal ties the head if an untied head
-        would be larger than in published models of this size; model.head.tied=false unties the head.
+        would take a larger share of the parameters than in published models; model.head.tied=false unties the head.
     like
         A family (llama-3, qwen3, gemma-2, deepseek-v2, ...) or a preset.
     params
         Number of parameters, as in 1B.
     active
-        For a mixture of experts: number of parameters that each token uses, alone or with --params.
+        Number of parameters that each token uses in a mixture of experts. Can be combined with --params.
     flops
         FLOPs of the training run. The size follows the Chinchilla rule: C = 6 N D with D = 20 N.
     memory
         Memory for serving in bfloat16, as in 16GiB or 80GB. The weights and the KV cache of one sequence must fit.
     hardware
-        Use the memory of these devices, as in h100x8.
+        Devices to serve on, as in h100x8. Their memory replaces --memory, unless --memory is smaller.
     context
-        Length in tokens of the served sequence, as in 8Ki (8,192). Default: the context length of the family.
+        Sequence length for serving, as in 8Ki (8,192 tokens). Default: the context length of the family.
     languages
         Number of languages in the text, which determines the vocabulary size. Default: the vocabulary of the family.
     out

@@ -67,22 +67,22 @@ def run(
     slurm
         Options of the Slurm jobs, as in partition=gpu time=120 (minutes). This needs --executor slurm.
     renew
-        Train again the runs that were trained by other code of archlab or on another machine.
+        Repeat runs that were trained with other code of archlab or on another machine.
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.study_file import read_study, usual_folder
+    from archlab.study.study_file import default_folder, read_study, study_path
 
     name, config = read_study(study, scale)
-    folder = out or usual_folder(study, name)
-    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
+    folder = out or default_folder(study, name)
+    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads, study_path(study))
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that are still valid are kept")
     with StudyProgress() as progress:
         summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
     present(summary, folder)
     if summary.failed:
-        lines = [f"  {label}: {why}" for label, why in summary.failed.items()]
+        lines = [f"  {label}: {reason}" for label, reason in summary.failed.items()]
         raise UserError("\n".join([f"{plural(len(lines), 'run')} failed; to try again, repeat the command", *lines]))
 
 
@@ -98,12 +98,12 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
         Print the summary as JSON.
     """
     from archlab.study.runner import Study
-    from archlab.study.study_file import is_study_folder, read_study
+    from archlab.study.study_file import is_study_folder, read_study, study_path
 
     if not is_study_folder(folder):
-        raise UserError(f"{folder}: not a study folder, because it has no study.yaml; `archlab study run` makes one")
+        raise UserError(f"{folder}: not a study folder (no study.yaml); `archlab study run` makes one")
     name, config = read_study(str(folder))
-    summary = Study(name, config, folder).read()
+    summary = Study(name, config, folder, source=study_path(str(folder))).read()
     if json:
         print_json(summary.model_dump(mode="json"))
     else:
@@ -115,7 +115,7 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 def list_studies(*, json: Flag = False) -> None:
     """List the studies that come with archlab: question, prediction of the claim, and duration at each scale.
 
-    They are in the order of the claims of the ledger.
+    The studies are sorted by the number of the claim in the ledger that they test.
 
     Parameters
     ----------
@@ -127,16 +127,16 @@ def list_studies(*, json: Flag = False) -> None:
     from archlab.evidence.results import committed_pace
     from archlab.pricing.hardware import load_hardware
     from archlab.report.study.claims import basis, entry
-    from archlab.study.forecast import as_timed, at_best, at_pace, listed_studies
+    from archlab.study.forecast import ideal_clock, listed_studies, measured_clock, pace_clock
     from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
-    this, pace = _this_machine(), committed_pace()
-    clock = as_timed(this) if this else at_pace(pace.flops_per_second) if pace else None
+    machine, pace = _this_machine(), committed_pace()
+    clock = measured_clock(machine) if machine else pace_clock(pace.flops_per_second) if pace else None
     here = dict.fromkeys((QUICKEST, AS_IT_STANDS), clock) if clock else {}
     claims = {name: claim_of(name) for name in studies()}
     numbers = {name: [claim.number for claim in tested] for name, tested in claims.items()}
     in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
-    entries = listed_studies(in_order, {**here, "gpu": at_best(load_hardware("h100"))})
+    entries = listed_studies(in_order, {**here, "gpu": ideal_clock(load_hardware("h100"))})
     if json:
         print_json([{**study.model_dump(mode="json"), "claims": numbers[study.name]} for study in entries])
         return
@@ -144,7 +144,7 @@ def list_studies(*, json: Flag = False) -> None:
     for study in entries:
         for line in entry(study, claims[study.name], out.width):
             out.print(line)
-    out.print(basis(None if this else pace))
+    out.print(basis(None if machine else pace))
 
 
 def _this_machine() -> "Hardware | None":
@@ -174,7 +174,7 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
         print(template(values), end="")
         return
     if out.exists():
-        raise UserError(f"--out is {out}, which exists; name a new file")
+        raise UserError(f"--out is {out}, which already exists; name a new file")
     write_atomic(out, template(values))
     print(out)
 
@@ -196,19 +196,21 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
     from archlab.review.findings import in_one_line, warnings
-    from archlab.study.design import arms, grid
-    from archlab.study.folder import reading
+    from archlab.study.design import arms, grid, single_arm_note
+    from archlab.study.folder import describe_text
     from archlab.study.schema import most_seeds
-    from archlab.study.study_file import read_study
+    from archlab.study.study_file import read_study, study_path
 
     _, config = read_study(study, scale)
     if yaml:
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
-    designed = arms(config)
+    designed = arms(config, study_path(study))
+    for text in single_arm_note(designed):
+        note(text)
     if texts := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
         note(in_one_line(texts))
-    out, reads = console(), reading(config, designed)
+    out, reads = console(), describe_text(config, designed)
     out.print(config.question)
     if config.claim:
         out.print(f"claimed: {config.claim}")
@@ -261,31 +263,31 @@ def _predicted(study: str) -> Iterator[str]:
 
 
 def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
-    """Return sentences about the runs, their training time and the source of that estimate."""
+    """Return sentences about the number of runs, their estimated training time, and the source of the estimate."""
     from archlab.pricing.units import seconds
-    from archlab.study.forecast import STEPS, as_rehearsed, as_timed, forecast
+    from archlab.study.forecast import STEPS, forecast, measured_clock, rehearsed_clock
     from archlab.study.schema import most_seeds
 
-    this, first = _this_machine(), designed[0]
-    total = forecast(config, designed, as_timed(this) if this else as_rehearsed(first.config))
+    machine, first = _this_machine(), designed[0]
+    total = forecast(config, designed, measured_clock(machine) if machine else rehearsed_clock(first.config))
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
-        return f"{runs}; for a time, measure this machine with `archlab hardware --measure`"
+        return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
     rehearsed = f"{STEPS} steps of arm {first.label!r}, timed just now"
     others = ", and the FLOPs of the other arms" if len(designed) > 1 else ""
-    source = "its measured speed" if this else f"{rehearsed}{others}"
+    source = "its measured speed" if machine else f"{rehearsed}{others}"
     time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
     return f"{runs}\n{time}, estimated for this machine from {source}; start-up and evaluation are not included"
 
 
 def _resources(designed: Sequence["Arm"]) -> str:
-    from archlab.study.executors.executor import needs, usual_threads
-    from archlab.study.executors.local import usual_workers, visible_gpus
+    from archlab.study.executors.executor import default_threads, needs
+    from archlab.study.executors.local import default_workers, visible_gpus
 
     configs = [arm.config for arm in designed]
-    each = needs(configs, usual_threads(configs))
-    at_once = usual_workers(each.cores, visible_gpus() if each.gpus else [])
+    each = needs(configs, default_threads(configs))
+    at_once = default_workers(each.cores, visible_gpus() if each.gpus else [])
     return f"each run takes {each}; runs at the same time on this machine: {at_once}"
 
 

@@ -24,10 +24,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _UNBOUNDED = 10_000
-"""Width that no table reaches."""
+"""Width in columns that no table reaches."""
 
 _FEW = 4
-"""Number of columns up to which a table is never split in two."""
+"""A table with at most this number of columns is never split into two tables."""
 
 _LESS_OPTIONS = "FRX"
 """Options for `less` if the user has not set LESS: quit if the text fits on the screen, show colors, keep the text on
@@ -37,7 +37,7 @@ the screen."""
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """Print rows under their headings. The columns named in `right` are right-aligned.
 
-    If the terminal is too narrow, print two tables: each has the first column and half of the others.
+    If the terminal is too narrow, print two tables: each has the first column and half of the other columns.
     """
     out, rows = console(), [*rows]
     heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
@@ -55,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def show_table(out: Console, table: Table) -> None:
-    """Print a table whose cells are already wrapped. If the table is too wide, the terminal breaks its lines."""
+    """Print a table whose cells are already wrapped. If the table is too wide, the terminal wraps its lines."""
     out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
     out.print(table)
 
@@ -65,10 +65,11 @@ def print_json(value: Any) -> None:
 
 
 def long_output(verb: Callable[P, T]) -> Callable[P, T]:
-    """Return a command that shows its output in a pager if the output does not fit on the terminal.
+    """Decorate a command so that it shows its output in a pager if the output does not fit on the terminal.
 
-    JSON is never shown in a pager, nor is any output if stdin or stdout is not a terminal. The pager is ARCHLAB_PAGER,
-    otherwise PAGER, otherwise `less`. If the pager is empty, `cat` or not installed, the output is printed as usual.
+    No pager is used for JSON, or if stdin or stdout is not a terminal. The environment variable ARCHLAB_PAGER names the
+    pager, otherwise PAGER, otherwise it is `less`. If that name is empty, `cat` or not installed, the output is printed
+    as usual.
     """
 
     @wraps(verb)

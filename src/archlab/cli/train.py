@@ -14,17 +14,17 @@ from archlab.errors import UserError
 from archlab.review.findings import in_one_line, warnings
 
 _PATIENCE = 5.0
-"""Seconds that the other processes wait before they raise an error.
+"""Seconds that every process except the first waits before it raises an error.
 
-Usually the first process has the same error, or the others fail because one has ended. In both cases, torchrun ends the
-others while they wait.
+Usually the first process raises the same error, or a process fails because another one has ended. In both cases,
+torchrun ends the waiting processes, so that only one error is printed.
 """
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
     """Train a model. Repeat the command to resume. Exit code 1: the training diverged.
 
-    Before the first step, the command prints the origin of the weights.
+    Before the first step, the command prints where the weights come from.
 
     Under torchrun, all processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
 
@@ -36,8 +36,8 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     overrides
         Fields to change, as in train.lr=3e-3. A larger train.tokens extends a run if its schedule is constant or wsd.
     out
-        The run folder: config, metrics, checkpoints and summary. A folder made by `archlab import` starts with the
-        imported weights.
+        The run folder to write, with config, metrics, checkpoints and summary. A folder made by `archlab import` starts
+        with the imported weights.
     """
     with _first_process_prints():
         return _train(config, overrides, out)
@@ -57,7 +57,8 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
         notes.append(
-            f"train.tokens is {plan.tokens:,}; {plan.trained:,} are trained, in whole batches of {plan.batch_tokens:,}"
+            f"train.tokens is {plan.tokens:,}; the run trains on {plan.trained:,}, "
+            f"in whole batches of {plan.batch_tokens:,}"
         )
     progress = Printing()
     for note in notes:
@@ -74,7 +75,7 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
 
 @contextmanager
 def _first_process_prints() -> Iterator[None]:
-    """Let only the first process print. The other processes print only errors that the first one does not have."""
+    """Let only the first process print. The other processes print only errors that the first process does not raise."""
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
         try:

@@ -20,12 +20,12 @@ from cyclopts.validators import Number
 from archlab.config.problems import choose, nearest
 
 _LONGEST_NAME, _NEAR = 60, 0.7
-"""Number of characters of a word that are compared, and the similarity from which a name counts as near."""
+"""Number of characters that are compared, and the minimum similarity of a suggested name (0 to 1)."""
 
 _KINDS = {
     int: "a whole number",
     float: "a number",
-    bool: "no value, only the name",
+    bool: "the option without a value",
     Path: "a path",
     tuple[int, ...]: "whole numbers separated by commas",
 }
@@ -52,17 +52,17 @@ def usage(error: CycloptsError) -> str:
 
 
 def _unknown_command(error: CycloptsError, unknown: str) -> str:
-    """Return the commands to suggest for an unknown word: those in WORDS, otherwise the command with the nearest name.
+    """Return the message about an unknown command.
 
-    A word in WORDS that is nearer than every command counts, too. cyclopts' own message would import every subcommand,
-    and torch, to list the names.
+    The message suggests the commands that WORDS gives for the nearest word, or the command with the nearest name if
+    that is nearer. The message of cyclopts itself would import every subcommand, and thus torch.
     """
     names = [name for name in error.app or () if not name.startswith("-")]
     group = "".join(f"{name}-" for name in error.command_chain or ())
     words = {word.removeprefix(group): ways for word, ways in WORDS.items() if word.startswith(group)}
     near = get_close_matches(unknown[:_LONGEST_NAME].lower(), [*names, *words], n=1, cutoff=_NEAR)
     if near and near[0] not in names:
-        return meant(unknown, words[near[0]])
+        return suggest(unknown, words[near[0]])
     verb = f" of {_command(error)}" if error.command_chain else ""
     return f"unknown command {_short(unknown)}{verb}{choose(unknown, names)}"
 
@@ -143,7 +143,7 @@ def _short(word: str) -> str:
 # --- words that people try as commands ---------------------------------------------------------------------
 
 Way: TypeAlias = tuple[str, str]
-"""Command without `archlab`, and its description."""
+"""A command to suggest (without `archlab`), and its description."""
 
 _GENERATE = ("generate RUN --prompt TEXT", "continue a text (not a chat)")
 _EXPORT = ("export RUN --out FOLDER", "a folder for transformers or vLLM")
@@ -163,7 +163,7 @@ _LM_EVAL = ("lm-eval RUN TASK", "scores on tasks of lm_eval")
 _REPORT = ("report RUN", "training curves of runs, also during training")
 _DRAW = ("draw CONFIG --out X.svg", "a block diagram")
 _SHOW = ("show CONFIG", "every field; `> x.yaml` saves the config")
-_INSPECT = ("inspect FOLDER", "what a model folder holds")
+_INSPECT = ("inspect FOLDER", "what a model folder contains")
 _BENCH = ("bench train CONFIG", "measured speed")
 _PROFILE = ("profile CONFIG", "where the time of a training step goes")
 _LIST = ("list", "presets, hardware, families and studies")
@@ -207,15 +207,18 @@ _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
 )  # fmt: skip
 
 WORDS: Mapping[str, Sequence[Way]] = {word: ways for words, ways in _ROWS for word in words.split()}
-"""Word that a user might type -> the commands to use instead.
+"""Commands to suggest for each word that a user might type as a command.
 
-A word in a group begins with the group and a dash (`study-resume`).
+If the user types the word after a command with subcommands, it is prefixed: `study resume` is `study-resume`.
 """
 
 
-def meant(word: str, ways: Sequence[Way]) -> str:
-    """Return lines that name the commands to use in place of a word."""
+def suggest(word: str, ways: Sequence[Way]) -> str:
+    """Return a message that lists the commands to use instead of an unknown word."""
     width = max(len(command) for command, _ in ways)
     return "\n".join(
-        [f"unknown command {word!r}; use:", *(f"  archlab {command:<{width}}  {does}" for command, does in ways)]
+        [
+            f"unknown command {word!r}; use:",
+            *(f"  archlab {command:<{width}}  {description}" for command, description in ways),
+        ]
     )

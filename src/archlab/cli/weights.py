@@ -1,4 +1,4 @@
-"""Refusal of a CONFIG with weights if the training run would start from random weights instead."""
+"""Check that a training run does not ignore the weights of the folder that CONFIG names."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from archlab.training.schedule import warmup_steps
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:
-    """Raise UserError if a training run in `out` would ignore the weights of CONFIG or of the folder that a `base`
-    names.
+    """Raise UserError if a training run in `out` would ignore the weights of CONFIG, or of a folder that CONFIG names
+    as its `base`.
 
     A run in `out` with a checkpoint resumes from the checkpoint. A file (config.yaml, config.json) counts as a config
     without weights. The message contains the command that trains those weights, and the command that starts from random
@@ -28,7 +28,7 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
     if _holds_weights(config):
         problem = "has weights"
         if kind_of(config) == "hub id":
-            problem = "is not a folder on this machine, and a hub id stands for weights"
+            problem = "is not a folder on this machine; as a hub id, it names a model with weights"
         lines = (
             f"{config}: {problem}, but training in {out} would start from random weights.",
             *_to_train_these(config, overrides, out),
@@ -40,14 +40,14 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
         folder = file.parent / base
         if _holds_weights(folder):
             raise UserError(
-                f"{file}: base is {base}, a folder with weights, but only the config of a base is used.\n"
+                f"{file}: base is {base}, a folder with weights, but a base provides only its config.\n"
                 f"To start from random weights, name the file: base: {Path(base) / config_file(folder).name}\n"
                 f"To train those weights, pass the folder to `archlab train`; it then prints the command."
             )
 
 
 def _bases(file: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file of CONFIG that has a `base`, and that base as a path relative to the file."""
+    """Yield each config file with a `base` key, beginning with `file`, and the base as a path relative to that file."""
     seen = set[Path]()
     while file.is_file() and file.name != CONFIG and file not in seen:
         seen.add(file)

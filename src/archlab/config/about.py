@@ -23,20 +23,21 @@ class About(Base):
     """Certainty of the config. `verified`: taken from a published config or the text of the paper. `secondary`:
     taken from transcriptions by others. `from memory`: not checked against a source."""
     cannot_build: str | None = None
-    """Reason why archlab cannot build the model. The section `model` then describes its decoder block, as far as the
-    schema allows. null: archlab can build the model."""
+    """Reason why archlab cannot build the model. The section `model` then describes the decoder block of the published
+    model, as far as the schema allows. null: archlab can build the model."""
     shown: str | None = None
     """Part of the published model that the section `model` describes, as in `decoder half only`, if archlab cannot
     build the whole model. null: archlab can build the model."""
     published_parameters: Count | None = None
-    """Published parameter count, exact or rounded. null: none is published for the part that the config describes."""
+    """Published parameter count, exact or rounded. null: no count is published for the part that the config
+    describes."""
     published_active: Count | None = None
     """Published number of active parameters, the parameters that one token uses. null: not published."""
     active_without: Literal["nothing", "embedding", "embedding and head"] = "nothing"
-    """Parameters that the published number of active parameters leaves out."""
+    """Parameters that `published_active` does not count."""
     elsewhere: Count | None = None
-    """Number of published parameters in parts of the model that the schema has no field for; the notes name these
-    parts. null: none."""
+    """Published number of parameters in parts of the model that no config field can describe. `notes` names these
+    parts. null: the model has no such parts."""
     dropout: Probability | None = None
     """Dropout probability in pre-training. null: unknown."""
     weight_decay: NonNegative | None = None
@@ -45,15 +46,15 @@ class About(Base):
     """Number of natural languages in the training data, as counted by the model's developers. 1: English only, or
     almost only. null: unknown, or not counted."""
     unverified: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Fields of the config or of `about` that are less certain than `certainty`: values from memory, or stand-ins
-    for unpublished values."""
+    """Fields of the config or of `about` whose values are less certain than `certainty` says: values from memory, or
+    stand-ins for unpublished values."""
     notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Facts about the model that the config cannot express, and wrong figures that other sources repeat."""
 
     @property
     def part(self) -> str:
-        """Description of the shown part of a model that archlab cannot build, with the reason: `decoder half only:
-        encoder-decoder, 24 + 24 layers`. Empty for a model that archlab can build."""
+        """Part of the model that the config describes, and the reason why archlab cannot build the whole model, as in
+        `decoder half only: encoder-decoder, 24 + 24 layers`. Empty if archlab can build the model."""
         return f"{self.shown}: {self.cannot_build}" if self.cannot_build else ""
 
     @property
@@ -61,7 +62,7 @@ class About(Base):
         return self.cannot_build is None
 
     def doubts(self, *fields: str) -> bool:
-        """Return whether any of `fields`, such as `norm.kind` or `train.z_loss`, is unverified in at least one
-        layer."""
+        """Return whether `unverified` lists any of `fields`, such as `norm.kind` or `train.z_loss`, for the model or
+        for one of its layer kinds."""
         known = {re.sub(r"^model\.(layers\.[^.]+\.)?", "", field) for field in self.unverified}
         return any(f"{field}.".startswith(f"{doubted}.") for doubted in known for field in fields)

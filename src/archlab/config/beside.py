@@ -1,4 +1,4 @@
-"""Paths of texts and plug-ins that a config or study file names, relative to that file."""
+"""Paths in a config or study file: training texts and plug-ins, both relative to the folder of the file."""
 
 import re
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ _TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
 def find_text(values: Any, home: Path) -> None:
     """Replace the paths in `data.path` and in the sources of `data.mixture` by full paths.
 
-    A path is a file, folder or pattern in `home` or, if `home` has none, in the working folder. If a path exists in
+    A path is a file, a folder or a glob pattern. It is looked up in `home`, then in the working folder. If it exists in
     neither folder, its full path is in `home`. `values` may contain `data.path` or `data: {path: ...}`.
     """
-    for section, key in _places(values):
+    for section, key in _paths_in(values):
         path = str(expand_user(section[key]))
-        folders = (real_path(folder) for folder in (home, Path()) if _is_there(path, folder))
+        folders = (real_path(folder) for folder in (home, Path()) if _exists_in(path, folder))
         section[key] = str(next(folders, real_path(home)) / path)
 
 
 def find_plugins(values: Any, home: Path) -> None:
-    """Replace each file name in `plugins` by the full path of the file in `home` or, if it is missing there, in the
+    """Replace each file name in `plugins` by the full path of the file. A file is looked up in `home`, then in the
     working folder."""
     named = values.get("plugins") if isinstance(values, dict) else None
     if isinstance(named, list):
-        values["plugins"] = [_found(plugin, home) for plugin in named]
+        values["plugins"] = [_resolved(plugin, home) for plugin in named]
 
 
 def plugins_of(values: Any) -> list[str]:
@@ -41,28 +41,28 @@ def plugins_of(values: Any) -> list[str]:
     return [plugin for plugin in named if isinstance(plugin, str)] if isinstance(named, list) else []
 
 
-def _found(plugin: Any, home: Path) -> Any:
+def _resolved(plugin: Any, home: Path) -> Any:
     if not (isinstance(plugin, str) and is_file(plugin)):
         return plugin
     folders = (real_path(folder) for folder in (home, Path()) if (folder / expand_user(plugin)).is_file())
     return str(next(folders, real_path(home)) / expand_user(plugin))
 
 
-def _is_there(path: str, folder: Path) -> bool:
-    """Return whether the path exists in the folder. A pattern exists if the part up to its first wildcard matches,
-    so that only one folder is listed."""
+def _exists_in(path: str, folder: Path) -> bool:
+    """Return whether the path exists in the folder. Match a pattern only up to its first part with a wildcard, so that
+    only one folder is listed."""
     parts = Path(path).parts
     first = next((n for n, part in enumerate(parts) if has_magic(part)), None)
     if first is None:
         return (folder / path).exists()
-    begin = Path(*parts[: first + 1])
-    return next(iglob(str(begin.with_name(begin.name.replace("**", "*"))), root_dir=folder), None) is not None
+    beginning = Path(*parts[: first + 1])
+    return next(iglob(str(beginning.with_name(beginning.name.replace("**", "*"))), root_dir=folder), None) is not None
 
 
-def _places(values: Any, at: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+def _paths_in(values: Any, at: str = "") -> Iterator[tuple[dict[str, Any], str]]:
     for key, value in values.items() if isinstance(values, dict) else ():
         name = f"{at}{key}"
         if isinstance(value, dict) and name.partition(".")[0] == "data":
-            yield from _places(value, f"{name}.")
+            yield from _paths_in(value, f"{name}.")
         elif isinstance(value, str) and value not in ("", _DEFAULT) and _TEXT.fullmatch(name):
             yield values, key

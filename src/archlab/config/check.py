@@ -1,5 +1,5 @@
-"""Validation of raw values: it returns a valid config, or reports all wrong types, wrong names and broken rules at
-once."""
+"""Validation of raw values. The result is a valid config or an error that reports all wrong types, wrong names and
+broken rules at once."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from archlab.config.core.base import Base
 from archlab.config.core.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
-from archlab.config.problems import Problem, explain, is_under, raise_problems
+from archlab.config.problems import MISSING, Problem, explain, is_under, raise_problems
 from archlab.config.rules.layer_kinds import layer_problems, replaced_in_every_layer
 from archlab.config.rules.layer_rules import LAYER_RULES
 from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
@@ -24,7 +24,7 @@ _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "at
 
 
 class _ModelAlone(Base):
-    """Model without a run, so that only the rules of the model are checked."""
+    """Config with a model but without a run, so that only the rules of the model are checked."""
 
     model: ModelConfig
 
@@ -44,6 +44,8 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
             with suppress(ValidationError, UserError):
                 rest = merge(_STAND_IN, without(raw, bad), Config)
                 problems += broken_rules(Config.model_validate(rest), bad)
+            if "extends" in raw:  # the user expects the missing fields from the other file
+                problems = [problem for problem in problems if problem.message != MISSING]
         raise_problems(problems, source)
         raise
     match config:
@@ -67,7 +69,7 @@ def check_model(model: ModelConfig) -> None:
 
 
 def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
-    """Return the rules that a config breaks, except those that read a field in `bad`."""
+    """Return a problem for each rule that a config breaks. Skip the rules that read a field in `bad`."""
     problems = _model_problems(config.model, bad)
     for rule in CONFIG_RULES:
         if not is_under(rule.reads, bad) and (message := rule.broken(config)):

@@ -7,8 +7,8 @@ from archlab.config.model_schema import ModelConfig
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
-    """Return the table of layers: one row, heading -> text, per run of identical layers. `-` stands under headings
-    that only other layers have."""
+    """Return the table of layers, with one row for each run of identical layers. Each row maps headings to text. A cell
+    is `-` if only other layers have the part that the heading names."""
     runs = layer_runs(model)
     headings = {name: "-" for _, _, layer in runs for name in _branches(layer)}
     return [

@@ -29,7 +29,7 @@ def resolved(config: Config) -> Raw:
 
 
 def flatten(raw: Raw, at: str = "") -> Raw:
-    """Return `{"a.b": 1}` for `{"a": {"b": 1}}`. The keys start with `at`."""
+    """Return the flat form of nested values: `{"a.b": 1}` for `{"a": {"b": 1}}`. All keys start with `at`."""
     flat: Raw = {}
     for key, value in raw.items():
         flat |= flatten(value, f"{at}{key}.") if isinstance(value, dict) and value else {f"{at}{key}": value}
@@ -37,8 +37,11 @@ def flatten(raw: Raw, at: str = "") -> Raw:
 
 
 def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
-    """Return dotted field -> (value in `a`, value in `b`) for every resolved field in which the configs differ,
-    section by section. None stands for a field that one of the configs lacks."""
+    """Return the resolved fields in which the configs differ, section by section.
+
+    The result maps a dotted field to its values in `a` and in `b`. The value is None if a config does not have the
+    field.
+    """
     left, right = flatten(resolved(a)), flatten(resolved(b))
     differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     sections = list(dict.fromkeys(key.rpartition(".")[0] for key in {**left, **right}))
@@ -47,6 +50,6 @@ def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def config_hash(value: Any) -> str:
-    """Return 12 hex digits of the hash of the canonical JSON of plain values. A Config is resolved first."""
+    """Return the first 12 hex digits of the SHA-256 of plain values in canonical JSON. A Config is resolved first."""
     plain = resolved(value) if isinstance(value, Config) else value
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]

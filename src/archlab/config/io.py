@@ -1,4 +1,5 @@
-"""Reading of config files: the files in archlab's library, other files, and raw values with dotted overrides."""
+"""Reading of config files and overrides. A config is a file in archlab's library, another file, or a mapping of raw
+values."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,12 +24,12 @@ from archlab.errors import UserError
 
 
 def presets() -> dict[str, Traversable]:
-    """Return name -> config file of the presets, sorted by name."""
+    """Return the config files of the presets, by name in alphabetical order."""
     return _yaml_files("presets")
 
 
 def facts() -> dict[str, Traversable]:
-    """Return name -> file of the models in the atlas that archlab cannot build, sorted by name."""
+    """Return the files of published models that archlab cannot build, by name in alphabetical order."""
     return _yaml_files("facts")
 
 
@@ -37,7 +38,7 @@ def studies() -> dict[str, Traversable]:
 
 
 def devices() -> dict[str, Traversable]:
-    """Return name -> file of the descriptions of devices that models run on, sorted by name."""
+    """Return the files that describe hardware devices, by name in alphabetical order."""
     return _yaml_files("devices")
 
 
@@ -47,25 +48,25 @@ def _yaml_files(folder: str) -> dict[str, Traversable]:
 
 
 def find_preset(name: str) -> Traversable | None:
-    """Return the atlas file with that name, or with the only name that begins with it: `phi-4` is `phi-4-14b`.
-    Return None if no file or several files match."""
+    """Return the preset or atlas file called `name`. Otherwise return the only file whose name begins with `name`:
+    `phi-4` finds `phi-4-14b`. Return None if no file or several files match."""
     return find_named(name, {**presets(), **facts()})
 
 
 def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | None:
-    """Return the file with that name. If there is none, return the file with the only name that begins with it, by
-    whole words, or None.
+    """Return the file called `name`. Otherwise return the only file whose name begins with the words of `name`, or None
+    if no file or several files match.
 
     Case, dots, dashes and underscores do not matter.
     """
     exact = [file for known, file in files.items() if _plain(known) == _plain(name)]
-    begun = [file for known, file in files.items() if begins(known, name)]
-    return exact[0] if exact else begun[0] if len(begun) == 1 else None
+    matches = [file for known, file in files.items() if begins(known, name)]
+    return exact[0] if exact else matches[0] if len(matches) == 1 else None
 
 
 def begins(name: str, beginning: str) -> bool:
-    """Return whether a name begins with the whole words of `beginning`. Case, dots, dashes and underscores do not
-    matter."""
+    """Return whether a name begins with the words of `beginning`. `phi-4-14b` begins with `phi-4`, but not with
+    `phi-4-1`. Case, dots, dashes and underscores do not matter."""
     return _plain(beginning) in accumulate(_words(name))
 
 
@@ -95,7 +96,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
 
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
     """Return the validated config of raw values and overrides such as `model.d_model=64`. Raise a UserError that lists
-    all problems."""
+    all problems if there are any."""
     change, problems = parse_overrides(overrides)
     accept(*plugins_of(change))
     import_if_possible([*plugins_of(raw), *plugins_of(change)])
@@ -103,7 +104,7 @@ def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config"
 
 
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
-    """Return raw values with changes merged over them. Keys of `change` may be dotted."""
+    """Return raw values with `change` merged over them. Keys of `change` may be dotted."""
     return merge(merge({}, raw, schema), expand(change), schema)
 
 

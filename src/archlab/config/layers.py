@@ -1,4 +1,5 @@
-"""Resolution of the model config as the user wrote it into one LayerConfig per layer, which all other code reads."""
+"""Resolution of the model config into one complete LayerConfig per layer. All other code reads these layer configs
+instead of the config that the user wrote."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ _ONLY_KIND = "layer"
 
 
 class Branch(NamedTuple):
-    """Component with its place in a layer. A branch reads the stream, and its output is added to the stream."""
+    """Component at its place in a layer. The component reads the residual stream, and its output is added to the
+    stream."""
 
     name: str
     """Name of the component's section, which is also the name of its module."""
@@ -37,8 +39,8 @@ class Branch(NamedTuple):
     multiplier: float
     """Factor on the branch's output before it is added to the stream."""
     norms: tuple[str, ...]
-    """Places around the branch that have a norm. A branch without the place `before` may share the normalized input
-    of the stage's first branch."""
+    """Places around the branch that have a norm. Without the place `before`, the branch reads the stream itself or
+    shares the normalized input of the stage's first branch."""
     shares_input: bool
     """Whether the branch reads the normalized input of the stage's first branch."""
 
@@ -98,7 +100,7 @@ class LayerConfig(Base):
         return tuple(getattr(self, name) for name in COMPONENTS)
 
     def parameters(self) -> Counter[str]:
-        """Return the parameter counts by row of the parameter table, including the norms around branches."""
+        """Return the parameter counts by row of the parameter table, including those of the norms around branches."""
         counts = Counter[str]()
         for component in self.components:
             counts.update(component.parameters(self.site))
@@ -108,7 +110,7 @@ class LayerConfig(Base):
     def in_matrices(self) -> int:
         return sum(component.in_matrices(self.site) for component in self.components)
 
-    def held_by_one(self, tensor: int) -> int:
+    def parameters_per_device(self, tensor: int) -> int:
         """Return the number of parameters on each of `tensor` devices that divide the components among them (tensor
         parallelism)."""
         shares = (branch.component.share(tensor) for branch in self.branches)
@@ -126,7 +128,7 @@ class LayerConfig(Base):
         share = {branch.name for branch in self.branches if branch.shares_input}
         for name, component in zip(COMPONENTS, self.components, strict=True):
             work = iter(component.work(self.site, model_pass))
-            if name in share:  # the first branch of the stage keeps the same input
+            if name in share:  # the first branch of the stage already stores this input
                 yield next(work)._replace(saved=0.0)
             yield from work
         for branch, is_first in ((branch, branch is stage[0]) for stage in self.stages for branch in stage):
@@ -142,19 +144,19 @@ class LayerConfig(Base):
 
     @property
     def multi_head(self) -> MultiHead:
-        """Attention of the layer, for callers that support only multi-head attention. Raise UserError if it is of
-        another kind."""
+        """Attention of the layer, for callers that support only multi-head attention. Raise UserError if the attention
+        is of another kind."""
         return expect(self.attention, MultiHead, "attention", f"layer kind {self.kind}", "multihead")
 
     @property
     def dense(self) -> Dense:
-        """MLP of the layer, for callers that support only plain and gated MLPs. Raise UserError if it is of another
-        kind."""
+        """MLP of the layer, for callers that support only plain and gated MLPs. Raise UserError if the MLP is of
+        another kind."""
         return expect(self.mlp, Dense, "mlp", f"layer kind {self.kind}", "plain, gated")
 
 
 def resolve(model: ModelConfig) -> ModelConfig:
-    """Return the model with the derived fields of its sections filled in. Resolving a resolved model changes
+    """Return the model with the derived fields of its sections filled in. Resolving the result again changes
     nothing."""
     components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
     attention = components["attention"]
@@ -166,7 +168,7 @@ def resolve(model: ModelConfig) -> ModelConfig:
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:
-    """Return the layer kinds, each with the derived fields whose values differ from those of `resolve(model)`.
+    """Return the layer kinds. Add derived fields to a kind if their values differ from those of `resolve(model)`.
     Return None if all layers are alike."""
     if model.layers is None:
         return None
@@ -198,7 +200,7 @@ def distinct_layers(model: ModelConfig) -> dict[LayerConfig, int]:
 
 
 def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
-    """Return runs of identical layers: index of the first layer, index of the last layer, config."""
+    """Return each run of identical layers as (index of its first layer, index of its last layer, config)."""
     runs: list[tuple[int, int, LayerConfig]] = []
     for index, layer in enumerate(layer_configs(model)):
         if runs and runs[-1][2] == layer:
@@ -215,8 +217,8 @@ def sees_as(model: ModelConfig, visibility: str) -> bool:
 
 
 def final_norm(model: ModelConfig) -> BlockNorm:
-    """Return the norm before the head: the model's norm, or none if the last layer has already normalized the stream
-    (post)."""
+    """Return the norm before the head: the model's norm, or no norm if the last layer has already normalized the stream
+    (placement `post`)."""
     last = model.norm
     if model.layers is not None:
         pattern = model.layers.pattern
@@ -225,7 +227,7 @@ def final_norm(model: ModelConfig) -> BlockNorm:
 
 
 def parts_of_layers(model: ModelConfig) -> tuple[object, ...]:
-    """Return everything that is built from the sections in PER_LAYER: the layers, without the names of their kinds,
+    """Return everything that the sections in PER_LAYER determine: the layer configs without the names of their kinds,
     and the norms outside layers."""
     layers = tuple(layer.model_copy(update={"kind": _ONLY_KIND}) for layer in layer_configs(model))
     has_norm = model.embedding.norm or (model.head.transform and model.head.transform.norm)

@@ -1,7 +1,7 @@
 """Architecture of the model, with one field for each choice.
 
-A field left at `null` is derived from others. `layers.py` derives these fields, and all other code reads the resolved
-layers.
+A field left at `null` is derived from other fields. `layers.py` derives these fields, and all other code reads the
+resolved layers.
 """
 
 import math
@@ -51,8 +51,9 @@ class Embedding(Settings):
     """Token embedding."""
 
     width: Width | None = None
-    """Width of the embedding matrix if it is narrower than the stream (Lan 2019; OPT-350m). A projection widens the
-    embeddings to d_model, and another narrows the stream again before the head. null: d_model, without projections."""
+    """Width of the embedding matrix if it is narrower than the residual stream (Lan 2019; OPT-350m). A projection then
+    widens the embeddings to d_model, and another projection narrows the stream before the head. null: d_model, without
+    projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
     """Factor on the token embedding before positions are added. `sqrt_d_model`: the square root of d_model, as in
     Vaswani 2017 and Gemma. With model.mup, it is the square root of base_width."""
@@ -95,7 +96,7 @@ class Head(Settings):
     bias: bool = False
     """Whether a learned bias is added to the logits."""
     scale: Derived[Positive] = DERIVED
-    """Factor on the logits (Cohere; Granite divides by its published value). null: 1, or base_width / d_model with
+    """Factor on the logits (Cohere). Granite publishes the inverse, a divisor. null: 1, or base_width / d_model with
     model.mup."""
     softcap: Positive | None = None
     """Soft limit c on the logits z: they become c tanh(z / c), after the scale (Gemma 2). null: no limit."""
@@ -120,14 +121,14 @@ class Init(Settings):
     """Standard deviation of the initial weights of projections that write to the stream (attention output, MLP down
     projection). null: 1 / sqrt(fan-in)."""
     head: Positive | None = None
-    """Standard deviation of the initial weights of an untied head. null: the same as for the embedding."""
+    """Standard deviation of the initial weights of an untied head. null: the value of init.embedding."""
     depth_scaled: bool = False
     """Whether the standard deviation of output projections is divided by the square root of the number of branches
     (GPT-2). A model in which each layer has attention and an MLP has 2 n_layers branches."""
 
 
 class Layers(Settings):
-    """Layer kinds by name, each a set of overrides of `model`, and the pattern in which the kinds repeat."""
+    """Layer kinds by name, and the pattern in which they repeat. Each kind is a set of overrides of `model`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Overrides] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -152,14 +153,14 @@ class ModelConfig(Settings):
     """Architecture of one decoder-only language model."""
 
     vocab_size: Width
-    """Number of tokens in the vocabulary, which is the number of rows of the embedding and of the head."""
+    """Number of tokens in the vocabulary. The embedding matrix and the head have one row per token."""
     d_model: Width
     """Width of the residual stream."""
     n_layers: Depth
     """Number of layers. Each layer has one or more of attention, a mixer and an MLP."""
     max_seq_len: Length = 1024
-    """Length in tokens of the longest sequence that the model is built and trained for. Learned position embeddings
-    end there."""
+    """Maximum sequence length in tokens, for which the model is built and trained. Learned position embeddings have one
+    row per position up to this length."""
     norm: BlockNorm = RMSNorm()
     """Kind and placement of the norms around the branches of a layer."""
     block: Block = Block()
@@ -183,14 +184,13 @@ class ModelConfig(Settings):
     layers: Layers | None = None
     """Layer kinds and their pattern, if layers differ from each other. null: all layers are alike."""
     mup: MuP | None = None
-    """Maximal update parametrization (muP), in which learning rates tuned at a small width hold at a larger one.
-    null: the standard parametrization, in which the width affects only initial standard deviations, through the
-    fan-in."""
+    """Maximal update parametrization (muP), in which learning rates tuned at a small width hold at larger widths. null:
+    the standard parametrization, in which the width affects only initial standard deviations, through the fan-in."""
 
     @property
     def base_width(self) -> int:
-        """Width that initial standard deviations and the scales of embedding tables refer to: base_width of muP,
-        otherwise d_model."""
+        """Width for which initial standard deviations and embedding scales are given: base_width of muP, otherwise
+        d_model."""
         return self.mup.base_width if self.mup else self.d_model
 
     @property
@@ -206,12 +206,12 @@ class ModelConfig(Settings):
 
     @property
     def multi_head(self) -> MultiHead:
-        """Attention of the layers, for callers that support only multi-head attention. Raise UserError if it is of
-        another kind."""
+        """Attention of the layers, for callers that support only multi-head attention. Raise UserError if the attention
+        is of another kind."""
         return expect(self.attention, MultiHead, "attention", "model", "multihead")
 
     @property
     def dense(self) -> Dense:
-        """MLP of the layers, for callers that support only plain and gated MLPs. Raise UserError if it is of another
-        kind."""
+        """MLP of the layers, for callers that support only plain and gated MLPs. Raise UserError if the MLP is of
+        another kind."""
         return expect(self.mlp, Dense, "mlp", "model", "plain, gated")

@@ -19,10 +19,12 @@ def _one_active(config: Config) -> list[str]:
     mixtures = [layer.mlp for layer in layer_configs(config.model) if isinstance(layer.mlp, MoE)]
     if not any(mlp.active == 1 and mlp.router.normalise for mlp in mixtures):
         return []
-    always = (
+    problem = (
         "model.mlp.active=1 with model.mlp.router.normalise=true gives the chosen expert weight 1, whatever its score"
     )
-    return [f"{always}, so the text does not train the router; set model.mlp.router.normalise=false to train it"]
+    return [
+        f"{problem}, so the cross-entropy does not train the router; set model.mlp.router.normalise=false to train it"
+    ]
 
 
 def _kept_width(raw: Raw, overrides: Sequence[str], kind: str) -> list[str]:
@@ -31,5 +33,5 @@ def _kept_width(raw: Raw, overrides: Sequence[str], kind: str) -> list[str]:
     old, width = before.get("kind", GatedMLP().kind), before.get("d_ff")
     if width is None or "d_ff" in change or kind in (old, "none"):
         return []
-    made_for = f"model.mlp.d_ff stays {width}, which was set for a {old} MLP"
-    return [f"{made_for}; set model.mlp.d_ff=null to derive it for a {kind} MLP"]
+    problem = f"model.mlp.d_ff stays {width}, which was set for a {old} MLP"
+    return [f"{problem}; set model.mlp.d_ff=null to derive it for a {kind} MLP"]

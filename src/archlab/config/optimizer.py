@@ -1,4 +1,4 @@
-"""The update of the weights: the optimizer, its learning-rate schedule and the training objective."""
+"""Settings of weight updates: the optimizer, its learning-rate schedule and the training objective."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -22,15 +22,16 @@ class AdamW(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon (Jordan 2024): updates of matrices from their orthogonalized momentum; AdamW updates all other parameters.
+    """Muon (Jordan 2024), which updates each matrix by its orthogonalized momentum.
 
-    Matrices are those with the roles input, narrow and output; each expert's matrix counts separately. AdamW updates
-    the embedding, other tables, the head, convolutions, norms and biases, with train.betas and train.eps.
+    Matrices are the parameters with the roles input, narrow and output. Each expert's matrix counts separately. AdamW
+    updates all other parameters with train.betas and train.eps: the embedding, other tables, the head, convolutions,
+    norms and biases.
     """
 
     kind: Literal["muon"] = "muon"
     momentum: Probability = 0.95
-    """Fraction of the previous running mean of gradients that remains at each update."""
+    """Momentum: fraction of the running mean of gradients that each update retains."""
     nesterov: bool = True
     """Whether the new gradient is mixed into the running mean once more before the mean is orthogonalized (Nesterov
     momentum)."""
@@ -50,8 +51,8 @@ class Muon(Optimizer):
 
 
 class Schedule(Named):
-    """Base class of the schedules, which set the learning rate after the warm-up. A config names the kind:
-    `schedule: cosine`."""
+    """Base class of the schedules, which set the learning rate after the warm-up. A config contains only the name of
+    the kind: `schedule: cosine`."""
 
     section: ClassVar[Section] = "schedule"
 
@@ -61,8 +62,8 @@ class Schedule(Named):
     """Fraction of the steps after the warm-up in which the learning rate decays, unless train.decay sets it. 0: the
     schedule has no separate decay phase."""
     holds_peak: ClassVar[bool] = False
-    """Whether the learning rate stays at its peak for a while. A longer run can then continue from a checkpoint of
-    that phase."""
+    """Whether the learning rate stays at its peak for part of the run. A longer run can then continue from a checkpoint
+    of that phase."""
 
 
 ScheduleName = Annotated[str, KindName(Schedule)]
@@ -112,10 +113,8 @@ class NextToken(Objective):
 
 
 class LrMultipliers(Settings):
-    """Factors on the learning rate by role of a parameter, for every optimizer.
-
-    They also change the weight decay per step, because the decay is multiplied by the learning rate.
-    """
+    """Factors on the learning rate by role of the parameter, for every optimizer. The weight decay per step changes by
+    the same factor, because it is multiplied by the learning rate."""
 
     embedding: Positive = 1.0
     """Factor on the learning rate of lookup tables: token embeddings, position embeddings, tables of distances for
@@ -126,7 +125,7 @@ class LrMultipliers(Settings):
     narrow: Positive = 1.0
     """Factor on the learning rate of projections to narrow vectors: routers of experts, latent vectors."""
     output: Positive = 1.0
-    """Factor on the learning rate of projections that write to the stream: the output of attention, the MLP's down
+    """Factor on the learning rate of projections that write to the stream: the attention output and the MLP down
     projection."""
     head: Positive = 1.0
     """Factor on the learning rate of an untied head and of the projection before it."""

@@ -8,18 +8,19 @@ class ParallelConfig(Settings):
     processes that torchrun starts."""
 
     replicate: Count = 1
-    """Number of replicas, groups of processes that each hold the whole model. The groups average their gradients
-    (data parallelism)."""
+    """Number of process groups that each have a copy of the whole model (data parallelism). The groups average their
+    gradients."""
     shard: Count | None = None
-    """Number of processes in a group that divide weights, gradients and optimizer state among them (ZeRO 3,
-    Rajbhandari 2019; torch's fully_shard). null: all remaining processes."""
+    """Number of processes that divide weights, gradients and optimizer state among them (ZeRO 3, Rajbhandari 2019;
+    torch's fully_shard). null: all remaining processes."""
     tensor: Count = 1
-    """Number of processes that work on the same windows and divide the heads and hidden widths of every layer among
-    them (tensor parallelism, Shoeybi 2019). Each holds the whole embedding, norms and head."""
+    """Number of processes that divide the heads and hidden widths of every layer among them (tensor parallelism,
+    Shoeybi 2019). They train on the same windows, and each stores the whole embedding, norms and head."""
     expert: Count = 1
-    """Number of processes with different windows that divide the experts of every mixture among them (expert
-    parallelism, Lepikhin 2020). The processes exchange the tokens that are routed to experts, and each holds
-    everything else."""
+    """Number of processes that divide the experts of every mixture among them (expert parallelism, Lepikhin 2020). Each
+    process trains on its own windows and stores all other weights. The processes exchange the tokens that are routed to
+    experts."""
     context: Count = 1
-    """Number of processes that divide the tokens of the same windows among them (context parallelism; Llama 3,
-    2024). Each computes its own queries and gathers the keys and values of all. Weights are divided as with `shard`."""
+    """Number of processes that divide the tokens of the same windows among them (context parallelism; Llama 3, 2024).
+    Each computes its own queries and gathers the keys and values of all processes. Weights are divided as with
+    `shard`."""

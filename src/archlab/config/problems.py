@@ -25,16 +25,17 @@ ALIASES = {
     "ln": "layernorm",
     "rms": "rmsnorm",
 }
-"""Common other names -> archlab's names of values. They are used for hints only."""
+"""Map from other common names of values to archlab's names, for hints only."""
 
 MOST_LISTED = 100
-"""Largest number of problems that a message lists. More problems than this have another cause than a few typing
-errors."""
+"""Largest number of problems that a message lists. If there are more, typing errors are not the cause."""
 
 _LONGEST_NAME = 200
-"""Number of characters that are compared with names. Comparing each character takes time and memory."""
+"""Largest number of characters of a word that are compared with known names, because comparing long words takes time
+and memory."""
 
 SECTION = "keys and values"
+MISSING = "missing; it has no default"
 
 _ALLOWED = {
     "bool_type": "true or false",
@@ -54,12 +55,11 @@ _ALLOWED = {
     "string_type": "text",
     "too_long": "at most {max_length} items",
     "too_short": "at least {min_length} items",
-    "string_too_short": "some text",
-    "string_unicode": "text without half a surrogate pair",
+    "string_too_short": "text that is not empty",
+    "string_unicode": "valid Unicode text",
     "tuple_type": "a list",
 }
-"""Allowed values in archlab's words, by type of pydantic's error. `{...}` is filled in from the context of the
-error."""
+"""Descriptions of allowed values, by type of pydantic's error. `{...}` is filled in from the context of the error."""
 
 _IN_YAML = {"": "", "None": "null", "True": "true", "False": "false"}
 
@@ -68,7 +68,7 @@ _PLAIN = ("int_type", "list_type")
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a config: its path, and a message."""
+    """Mistake in a config: the path of the field, and a message."""
 
     path: str
     """Dotted path of the key that the user has to change in the file."""
@@ -95,7 +95,7 @@ def raise_problems(problems: Sequence[Problem], source: str) -> None:
 def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
     """Return `; did you mean X?` with the nearest allowed name, or an empty string if no name is near enough.
 
-    `closeness` is the fraction of letters that must agree.
+    `closeness` is the required similarity of the names, from 0 to 1.
     """
     names = list(allowed)
     known = {name.lower(): name for name in names}
@@ -105,18 +105,18 @@ def nearest(text: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
 
 
 def choose(text: str, allowed: Sequence[str]) -> str:
-    """Return `; did you mean X? allowed: X, Y`. The question is left out if no name is near enough."""
+    """Return `; did you mean X? allowed: X, Y`, without the question if no name is near enough."""
     return f"{nearest(text, allowed) or ';'} allowed: {', '.join(allowed)}"
 
 
 def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
-    """Return whether any of the dotted paths equals one of `roots`, lies below one, or contains one."""
+    """Return whether any of the dotted paths equals a root, lies below a root, or contains a root."""
     return any(f"{p}.".startswith(f"{r}.") or f"{r}.".startswith(f"{p}.") for p in paths for r in roots)
 
 
 def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[Problem]:
-    """Return pydantic's errors in archlab's words, one problem per path. Pydantic may report several errors for one
-    value, such as one per kind of a union."""
+    """Return a problem for each path at which pydantic found errors. Pydantic may report several errors for one value,
+    such as one per kind of a union."""
     by_path: dict[str, list[ErrorDetails]] = {}
     # Twice as many as are listed are enough to know that there are more.
     for detail in error.errors(include_url=False)[: 2 * MOST_LISTED]:
@@ -134,9 +134,9 @@ def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[P
 
 
 def _path(detail: ErrorDetails, raw: Raw) -> str:
-    """Return the path in the file, which is pydantic's location without the names of union variants.
+    """Return the path in the file: pydantic's location without the names of union variants.
 
-    A field that the file leaves out is part of the path if its default is wrong.
+    If a default is wrong, the path includes its field, although the file does not set the field.
     """
     keys: list[str] = []
     value: Any = raw
@@ -155,19 +155,23 @@ def _path(detail: ErrorDetails, raw: Raw) -> str:
 def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], raw: Raw) -> str:
     first = next((detail for detail in details if detail["type"] == "value_error"), details[0])
     if first["type"] == "missing":
-        return "missing; it has no default"
+        return MISSING
     if first["type"] == "value_error":
         return first["msg"].removeprefix("Value error, ")
     *above, key = path.split(".")
     if first["type"] == "extra_forbidden":
+        if path == "extends" and schema is Config:
+            return "only studies have `extends`; write `base: NAME` to build on a preset or another config file"
         section = section_at(schema, above, raw)
         names = sorted(section.model_fields, key=lambda name: name != "kind") if section else []
-        return f"unknown; {_known(key, above, first['input'], schema) or choose(key, names).removeprefix('; ')}"
+        hint = _hint_for_unknown_key(key, above, first["input"], schema)
+        return f"unknown; {hint or choose(key, names).removeprefix('; ')}"
     value = _kind(first["input"]) if first["type"] == "union_tag_invalid" else first["input"]
     names = [name for detail in details for name in _names(detail)]
     others = [_in_words(detail) for detail in details if not _names(detail)]
     others = [
-        words + _as_in(key, section_at(schema, [*above, key], raw)) if words == SECTION else words for words in others
+        words + _example_of(path, section_at(schema, [*above, key], raw)) if words == SECTION else words
+        for words in others
     ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
     synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
@@ -176,21 +180,21 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"
 
 
-def _as_in(key: str, section: type[BaseModel] | None) -> str:
+def _example_of(path: str, section: type[BaseModel] | None) -> str:
     if section is None:
         return ""
     needed = [f"{name}: ..." for name, field in section.model_fields.items() if name == "kind" or field.is_required()]
     if needed:
-        return f", as in {key}={{{', '.join(needed)}}}"
+        return f", as in '{path}={{{', '.join(needed)}}}'"
     plain = (f"{name}: {_bare(field.default)}" for name, field in section.model_fields.items() if _bare(field.default))
-    return f", as in {key}={{{next(plain, '')}}}; {{}} for the defaults"
+    return f", as in '{path}={{{next(plain, '')}}}'; {{}} for the defaults"
 
 
 def _bare(default: object) -> str:
     return json.dumps(default).strip('"') if isinstance(default, bool | int | float | str) else ""
 
 
-def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
+def _hint_for_unknown_key(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
     if schema not in (Config, ModelConfig):
         return ""
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]

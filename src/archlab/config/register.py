@@ -1,4 +1,4 @@
-"""Older functions that register kinds, from before classes registered themselves."""
+"""Older functions that register user-defined kinds. Today a class with its own `kind` registers itself."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def _any_role(component: Component) -> tuple[RoleName, ...]:
 
 
 class Options(Base):
-    """Base class of the fields of a user-defined kind, for the older `register_...` functions."""
+    """Base class for the fields of a user-defined kind that is registered with an older `register_...` function."""
 
 
 def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:

@@ -28,15 +28,15 @@ from archlab.config.tasks import NoTask, TaskOrText
 
 
 class Keep(Settings):
-    """Checkpoints that stay on disk during a run."""
+    """Rules for which checkpoints stay on disk during a run."""
 
     last: Annotated[int, Field(ge=1)] = 2
     """Number of newest checkpoints that are kept. If the newest file is damaged, archlab uses the one before it."""
     every: Count | None = None
     """Interval in steps between checkpoints that are never deleted: those at multiples of this number. null: none.
 
-    A finished run keeps its last weights. With the schedules constant and wsd, it also keeps the checkpoint from which
-    a longer run can start.
+    A finished run always keeps its last weights. With the schedules constant and wsd, it also keeps the checkpoint from
+    which a longer run can start.
     """
 
 
@@ -46,8 +46,8 @@ class Spikes(Settings):
     deviations: Positive = 6.0
     """Threshold of a spike, in standard deviations above the mean of the window."""
     window: Annotated[int, Field(ge=2)] = 100
-    """Number of previous steps that define the usual loss and gradient. The first steps of a run, up to this number,
-    never count as spikes."""
+    """Number of previous steps from which the mean and the standard deviation are computed. The first steps of a run,
+    up to this number, never count as spikes."""
     action: Literal["note", "skip", "rewind"] = "note"
     """Reaction to a spike. `note`: only log the spike. `skip`: make no update from that batch. `rewind`: return to
     the newest checkpoint, and continue with the text after the spike (PaLM, Chowdhery 2022). Without a checkpoint,
@@ -60,18 +60,16 @@ LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
     if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise ValueError(f"names {repeated[0]} twice; allowed: each once")
+        raise ValueError(f"names {repeated[0]} twice; name each service once")
     return names
 
 
 class TrainConfig(Settings):
-    """Settings of training. A step is one update by the optimizer."""
+    """Settings of training. A step is one optimizer update."""
 
     tokens: Derived[Tokens] = DERIVED
-    """Number of training tokens. A run has tokens
-
-    batch_tokens steps. null: one million, or one batch if a batch is larger.
-    """
+    """Number of training tokens. A run has tokens // batch_tokens steps. null: one million, or one batch if a batch is
+    larger."""
     batch_tokens: Derived[Length] = DERIVED
     """Number of tokens per step. null: at least 8192 tokens, in as few whole sequences as possible."""
     micro_batch_tokens: Derived[Length] = DERIVED
@@ -84,8 +82,8 @@ class TrainConfig(Settings):
     seq_len: Derived[Length] = DERIVED
     """Number of tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
-    """Whether documents in one window are hidden from each other, with positions that restart in each document. This
-    also holds in evaluation."""
+    """Whether documents in one window are hidden from each other, with positions that restart at each document.
+    Evaluation uses the same setting."""
     lr: Positive = 1e-3
     """Peak learning rate."""
     warmup: Annotated[int, Field(ge=0)] | Share = 0.02
@@ -103,7 +101,8 @@ class TrainConfig(Settings):
     lr_multipliers: LrMultipliers = LrMultipliers()
     """Factors on the learning rate, by role of a parameter."""
     weight_decay: NonNegative = 0.1
-    """Decoupled weight decay of matrices and convolutions (Loshchilov 2019). Norms and biases never decay."""
+    """Coefficient of the decoupled weight decay of matrices and convolutions (Loshchilov 2019). Norms and biases never
+    decay."""
     decay_embeddings: bool = False
     """Whether weight decay also applies to tables: token and position embeddings, tables of distances for the
     scores, and the head."""
@@ -141,10 +140,10 @@ class TrainConfig(Settings):
     checkpoint_every: Derived[Count] = DERIVED
     """Number of steps between checkpoints. null: the same as eval_every."""
     keep: Keep = Keep()
-    """Choice of the checkpoints that stay on disk."""
+    """Rules for which checkpoints stay on disk."""
     recompute: bool = False
-    """Whether training stores only the input of each layer for the backward pass, and computes the rest again
-    (activation checkpointing, Chen 2016). This needs less memory and a third more time."""
+    """Whether training stores only the input of each layer, and computes the other activations again in the backward
+    pass (activation checkpointing, Chen 2016). A step then needs less memory and a third more time."""
     probe_every: Count | None = None
     """Number of steps between probes of gradients, activations and attention. Their results are written to
     metrics.jsonl. null: no probes."""
@@ -172,7 +171,7 @@ class MixtureSource(Settings):
     path: str
     """Folder made by `archlab data`. All sources must be made with the same --tokenizer."""
     weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
-    """Weight of this source. Its fraction of the training windows is its weight divided by the sum of all weights."""
+    """Weight of this source. The source fills weight / (sum of all weights) of the training windows."""
 
 
 def _no_mixture(value: Any) -> Any:
@@ -196,7 +195,7 @@ class DataConfig(Settings):
     """Fraction of the text in one fold. Whole files are assigned to folds by the hash of their name. The setting has
     an effect only if training prepares the text itself."""
     fold: Natural = 0
-    """Index of the fold that is kept for evaluation. Training uses the other folds."""
+    """Index of the fold that is held out for evaluation. Training uses the other folds."""
     task: TaskOrText = NoTask()
     """Synthetic task whose windows replace text. The task uses the whole vocabulary; path and held_out have no
     effect."""
@@ -222,8 +221,8 @@ class Config(Settings):
     """Division of the training run among the processes that torchrun starts."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a recipe that imports the plug-ins before unpickling the values, because the values are instances
-        of their classes."""
+        """Return a recipe for pickle that imports the plug-ins first, because the values may be instances of the
+        plug-ins' classes."""
         return _unpickled, (type(self), self.plugins, pickle.dumps(self.__getstate__()))
 
 

@@ -1,6 +1,6 @@
 """Synthetic tasks, which test one capability each. Their tokens are generated from a seed, without files.
 
-Within seconds, they show properties of small models that the loss on text cannot show (Poli 2024, arXiv 2403.17844;
+Within seconds, tasks show properties of small models that the loss on text cannot show (Poli 2024, arXiv 2403.17844;
 Arora 2023, arXiv 2312.04927). An answer is a target that follows from the tokens before it. Only answers are scored.
 """
 
@@ -19,7 +19,7 @@ separator."""
 
 
 class TaskOrText(Registered):
-    """Base class of synthetic tasks, and of no task, with which the model is trained on text."""
+    """Base class of synthetic tasks, including no task."""
 
     section: ClassVar[Section] = "task"
     default_kind: ClassVar[str | None] = "none"
@@ -39,7 +39,7 @@ class Task(Kinded, TaskOrText, ABC):
     @property
     @abstractmethod
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len in tokens, vocab_size) with which the task can be generated."""
+        """Smallest (seq_len in tokens, vocab_size) for which the task can be generated."""
 
     @abstractmethod
     def answers(self, vocab_size: int) -> Annotated[int, Field(ge=1)]:
@@ -67,15 +67,15 @@ class PairShape(NamedTuple):
 
 
 class AnyRecall(Task):
-    """Base class of recall tasks. A window has pairs of a key and a value, blank tokens, then some of the keys again,
-    each followed by its value, the answer.
+    """Base class of recall tasks. A window has pairs of a key and a value, blank tokens, then some of the keys again.
+    Each repeated key is followed by its value, which is the answer.
 
-    Keys differ within a window, and have no meaning outside it. No key is asked for twice, because its first answer
-    would be nearer than `distance`.
+    Keys differ within a window, and their values differ between windows. No key is asked for twice, because its first
+    answer would be nearer than `distance`.
 
     A model that sees the values but not their keys can guess among the values that have not been answers yet. Its guess
     for query i is right with probability 1 / (pairs - i + 1). If all of 8 pairs are asked for, this is 34% on average.
-    Recall is the accuracy above that.
+    Only accuracy above this level shows recall.
     """
 
     pairs: Length = 8
@@ -87,8 +87,8 @@ class AnyRecall(Task):
     """Smallest number of tokens between a value and the position that must predict it. null: no blank tokens between
     pairs and queries.
 
-    A layer with a window no larger than this distance does not see the value; n layers together see n * (window - 1)
-    tokens back.
+    A layer with a window no larger than this distance does not see the value; n such layers together see n * (window -
+    1) tokens back.
     """
 
     @model_validator(mode="after")
@@ -114,8 +114,7 @@ class AnyRecall(Task):
 
     @property
     def length(self) -> tuple[int, int, int]:
-        """Number of tokens of the pairs with their noise, of the gap after them, and of the queries with their
-        answers."""
+        """Total number of tokens of the pairs with their noise, the gap, and the queries with their answers."""
         size = self.shape.key + self.shape.value
         return self.pairs * size + self.shape.noise, self._gap, self.asked * size
 
@@ -139,7 +138,8 @@ class AnyRecall(Task):
         return sum(self.length) - 1, 1 + self.shape.noise_vocab + max(2 * n_key_tokens, 3)
 
     def answers(self, vocab_size: int) -> int:
-        """Return half of the number of tokens that are neither blank nor noise. The other half forms the keys (MAD)."""
+        """Return half of the number of tokens that are neither blank nor noise. The other half is used for keys
+        (MAD)."""
         return (vocab_size - self.shape.noise_vocab) // 2
 
     def describe(self) -> str:
@@ -211,8 +211,8 @@ class SelectiveCopy(Task):
 
     @property
     def smallest(self) -> tuple[int, int]:
-        """Smallest (seq_len, vocab_size). The window has no noise, so that the task is plain copying, and there are
-        two different tokens to copy."""
+        """Smallest (seq_len, vocab_size). At this size, the window has no noise, and there are two different tokens to
+        copy."""
         return 2 * self.copied, 2 + self.noise_vocab + 2
 
     def answers(self, vocab_size: int) -> int:
@@ -220,7 +220,7 @@ class SelectiveCopy(Task):
         return vocab_size - 2 - self.noise_vocab
 
     def describe(self) -> str:
-        return f"Copy {self.copied} tokens in their order out of noise."
+        return f"Copy {self.copied} tokens in order from a window of noise."
 
 
 class Compression(Task):
@@ -248,7 +248,7 @@ class Compression(Task):
         return vocab_size - 2 - self.compressed
 
     def describe(self) -> str:
-        return f"Hold {self.compressed} random tokens and give each one back by the number of its place."
+        return f"Remember {self.compressed} random tokens and return each one by its position."
 
 
 class Memorise(Task):
@@ -276,7 +276,7 @@ class Memorise(Task):
         return self.key_tokens, 1 + max(2 * n_key_tokens, 3)
 
     def answers(self, vocab_size: int) -> int:
-        """Return half of the number of tokens except the blank. The other half forms the keys."""
+        """Return half of the number of tokens except the blank. The other half is used for keys."""
         return vocab_size // 2
 
     def describe(self) -> str:
@@ -287,8 +287,8 @@ _OBJECTS = {"parity": 2, "s3": 3, "s4": 4, "s5": 5}
 
 
 class StateTracking(Task):
-    """Products in a group of permutations. A window has some group elements, a separator and their product, from which
-    the next elements continue.
+    """Products in a group of permutations. A window has some group elements, a separator and the product of all
+    elements so far, then more elements, and so on.
 
     Products are asked for rarely, because with a product after every element the task would be a table lookup.
     """
@@ -299,8 +299,8 @@ class StateTracking(Task):
     depth can track s5 over sequences of any length (Merrill 2024, arXiv 2404.08819). Even for parity, a linear
     recurrence needs negative eigenvalues (Grazzi 2024, arXiv 2411.12537)."""
     steps: Length = 16
-    """Largest number of group elements between two answers. Each number is drawn from 1 up to this one. Small
-    numbers make the task easier to learn, and large ones harder."""
+    """Largest number of group elements between two answers. Each number is drawn at random, from 1 to this value. Small
+    values make the task easier to learn."""
 
     @property
     def objects(self) -> int:

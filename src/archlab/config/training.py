@@ -1,4 +1,4 @@
-"""Resolution of the train config as the user wrote it into one in which every derived field is filled in."""
+"""Resolution of the section `train`, in which every derived field is filled in."""
 
 from math import ceil
 
@@ -10,7 +10,7 @@ from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
 
 ABOUT_A_BATCH = 8192
-"""Smallest number of tokens per batch by default. The default of batch_tokens rounds it up to whole sequences."""
+"""Minimum of the default of batch_tokens. The default is this number, rounded up to whole sequences."""
 
 
 SHORT_RUN = 1_000_000
@@ -21,12 +21,12 @@ def check_next_token(model: ModelConfig) -> None:
     """Raise ConfigError if tokens see later tokens, because next-token losses and scores would then have no meaning."""
     for visibility in ("prefix", "two_sided"):
         if sees_as(model, visibility):
-            found = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
-            raise ConfigError([Problem("model.attention.visibility", found)], "the config")
+            text = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
+            raise ConfigError([Problem("model.attention.visibility", text)], "the config")
 
 
 def resolve_train(config: Config) -> TrainConfig:
-    """Return the train section with every derived field filled in. Resolving a resolved section changes nothing."""
+    """Return the train section with every derived field filled in. Resolving the result again changes nothing."""
     train = config.train
     seq_len = train.seq_len or config.model.max_seq_len
     batch_tokens = train.batch_tokens or seq_len * ceil(ABOUT_A_BATCH / seq_len)

@@ -1,6 +1,6 @@
-"""Common terms of the field and names in other libraries, with the archlab fields to write instead.
+"""Common terms of the field and names in other libraries, with the archlab fields to use instead.
 
-They are used only for hints. A valid config never needs them.
+They are used only for hints. A valid config never contains them.
 """
 
 import re
@@ -145,37 +145,39 @@ WRITE = {
     "gpu": "train.device=cuda",
     "dataset datapath datasetpath corpus": "data.path",
 }  # fmt: skip
-"""Terms that mean one thing (without case, dashes, underscores) -> fields and values to write, with a remark in
-brackets."""
+"""Map from terms with the same meaning to the fields and values to write. Terms are in lower case, without dashes and
+underscores. A remark may follow in parentheses."""
 
 LACKING = {
-    "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
-    "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
+    "mamba mamba1 selectivescan rwkv retnet hyena": (
+        "no such recurrent mixer; `archlab explain model.mixer` lists the available ones"
+    ),
+    "batchnorm groupnorm instancenorm": "no norm across sequences or tokens",
     "deepnorm": "no DeepNorm",
     "rezero layerscale": (
         "no learned factor on a branch; model.block.attention_multiplier and mlp_multiplier are fixed"
     ),
-    "capacityfactor tokendropping": "no capacity: no token is dropped",
+    "capacityfactor tokendropping": "no capacity limit of experts: no token is dropped",
     "expertchoice": "no experts that choose their tokens; tokens choose their experts",
     "nsa nativesparseattention dsa deepseeksparseattention moba": (
-        "no attention that chooses its keys by their content; model.attention.window, stride and blocks go by position"
+        "no attention that chooses its keys by content; model.attention.window, stride and blocks choose by position"
     ),
     "valueresidual resformer": "no value residual: every layer attends over its own values",
     "kda kimideltaattention kimilinear": (
-        "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one per head"
+        "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one gate per head"
     ),
     "fp8 float8": "no training in 8 bits; train.dtype is bfloat16 or float32",
-    "xpos fire kerple cope": "no such position encoding; model.position.kind has others",
+    "xpos fire kerple cope": "no such position encoding; `archlab explain model.position` lists the available ones",
     "mtp multitokenprediction": "no prediction of several tokens at once",
     "lion sgd adafactor shampoo soap": "no optimizer except AdamW and Muon; docs/plugins.md shows how to add your own",
     "labelsmoothing": "no label smoothing; only train.z_loss can be added to the cross-entropy",
-    "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over the training",
+    "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over training steps",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
-    "flash flashattention attnimplementation": "no choice of kernel: it takes the fastest one that fits",
+    "flash flashattention attnimplementation": "no choice of kernel: it uses the fastest one that supports the model",
     "encoder encoderdecoder crossattention": "no encoder, only a decoder",
 }  # fmt: skip
-"""Terms that mean one thing -> words for the feature that archlab lacks."""
+"""Map from terms with the same meaning to the description of a feature that archlab lacks."""
 
 _WRITE, _LACKING = (
     {word: answer for words, answer in table.items() for word in words.split()} for table in (WRITE, LACKING)
@@ -183,7 +185,7 @@ _WRITE, _LACKING = (
 
 
 def meant(word: str) -> str:
-    """Return a hint for a common term: the text to write, or that archlab lacks the feature. Return an empty string
+    """Return a hint for a common term: what to write instead, or that archlab lacks the feature. Return an empty string
     for an unknown term."""
     plain = _plain(word)
     if written := _WRITE.get(plain):
@@ -196,8 +198,8 @@ def meant(word: str) -> str:
 def elsewhere(key: str, section: str) -> str:
     """Return a hint that names the fields called `key` in other sections, or an empty string.
 
-    Fields below the same root are preferred, then those nearest to the root. The hint is empty if another kind of
-    `section` has the field.
+    Fields in the same top-level section are preferred, then those with the shortest paths. The hint is empty if another
+    kind of `section` has the field.
     """
     paths = _fields().get(_plain(key), [])
     if key == "kind" or not paths or any(path.rpartition(".")[0] == section for path in paths):

@@ -27,14 +27,14 @@ LARGEST_UNPACKED = 1024 * MEBIBYTE
 """Maximum decompressed size of a text file in bytes. The file is one document and is read into memory as a whole."""
 
 LONGEST_LINE = 128 * MEBIBYTE
-"""Maximum length of a JSONL line in bytes. Its values take up to 24 times as much memory."""
+"""Maximum length of a JSONL line in bytes. The parsed line takes up to 24 times as much memory."""
 
 LISTED_OF_FILE, LISTED = 5, 50
 """Maximum number of skipped records that are listed with the reason: per file, and in total."""
 
 _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
-_TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
+_TABLES = {".parquet": "a Parquet file", ".arrow": "an Arrow stream"}
 _MOST_ROWS = 1024
 """Maximum number of rows of a Parquet file that are decoded together.
 
@@ -48,7 +48,7 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class Document(NamedTuple):
-    """A text and the name that decides to which split the text belongs."""
+    """Text of a document, and a name by whose hash the document can be assigned to a fold."""
 
     name: str
     text: str
@@ -61,7 +61,7 @@ class Invalid(NamedTuple):
     """Location for messages, such as `a.jsonl, line 3`."""
     why: str
     lacks_field: bool = False
-    """Whether the first record, or a whole table, lacks the field. Further records will then lack the field too."""
+    """Whether the first record or a whole table lacks the field. All other records then probably lack the field too."""
 
 
 class NotText(NamedTuple):
@@ -101,11 +101,11 @@ class Omissions:
 
 
 class _InvalidRecordError(Exception):
-    """Error for a record without usable text. Its message is the reason."""
+    """Raised for a record without usable text. The message is the reason."""
 
 
 class _MissingFieldError(_InvalidRecordError):
-    """Error for a record or table that lacks a field."""
+    """Raised for a record or table that lacks a field."""
 
 
 class SourceFile(NamedTuple):
@@ -114,13 +114,13 @@ class SourceFile(NamedTuple):
     path: Path
     name: str
     homes: tuple[Path, ...] = ()
-    """Folder of the file, and folders to which a link in it may lead. Empty if the user named the file itself."""
+    """Folders in which the file must be after links are followed. Empty if the user named the file itself."""
     is_python: bool = False
-    """Whether the file is Python code, whose coding line may declare an encoding."""
+    """Whether the file is Python code, in which a comment may declare the encoding (PEP 263)."""
 
     @property
     def kind(self) -> str:
-        """File type, as a suffix. Compressed JSON counts as JSONL, because large corpora are published that way."""
+        """File type, as a suffix. A compressed .json file counts as JSONL, as in many published corpora."""
         if self.path.suffix not in _COMPRESSED:
             return self.path.suffix
         inner = Path(self.path.stem).suffix
@@ -128,7 +128,7 @@ class SourceFile(NamedTuple):
 
     @property
     def holds_records(self) -> bool:
-        """Whether the file has records, each with a text in its fields."""
+        """Whether the file consists of records, each with its text in some of its fields."""
         return self.kind in (_LINES, *_TABLES)
 
 
@@ -136,7 +136,7 @@ class SourceFile(NamedTuple):
 class TextTemplate:
     """Rule that turns a record into a text: the values of fields, with fixed text around them.
 
-    A name with dots refers to a nested record, unless a field has exactly that name.
+    A field name with dots refers to a field of a nested record, unless a field has exactly that name.
     """
 
     fields: tuple[str, ...] = ("text",)
@@ -145,7 +145,7 @@ class TextTemplate:
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
-        """Parse a template such as `{title}: {meta.body}`. `{{` and `}}` stand for literal braces.
+        """Parse a template such as `{title}: {meta.body}`. `{{` and `}}` are literal braces.
 
         Raise UserError if a brace is unbalanced or the template has no field.
         """
@@ -165,7 +165,7 @@ class TextTemplate:
                 )
         around[-1] += text[at:]
         if not fields:
-            raise UserError(f"--template: {text!r} has no field; put the name of a field in braces, as in {{title}}")
+            raise UserError(f"--template: {text!r} has no field; put a field name in braces, as in {{title}}")
         return cls(tuple(fields), tuple(around))
 
     def fill(self, values: Sequence[object]) -> str:
@@ -336,7 +336,7 @@ def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
     from pyarrow import parquet
 
     names = {metadata.schema.column(i).path for i in range(metadata.num_columns)}
-    # Repeated values are kept only once: a dictionary of a kilobyte may stand for gigabytes.
+    # Repeated values are kept only once: a dictionary of a kilobyte may expand to gigabytes.
     repeated = [column for column in columns if column in names]
     table = parquet.ParquetFile(
         path, metadata=metadata, page_checksum_verification=True, buffer_size=MEBIBYTE, read_dictionary=repeated

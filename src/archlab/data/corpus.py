@@ -29,12 +29,13 @@ from archlab.files import expand_user, real_path
 from archlab.hf.folder import homes
 
 STDLIB = "python-stdlib"
-"""Name of a source that every machine has: the standard library of the running Python."""
+"""Name of the source that every machine has: the standard library of the running Python."""
 
 HUB = "hf:"
 """Prefix of a source on the Hugging Face hub: hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT."""
 
-_ABOUT_IT = {"dataset_info.json", "state.json"}
+_DATASET_METADATA = {"dataset_info.json", "state.json"}
+"""Files without text in a folder that the datasets library saved."""
 
 _SPLITS = "dataset_dict.json"
 
@@ -50,7 +51,7 @@ class Corpus:
     template: TextTemplate = TEXT
     """Rule that turns a record into a text."""
     skip_invalid: bool = False
-    """Whether to leave out records and files that cannot be read. Otherwise they raise UserError."""
+    """Whether to leave out records and files that cannot be read. If false, they raise UserError."""
     omissions: Omissions = field(default_factory=Omissions)
     """Omissions of the latest iteration."""
 
@@ -64,7 +65,7 @@ class Corpus:
     def _files_and_links(self) -> Iterator[tuple[SourceFile, bool]]:
         if not all(self.sources) or not self.sources:
             raise UserError(
-                f"no source is given; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
+                f"no source is given; allowed: {STDLIB}, {HUB}NAME, files, folders or globs of text, JSONL or Parquet"
             )
         seen: set[Path] = set()
         for source in self.sources:
@@ -131,7 +132,9 @@ class Corpus:
 def _why_no_text(folder: Path) -> str:
     if (folder / MANIFEST).is_file():
         return "this is a data folder, which has tokens instead of text; use it directly as data.path"
-    return f"the folder has token shards but no {MANIFEST}; copy it again, or make it again with `archlab data`"
+    return (
+        f"the folder has token shards but no {MANIFEST}; copy the folder again, or create it again with `archlab data`"
+    )
 
 
 # --- which files ------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[Source
     paths: list[Path] = []
     for at, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if f not in excluded and not f.startswith(".")]
-        files = [f for f in files if f not in _ABOUT_IT] if set(files) >= _ABOUT_IT else files
+        files = [f for f in files if f not in _DATASET_METADATA] if set(files) >= _DATASET_METADATA else files
         paths += [p for f in files if not f.startswith(".") and (p := Path(at, f)).is_file()]
     named = [(p.absolute().relative_to(named_from).as_posix(), p) for p in paths]
     home = homes(folder)

@@ -1,7 +1,7 @@
 """Encoding of text into tokens by several workers.
 
 The order and the tokens are the same for any number of workers. If tiktoken gives the same tokens as the tokenizers
-library for every text, it is used instead. It is several times as fast.
+library for every text, tiktoken is used, because it is several times faster.
 """
 
 import json
@@ -45,7 +45,7 @@ _AHEAD = 2
 
 
 class Encoded(NamedTuple):
-    """A piece of text as tokens."""
+    """Tokens of a piece of text."""
 
     name: str
     fold: int | None
@@ -140,7 +140,7 @@ class _Encoder:
         if decoded != prefix.encode() + text or not self._spelling.sizes[ids].all():
             changed = _excerpts(piece.text, decoded.decode(errors="replace").removeprefix(prefix))
             raise UserError(
-                f"{piece.name}: the tokenizer changes its text ({changed}), so bits per byte could not be exact; "
+                f"{piece.name}: the tokenizer changes its text ({changed}), so bits per byte would not be exact; "
                 "make the same change in the text beforehand, leave the text out, or use another tokenizer"
             )
         ids = ids.astype(np.uint32, copy=False)
@@ -189,7 +189,7 @@ _LLAMA_3 = bpe.WORDS.replace("{1,2}", "{1,3}")
 SAME_WORDS = (bpe.WORDS, _LLAMA_3, _GPT2)
 """Patterns that split text into the same words in both libraries.
 
-This was tested for all characters up to U+1FFFF, and for one in 97 beyond.
+This was tested for all characters up to U+1FFFF, and for every 97th character above.
 """
 
 _MANY = 200_000

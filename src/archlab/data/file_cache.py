@@ -1,7 +1,7 @@
-"""Cache of values computed from files, kept until a file changes. Examples are checksums that detect damage.
+"""Cache of values computed from files, kept until a file changes. For example, checksums that detect damage are cached.
 
-Each value is a small file in the cache folder. If this file is missing, damaged or not writable, the value is computed
-again.
+Each value is a small file in the cache folder. If the small file is missing, damaged or not writable, the value is
+computed again.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ BLOCK = MEBIBYTE
 """Block size in bytes. Each block of a file has its own checksum."""
 
 SPOTS = 32
-"""Number of blocks that are checked each time, over all files together. Small files are therefore checked in full."""
+"""Number of blocks that each check compares, over all files together. All blocks of small files are compared."""
 
 
 def first_altered_file(expected: Mapping[Path, str]) -> Path | None:
@@ -110,7 +110,7 @@ def first_altered_file(expected: Mapping[Path, str]) -> Path | None:
 def digests(file: Path) -> dict[str, Any]:
     """Return the sha256 of a file as hex, and the CRC-32 of each of its blocks."""
     if (size := file.stat().st_size) >= LARGE:
-        note(f"{file}: comparing {binary(size)} with their hash; this is repeated only when the file changes")
+        note(f"{file}: checking the hash of {binary(size)}; this is repeated only when the file changes")
     whole, blocks = hashlib.sha256(), list[int]()
     with file.open("rb") as content:
         while block := content.read(BLOCK):

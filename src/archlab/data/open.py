@@ -1,4 +1,4 @@
-"""Data of a config: a short description without encoding any text, or the opened data of a run."""
+"""Open the data of a config, or describe the data without encoding any text."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -25,7 +25,7 @@ from archlab.pricing.units import decimal
 def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
     """Return the number of tokens per byte of text. The text is prepared first if necessary.
 
-    For a mixture, sources count in proportion to their weights. Raise UserError for a task.
+    In a mixture, the number of tokens from each source is proportional to its weight. Raise UserError for a task.
     """
     if isinstance(config.task, Task):
         raise UserError("a task has no text, so it has no tokens per byte")
@@ -68,7 +68,7 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
 
 
 class AboutText(Base):
-    """Name, size and folds of a text or of a mixture of texts."""
+    """Names, size and number of folds of a text or of a mixture of texts."""
 
     names: tuple[Shown, ...]
     """Source of each text: a path, or `python-stdlib 3.11.4`."""
@@ -104,7 +104,7 @@ class AboutTask(Base):
 def about_data(config: DataConfig) -> AboutText | AboutTask:
     """Describe the data that a run with these settings reads. Raise UserError if the text cannot be read.
 
-    A text is read only if one of its files has changed since the last time.
+    A text is read only if one of its files has changed since it was last read.
     """
     if isinstance(config.task, Task):
         return AboutTask(kind=config.task.kind, description=config.task.describe())

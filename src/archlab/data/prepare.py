@@ -1,4 +1,4 @@
-"""Preparation of data folders from text, and opening of the data that a config's `data.path` names."""
+"""Prepare data folders from text, and open the text or data folder that a config's `data.path` names."""
 
 import errno
 import hashlib
@@ -34,10 +34,10 @@ TOKENIZER_CHARACTERS = 16_000_000
 """Approximate number of characters from which a tokenizer is learned. A shorter text is used as a whole."""
 
 Seen: TypeAlias = Callable[[int], None]
-"""Callback for each encoded piece of text. Its argument is the number of bytes."""
+"""Callback that is called after each encoded piece of text, with the number of bytes of the piece."""
 
 Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
-"""Function that is called once with the approximate number of bytes and returns a context manager for the work."""
+"""Function from the approximate total number of bytes to a context manager that yields a `Seen` callback."""
 
 
 class _EncodingProgress:
@@ -111,15 +111,15 @@ def prepare(
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
     """Open the data of a run: a data folder, or text.
 
-    Text is prepared once into the cache with the model's vocab_size. Raise UserError if the fold, `held_out` or the
-    vocabulary size does not fit the data.
+    Text is encoded once, with a tokenizer of at most `vocab_size` tokens, and kept in the cache folder. Raise UserError
+    if the fold, `held_out` or the vocabulary size does not match the data.
     """
     path = expand_user(config.path)
     if (path / MANIFEST).is_file():
         data = DataFolder.open(path, config.fold)
         if config.held_out != DataConfig().held_out:
-            hint = "`archlab data --held-out` sets it when a folder is made; remove the setting"
-            raise UserError(f"data.held_out is {config.held_out}, but {path} is a finished data folder; {hint}")
+            hint = "remove this setting, or make another folder with `archlab data --held-out`"
+            raise UserError(f"data.held_out is {config.held_out}, but {path} is a complete data folder; {hint}")
     else:
         recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None)
         data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
@@ -165,7 +165,7 @@ class _Recipe:
     def tokenizer(self) -> Tokenizer:
         """Return the given tokenizer, or learn one from text outside the test folds.
 
-        From a long text, a sample chosen by hash is used.
+        If the text is long, use a sample of it that is chosen by hash.
         """
         if self.given_tokenizer:
             return self.given_tokenizer
@@ -186,18 +186,18 @@ def _build(
     raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
-        raise UserError(f"{out} exists and is not a data folder; give a new or an empty folder")
+        raise UserError(f"{out} exists and is not a data folder; choose an empty or new folder")
     if not (out / MANIFEST).is_file():
         try:
             with folder_atomic(out) as folder:
                 _write(recipe, folder, workers, progress)
         except OSError as error:
-            # Another process has made the same folder in the meantime; its content is equal.
+            # Another process has created the same folder, with equal content, in the meantime.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     data = DataFolder.open(out, fold)
     if data.manifest.key != recipe.key:
-        raise UserError(f"{out} already contains other data ({data}); choose a new or empty folder")
+        raise UserError(f"{out} already contains other data ({data}); choose an empty or new folder")
     return data
 
 

@@ -5,8 +5,8 @@
 The config chooses one fold, which is held out. All other folds and the rest are training data.
 
 A shard contains only token ids, as little-endian uint16 or uint32. The same special token precedes every document, so
-every token of text is predicted exactly once. With a few tokenizers, several special tokens precede a document (GLM:
-two).
+every token of text is predicted exactly once. A few tokenizers put several special tokens before a document: GLM, for
+example, puts two.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from archlab.files import read_object
 from archlab.pricing.units import decimal, si
 
 FORMAT = 2
-"""Version of the data folder format. It increases when older folders can no longer be read."""
+"""Version of the data folder format. It increases when archlab can no longer read older folders."""
 
 MANIFEST = "manifest.json"
 
@@ -68,7 +68,7 @@ class FoldShards(Base):
 
 
 class Manifest(Base):
-    """Table of contents of a data folder."""
+    """Content of a data folder's manifest.json."""
 
     format: int
     source: str
@@ -80,7 +80,7 @@ class Manifest(Base):
     invalid: Natural = 0
     """Number of records and files left out because they cannot be read."""
     left_out: tuple[str, ...] = ()
-    """First omissions, each with the reason."""
+    """First few omissions, each with the reason."""
     key: str
     """Hash of the text and the settings from which the folder was made."""
     vocab_size: Count
@@ -111,7 +111,7 @@ class Manifest(Base):
 
 
 class ShardFile:
-    """Tokens of one shard, read slice by slice.
+    """Tokens of one shard. A slice is read from the file when it is needed.
 
     Raise UserError if the file does not have the expected length. The file is not memory-mapped: if a mapped file is
     truncated, the operating system kills the process that reads the file.
@@ -204,7 +204,7 @@ class ShardWriter:
 class DataFolder:
     """An opened data folder with one fold held out.
 
-    All bytes of its files have been compared with the hashes in the manifest since the files last changed.
+    On opening, each file that changed since the last check is compared with its hash in the manifest.
     """
 
     path: Path
@@ -215,7 +215,7 @@ class DataFolder:
     prefix_bytes: int
     """Number of bytes that the tokenizer adds before each document.
 
-    The first token of a document stands for that many bytes less.
+    This number is subtracted from the bytes of a document's first token.
     """
     fold: int
     train: Tokens
@@ -223,7 +223,7 @@ class DataFolder:
 
     @classmethod
     def open(cls, path: Path, fold: int = 0) -> "DataFolder":
-        """Open and check a data folder. Raise UserError with the file and its fault."""
+        """Open and check a data folder. Raise a UserError that names a damaged file and the damage."""
         manifest = _read_manifest(path)
         if fold >= (n := len(manifest.folds)):
             raise UserError(f"data.fold is {fold}; allowed: below {n}, the number of folds of {path}")

@@ -1,8 +1,8 @@
-"""Bytes of text for which each token of a tokenizer stands.
+"""Bytes of text that each token of a tokenizer represents.
 
-Two kinds of tokenizers can keep every byte of a text. In a byte-level tokenizer, each character of a token's name is a
-byte. In a SentencePiece tokenizer, a name is text in which `▁` is a space, and names such as `<0x0A>` are bytes. Both
-kinds may add a space before a text. This space belongs to the first token, but not to the text.
+Two kinds of tokenizers can preserve every byte of a text. In a byte-level tokenizer, each character of a token's name
+is a byte. In a SentencePiece tokenizer, a name is text in which `▁` is a space, and names such as `<0x0A>` are bytes.
+Both kinds may add a space before a text. This space belongs to the first token, but not to the text.
 """
 
 import json
@@ -20,7 +20,7 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 @dataclass(frozen=True)
 class Spelling:
-    """Bytes for which the tokens of one tokenizer stand."""
+    """Bytes that the tokens of one tokenizer represent."""
 
     tokens: Mapping[int, bytes]
     """Bytes of each token id, which may be part of a character. Special tokens have none."""
@@ -51,7 +51,7 @@ class Spelling:
 
 
 def spelling(tokenizer: Tokenizer) -> Spelling:
-    """Return the spelling of a tokenizer. Requires that `not_spelled` returns None for the tokenizer."""
+    """Return the spelling of a tokenizer, for which `not_spelled` must return None."""
     parts = _parts(tokenizer)
     read = _reader(parts["decoder"])
     assert read is not None
@@ -81,14 +81,14 @@ def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
     whole = json.loads(tokenizer.to_str())
     encoding = _unprefixed({name: whole[name] for name in ("normalizer", "pre_tokenizer")})
     other = Tokenizer.from_str(json.dumps(whole | encoding))
-    other.encode_special_tokens = tokenizer.encode_special_tokens  # the JSON does not hold it
+    other.encode_special_tokens = tokenizer.encode_special_tokens  # the JSON does not contain this setting
     return other
 
 
 def bytes_of_name(name: str) -> bytes:
     """Return the bytes of a byte-level token, one per character of its name.
 
-    Added tokens with other characters are UTF-8.
+    If the name has other characters, as added tokens may have, return the name in UTF-8.
     """
     return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
 
@@ -157,7 +157,8 @@ def _reader(decoder: Any) -> Callable[[str], bytes] | None:
 def _byte_alphabet() -> dict[str, int]:
     """Return GPT-2's mapping from characters to bytes.
 
-    Printable Latin-1 characters stand for themselves. The other bytes, in order, are U+0100 and following.
+    A byte whose Latin-1 character is printable has that character. The other bytes, in order, have the characters from
+    U+0100 on.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]

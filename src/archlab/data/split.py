@@ -14,17 +14,17 @@ from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
-"""Maximum number of folds of a text, even if the fraction of the text in each fold is small."""
+"""Maximum number of folds of a text. With a small `held_out`, the folds do not cover the whole text."""
 
 PIECE = 1 << 20
-"""Number of characters after which a document is cut at the end of a line.
+"""Maximum number of characters of a piece. A longer document is cut, if possible at the end of a line.
 
 The pieces of a document can be encoded in parallel.
 """
 
 _QUARTER = 0.25
 _BUCKETS = 1 << 16
-"""Number of hash buckets for document names. It bounds memory for any number of documents."""
+"""Number of hash buckets for document names. A fixed number limits the memory for many documents."""
 
 
 class Piece(NamedTuple):
@@ -88,8 +88,8 @@ class SplitRule:
     def _parts(self, name: str, text: str, at: int) -> Iterator[tuple[int | None, str]]:
         if self.by == "documents":
             fold = bisect_right(self.cuts, _bucket(name))
-            is_in_one = fold < len(self.cuts) and len(text) <= self.held_out * self.characters
-            yield fold if is_in_one else None, text
+            is_in_fold = fold < len(self.cuts) and len(text) <= self.held_out * self.characters
+            yield fold if is_in_fold else None, text
             return
         slack = int(self.held_out * self.characters * _QUARTER)
         within = [_line_end(text, cut - at, slack) for cut in self.cuts if at < cut < at + len(text)]

@@ -25,7 +25,7 @@ _ORDERS_KEPT = 64
 """Number of sources whose order of windows stays in memory. For other sources, the order is computed for each batch."""
 
 _BEGINNING = 24
-"""Number of tokens from which a reader can recognize a document."""
+"""Number of tokens at the beginning of a document that are shown to identify it."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class TextData:
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
         """Return held-out windows that are spread evenly over the fold.
 
-        In a mixture, each source has the same fraction of the windows as in training. When one source has no more
-        windows, no windows of other sources are added.
+        In a mixture, each source has the same fraction of the windows as in training. If one source has too few
+        windows, the result ends before its first missing window.
         """
         folds = [self._long_enough(source, "held-out", seq_len) for source in self.sources]
         available = np.array([held_out_windows(len(fold), seq_len) for fold in folds])
@@ -103,11 +103,11 @@ class TextData:
         for fold, count in zip(folds, counts.tolist(), strict=True):
             if count:
                 starts = held_out_starts(len(fold), seq_len, count)
-                parts_of_sources.append((fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, end)))
-        tokens, goes_on = (np.concatenate(parts) for parts in zip(*parts_of_sources, strict=True))
+                parts_of_sources.append((fold.windows(starts, seq_len + 1), _continues(fold, starts, seq_len, end)))
+        tokens, continues = (np.concatenate(parts) for parts in zip(*parts_of_sources, strict=True))
         sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
         before = self._first.document_tokens
-        return HeldOut.of_text(tokens, sizes, before, prefix, goes_on=goes_on, masked=masked)
+        return HeldOut.of_text(tokens, sizes, before, prefix, continues=continues, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
         first = held_out.first_tokens(_BEGINNING)
@@ -137,7 +137,7 @@ class TextData:
         return "; ".join(f"{s.weight / total:.1%} of windows from {s.name}: {s.folder}" for s in self.sources)
 
 
-def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -> np.ndarray:
+def _continues(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -> np.ndarray:
     """Return, as bool [n], whether each window begins in the document in which the previous window ends."""
 
     def at(before: int, start: int) -> bool:
@@ -160,7 +160,7 @@ def distribute_samples(weights: Sequence[float], sample_range: range) -> tuple[n
 
     Both arrays are int64. Samples are distributed like seats in Webster's method (Sainte-Laguë). Sample j of a source
     is due at (j + 1/2) / weight, and samples are ordered by due time. After any number of samples, each source has had
-    its share of them. The deviation is at most 1/2 + (number of sources) * share / 2.
+    its share of the samples. The deviation is at most 1/2 + (number of sources) * share / 2.
     """
     shares, n = np.array(weights, dtype=np.float64), len(weights)
     total = shares.sum()
@@ -182,9 +182,9 @@ def windows_per_epoch(n_tokens: int, seq_len: int) -> int:
 
 
 def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the first token's index of each window as int64 [len(numbers)].
+    """Return the index of the first token of each window as int64 [len(numbers)].
 
-    Windows are counted from 0 over the whole run.
+    `numbers` are the indices of the windows, counted from 0 over the whole run.
     """
     order = _order(n_tokens, seq_len, seed)
     epochs, indices = np.divmod(np.asarray(numbers, dtype=np.int64), windows_per_epoch(n_tokens, seq_len))
@@ -216,7 +216,7 @@ def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
 def held_out_starts(n_tokens: int, seq_len: int, count: int) -> np.ndarray:
     """Return the starts of held-out windows as int64 [count].
 
-    They are always the same, are spread evenly over the text, and the windows do not overlap.
+    The starts are always the same and are spread evenly over the text. The windows do not overlap.
     """
     return np.arange(count) * held_out_windows(n_tokens, seq_len) // count * seq_len
 

@@ -1,6 +1,6 @@
-"""Tokenizers. Learned tokenizers are byte-level BPE.
+"""Learning, loading and use of tokenizers.
 
-Any tokenizer whose tokens stand for known bytes can be loaded.
+Learned tokenizers are byte-level BPE. Other tokenizers can be loaded if the bytes of their tokens are known.
 """
 
 import json
@@ -45,18 +45,18 @@ WORDS = (
 """Pattern that splits text into words. A token is part of one word."""
 
 LONGEST_WORD = 256
-"""Maximum number of characters of a word that the trainer sees at once.
+"""Maximum number of characters of a word while a tokenizer is learned. Longer words are cut.
 
-Training time grows with the square of the length of a word, and a million equal characters in a row are one word.
-Encoding takes words of any length, in linear time.
+Learning time grows with the square of the word length, and a million equal characters in a row are one word. Encoding
+accepts words of any length, in linear time.
 """
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learn a tokenizer from texts. The same texts give the same tokenizer.
 
-    The tokenizer has fewer than `vocab_size` tokens if too few pairs occur twice in the texts. No token is longer than
-    LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
+    The tokenizer has fewer than `vocab_size` tokens if too few token pairs occur twice in the texts. No token is longer
+    than LONGEST_WORD characters. Raise UserError if `vocab_size` is below SMALLEST_VOCAB.
     """
     if vocab_size < SMALLEST_VOCAB:
         minimum = f"{SMALLEST_VOCAB} or more (256 bytes and {END_OF_TEXT})"
@@ -80,19 +80,19 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load(path: Path, document_token: int | None = None) -> Tokenizer:
-    """Load a tokenizer for text whose bytes are counted.
+    """Load a tokenizer with which bits per byte can be computed.
 
-    The files next to the tokenizer name the tokens that precede a document (`document_tokens`), unless `document_token`
-    is given. Raise UserError if the bytes of its tokens cannot be determined.
+    `document_token` precedes each document. If it is None, it is read from the files next to the tokenizer, or chosen
+    from the special tokens. Raise UserError if the bytes of the tokenizer's tokens cannot be determined.
     """
     tokenizer, special = read(path)
     if reason := not_spelled(tokenizer):
         allowed = "a byte-level or a SentencePiece-style tokenizer"
-        raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: {allowed}")
+        raise UserError(f"{path}: {reason}, so bits per byte would not be exact; allowed: {allowed}")
     if document_token is None:
         document_token = _named_or_first(tokenizer, special, path)
     if tokenizer.id_to_token(document_token) is None:
-        raise UserError(f"{path} has no token {document_token}, which precedes each document")
+        raise UserError(f"{path} has no token with id {document_token}, which should precede each document")
     if document_tokens(tokenizer)[:1] != (document_token,):
         put_before_text(tokenizer, document_token)
     return _plain(tokenizer)
@@ -121,7 +121,7 @@ def _first_special(tokenizer: Tokenizer, path: Path) -> int:
 
 
 def from_text(text: str) -> Tokenizer:
-    """Restore a tokenizer of `train` or `load` from its `to_str`, which does not contain all settings."""
+    """Restore a tokenizer of `train` or `load` from its JSON. Also set the option that the JSON does not contain."""
     return _plain(Tokenizer.from_str(text))
 
 

@@ -47,26 +47,26 @@ class HeldOut:
         before: Sequence[int],
         prefix_bytes: int = 0,
         *,
-        goes_on: np.ndarray,
+        continues: np.ndarray,
         masked: bool,
     ) -> "HeldOut":
         """Return the held-out windows of a text.
 
         Args:
             token_bytes: Number of bytes of each token, int [vocab]; 0 for special tokens.
-            before: Tokens that precede each document. They occur nowhere else and stand for no bytes.
+            before: Tokens that precede each document. They occur nowhere else and have no bytes.
             prefix_bytes: Number of bytes that the tokenizer adds to the first token after `before`.
-            goes_on: Whether each window begins in the document in which the previous window ends, bool [n].
+            continues: Whether each window begins in the document in which the previous window ends, bool [n].
             masked: Whether attention is masked between documents.
         """
         counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
         scored = counted > 0
         counted -= prefix_bytes * ((tokens[:, :-1] == before[-1]) & scored)
         separator = before[0] if masked else None
-        return cls(tokens, scored, counted, _documents(tokens, before[0], goes_on), separator)
+        return cls(tokens, scored, counted, _documents(tokens, before[0], continues), separator)
 
     def first_tokens(self, count: int) -> list[list[int]]:
-        """Return the first `count` tokens of each document, as far as the windows contain them; empty for a task."""
+        """Return the first `count` tokens of each document, or fewer if the windows contain fewer; empty for a task."""
         if self.documents is None:
             return []
         numbers, targets = self.documents.ravel(), self.tokens[:, 1:].ravel()
@@ -79,16 +79,16 @@ class HeldOut:
         return self.tokens.shape[1] - 1
 
 
-def _documents(tokens: np.ndarray, end_of_text: int, goes_on: np.ndarray) -> np.ndarray:
+def _documents(tokens: np.ndarray, end_of_text: int, continues: np.ndarray) -> np.ndarray:
     begins = tokens[:, 1:] == end_of_text
-    begins[:, 0] |= ~goes_on
+    begins[:, 0] |= ~continues
     return begins.cumsum().reshape(begins.shape) - int(begins[0, 0])
 
 
 class TrainingData(Protocol):
-    """Source of windows.
+    """Text or task from which a run takes its windows.
 
-    Each window is a pure function of its arguments, so a single integer is enough to resume a run.
+    The windows depend only on the arguments of `batch`, so the step is enough to resume a run.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Claims, their sources, and errors in circulation, all read from the YAML files in this folder."""
+"""Claims, their sources, and common errors, all read from the YAML files in this folder."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,8 +18,8 @@ from archlab.evidence.topics import topics
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
 """Predicted result for an arm compared with its reference. "higher" and "lower" are for outcomes whose values are
-neither good nor bad. "equivalent", "not worse" and "not better" hold only if a difference beyond the margin is ruled
-out; finding no difference is not enough."""
+neither good nor bad. "equivalent", "not worse" and "not better" are confirmed only if a difference larger than the
+margin is ruled out; finding no difference is not enough."""
 
 
 class Publication(Base):
@@ -29,12 +29,14 @@ class Publication(Base):
     """Family names of one or two authors, or the family name of the first author and "and others"."""
     year: Annotated[int, Field(ge=1900)]
     title: Line | None = None
-    """Title of the publication. null: not certain."""
+    """Title of the publication. null if it is not certain."""
     where: Line | None = None
-    """arXiv number, venue or website. null: not certain."""
+    """arXiv number, venue or website. null if it is not certain."""
     certainty: Certainty
-    """Basis of archlab's statements about the publication. verified: the publication itself; secondary: transcriptions;
-    from memory: not read again for this list."""
+    """Basis of archlab's statements about the publication.
+
+    verified: the publication itself. secondary: transcriptions of it. from memory: not read again for this list.
+    """
 
     @property
     def cited(self) -> str:
@@ -51,7 +53,10 @@ class Publication(Base):
 
     @property
     def located(self) -> str:
-        """Citation with its place: `Shazeer 2020, arXiv 2002.05202`. If the place is unknown, the title is used."""
+        """Citation with the place of publication, or with the title if the place is unknown.
+
+        For example, `Shazeer 2020, arXiv 2002.05202`.
+        """
         return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 
@@ -61,12 +66,12 @@ class Effect(Base):
     source: Line
     """Key of the source in sources.yaml."""
     of: Line
-    """Measured quantity and the things that are compared."""
+    """Measured quantity, and the models that are compared."""
     found: Line
     """Published numbers, in words."""
     scale: Line | None = None
-    """Size of the models or of their data. null: not stated, or not applicable."""
-    read: Literal["in the paper's text", "in a secondary source", "off a plot"]
+    """Size of the models or of their data. null if it is not stated or does not apply."""
+    read: Literal["in the paper's text", "in a secondary source", "read from a plot"]
     """How the numbers were read, which limits their certainty."""
 
 
@@ -78,15 +83,15 @@ class Expectation(Base):
     arm: Line
     """Name of an arm that is compared with its reference, or of a contrast of crossed factors."""
     outcome: Line | None = None
-    """Name of the outcome. null: the primary outcome of the study."""
+    """Name of the outcome. null means the primary outcome of the study."""
     verdict: Predicted
     """Predicted result of the comparison."""
     margin: Positive | None = None
-    """Largest difference that does not matter, in the outcome's unit. null: the study's margin, which applies to its
-    primary outcome."""
+    """Largest difference that does not matter, in the outcome's unit. null means the study's margin, which applies to
+    its primary outcome."""
     untested: Line | None = None
     """Reason why the study's runs at the default scale could not test the prediction. The prediction then stays
-    undecided, whatever the numbers say. null: the runs could test the prediction."""
+    undecided, whatever the numbers say. null if the runs could test the prediction."""
 
 
 class Ranking(Base):
@@ -99,7 +104,7 @@ class Ranking(Base):
     what: Line
     """Name of the published quantity."""
     values: Annotated[dict[Line, float], Field(min_length=4)]
-    """Arm -> published number. Lower is better."""
+    """Published number of each arm. Lower is better."""
 
 
 class Claim(Base):
@@ -114,7 +119,7 @@ class Claim(Base):
     sources: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
     """Keys in sources.yaml of the publications that make the claim."""
     in_short: Line
-    """Published result in a few words, for a table. The verdict is about this result."""
+    """Published result in a few words, for a table. The verdict on the claim refers to this result."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
     """Effects that publications report about the claim."""
     expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
@@ -139,7 +144,7 @@ class Claim(Base):
 
 
 class Mistake(Base):
-    """An error in circulation, with the correct fact."""
+    """A common error, with the correct fact."""
 
     said: Line
     """The wrong statement."""
@@ -167,7 +172,7 @@ def claims() -> dict[int, Claim]:
 
 @cache
 def mistakes() -> list[Mistake]:
-    """Return the errors in circulation: first those about architecture, then those about counting."""
+    """Return the common errors: first those about architecture, then those about counting."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
 
 
@@ -197,8 +202,8 @@ def find_claim(text: str) -> Claim:
     by_name = {claim.name: claim for claim in claims().values()}
     by_name_or_number = by_name | {str(number): claim for number, claim in claims().items()}
     if text not in by_name_or_number:
-        hint = nearest(text, by_name) or f"; allowed: 1 to {max(claims())}, or a claim's name"
-        raise UserError(f"unknown claim {text!r}{hint}")
+        hint = nearest(text, by_name) or f"; allowed: a number from 1 to {max(claims())}, or the name of a claim;"
+        raise UserError(f"unknown claim {text!r}{hint} `archlab ledger` shows all claims")
     return by_name_or_number[text]
 
 

@@ -1,4 +1,4 @@
-"""Results of single comparisons of a study: an arm with its reference, or a contrast of factors."""
+"""Results of the comparisons in a study. A comparison is an arm with its reference, or a contrast of factors."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.claims import Claim
 from archlab.evidence.results import Results, results_name
 from archlab.evidence.topics import topics
-from archlab.study.arm import said, short_names
+from archlab.study.arm import setting_text, short_names
 from archlab.study.comparisons import PlannedContrast, factor_contrasts
 from archlab.study.formatting import difference, effect
 from archlab.study.record import Comparison, Heading, OutcomeStatistics
@@ -26,15 +26,16 @@ class Compared(Base):
     against: str
     """Label of the reference. Empty if nothing was run."""
     outcome: Heading | None
-    """Outcome that is compared. null if nothing was run."""
+    """Outcome whose values are compared. null if nothing was run."""
     comparison: Comparison | None
     """Statistics of the comparison. null if nothing was run."""
     is_contrast: bool
     """Whether this is a contrast of crossed factors rather than an arm."""
     share: float | None
-    """Difference as a fraction of the reference's mean. null if this fraction has no meaning, or if nothing was run."""
+    """Difference divided by the mean of the reference. null if this fraction has no meaning, or if nothing was run."""
     effects: tuple[float, float] | None = None
-    """For an interaction: the two effects that it compares. The interaction is the second effect minus the first."""
+    """The two effects that an interaction compares: it is the second effect minus the first. null if the comparison is
+    not an interaction."""
 
     @property
     def is_counted(self) -> bool:
@@ -44,12 +45,12 @@ class Compared(Base):
 
     @property
     def has_sides(self) -> bool:
-        """Whether one side of the comparison can be better. A contrast with diverged runs has none."""
+        """Whether one side of the comparison can be better. False for a contrast with diverged runs."""
         return not (self.is_contrast and self.comparison and "diverged" in self.comparison.verdict)
 
     @property
     def why(self) -> str:
-        """Result in words, for example `better`. Outcomes whose values are neither good nor bad give `higher` or
+        """Result in words, such as `better`. For an outcome whose values are neither good nor bad, it is `higher` or
         `lower`."""
         if self.comparison is None:
             return "not run yet"
@@ -59,8 +60,8 @@ class Compared(Base):
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Interval behind the verdict. For "equivalent", this is the interval that lies within the margin. Otherwise it
-        is the interval that excludes 0 if there is a difference."""
+        """Confidence interval that decides the verdict. For "equivalent", this is the interval that lies within the
+        margin. Otherwise, it is the interval that excludes 0 if there is a difference."""
         if self.comparison is None:
             return None, None
         if self.comparison.verdict == "equivalent":
@@ -69,7 +70,10 @@ class Compared(Base):
 
     @property
     def effect(self) -> str:
-        """Difference with its interval: `-0.021 [-0.030, -0.012] bits per byte`. Empty without a difference."""
+        """Difference with its confidence interval, such as `-0.021 [-0.030, -0.012] bits per byte`.
+
+        Empty if the difference is unknown.
+        """
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
         text = effect(self.comparison.difference, *self.interval, self.outcome.unit)
@@ -80,7 +84,7 @@ class Compared(Base):
 
 
 def compared(results: Results, outcome: str | None = None, margin: float | None = None) -> dict[str, Compared]:
-    """Return all comparisons, keyed by the name of the arm or contrast. The arguments are those of
+    """Return all comparisons by the name of the arm or contrast. `outcome` and `margin` are passed to
     `Results.compared`."""
     measured = results.compared(outcome, margin)
     contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
@@ -106,15 +110,15 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
 
 
 def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
-    """Return the difference as a fraction of the reference. Only speeds and bytes have one, because their differences
-    mean little alone."""
+    """Return the difference divided by the mean of the reference, for speeds and bytes only: their differences alone
+    mean little. Otherwise return None."""
     if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
         return None
     return None if comparison.difference is None else comparison.difference / reference.mean
 
 
 def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
-    """Return both sides of a contrast in words: `post-norm on average` and `pre-norm`.
+    """Return the two sides of a contrast in words, such as `post-norm on average` and `pre-norm`.
 
     The sides of an interaction are `effect of no warm-up with post-norm` and `that with pre-norm`.
     """
@@ -127,17 +131,18 @@ def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
 
 
 def level_in_words(path: str, level: Any) -> str:
-    """Return a level in words.
+    """Return the level of a factor in words. `path` is the field, and `level` is its value.
 
-    If a topic has this value, the words are its title, as in `post-norm`. If a topic is about the field with any value,
-    they are as in `weight decay 0.3` or `no warm-up`. Otherwise the level is a setting as on the command line.
+    If a topic is about this value, return the title of the topic, such as `post-norm`. If a topic is about the field
+    with any number, return text like `weight decay 0.3` or `no warm-up`. Otherwise, return a setting as on the command
+    line.
     """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
         what = _in_a_sentence(about[0].title)
         return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
     titles = [topic.title for topic in about if topic.fields == {path: level}]
-    return _in_a_sentence(titles[0]) if titles else said(short_names([path])[path], level)
+    return _in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
 
 
 def _is_number(value: Any) -> bool:
@@ -152,8 +157,8 @@ def _in_a_sentence(title: str) -> str:
 def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Iterator[Compared]:
     """Yield the comparisons in a claim's studies that the claim does not predict.
 
-    They cover the primary outcome and all outcomes that the claim predicts for other arms, but no outcome that follows
-    from the config. If factors are crossed, contrasts replace arms.
+    The comparisons are for the primary outcome, and for all outcomes that the claim predicts for other arms. Outcomes
+    that follow from the config are left out. If factors are crossed, contrasts are compared instead of arms.
     """
     for study in claim.studies:
         if ran := results.get(results_name(study, scale)):
@@ -169,6 +174,6 @@ def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Ite
 
 
 def is_difference(found: Compared) -> bool:
-    """Return whether there is a difference of which one side is better."""
+    """Return whether there is a difference, and one side of it is better."""
     differences = ("better", "worse", "differs", "diverged", "reference diverged")
     return found.has_sides and found.comparison is not None and found.comparison.verdict in differences

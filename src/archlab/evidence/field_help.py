@@ -16,14 +16,14 @@ _SECTION = "a section"
 
 
 class FieldVariant(Base):
-    """Definition of a field that some kinds of its section share."""
+    """Definition of a field. Kinds of a section that define the field in the same way share a variant."""
 
     kinds: list[str]
     """Kinds of the section that define the field in this way. Empty if the section has no kinds."""
     text: str
     allowed: str
     default: str | None
-    """Default value in YAML. null: the field is required."""
+    """Default value in YAML. null if the field is required."""
 
 
 class FieldHelp(Base):
@@ -31,9 +31,9 @@ class FieldHelp(Base):
 
     path: str
     readings: list[FieldVariant]
-    """Variants of the field. There is a single one, unless kinds of the section define the field differently."""
+    """Variants of the field. There are several only if kinds of the section define the field differently."""
     values: dict[str, str]
-    """Allowed word -> its docstring in the schema, if there is one."""
+    """Allowed words, each with its docstring in the schema, or with an empty string if it has none."""
 
     @property
     def is_section(self) -> bool:
@@ -65,7 +65,7 @@ _PLACES: dict[Section, str] = {
     "optimizer": "train.optimizer", "schedule": "train.schedule", "objective": "train.objective",
     "task": "data.task", "outcome": "measure.NAME", "activation": "model.mlp.activation",
 }  # fmt: skip
-"""Section -> path at which a file names the section's kind. All other sections belong to the model."""
+"""Path at which a file names the kind, by section. The sections that are not listed belong to `model`."""
 
 
 def place_of(kind: type[Registered]) -> str:
@@ -97,8 +97,8 @@ def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVarian
 
 
 def _of_kinds(help_: FieldHelp) -> FieldVariant:
-    """Return the help for the `kind` field of a section. It has no default, because the help of the section shows the
-    default."""
+    """Return the help for the `kind` field of a section. Its default is left out, because the help of the section shows
+    it."""
     return FieldVariant(kinds=[], text="Name of the kind.", allowed=", ".join(help_.values), default=None)
 
 

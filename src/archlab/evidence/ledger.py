@@ -8,7 +8,7 @@ from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import Claim, Effect, claim_of, claims
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
-from archlab.evidence.results import Ran, Results, ResultsHeader, committed, digest, results_name
+from archlab.evidence.results import Results, ResultsHeader, RunInfo, committed, digest, results_name
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import ClaimAtScale, judge
 from archlab.study.arm import Arm
@@ -23,25 +23,25 @@ class LedgerEntry(Base):
     claim: Claim
     found: list[ClaimAtScale]
     """Findings at the default scale, followed by those at other scales that were run."""
-    runs: list[Ran]
+    runs: list[RunInfo]
     """Descriptions of the runs behind the findings: what was run, where and when."""
     changed: list[str]
     """Names of results whose study has changed since the runs."""
 
 
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
-    """Return the entries in the order of claim numbers. By default, return all claims, with the results that come with
-    archlab."""
+    """Return the entries of the chosen claims (default: all, by number). By default, the verdicts use the results that
+    come with archlab."""
     used = committed() if results is None else results
     scales = sorted({ran.about.scale for ran in used.values()} - {AS_IT_STANDS})
     return [_entry(claim, used, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
 def about_study(study: str) -> list[LedgerEntry]:
-    """Return the entries for the claims that a study in archlab's library tests, with only the findings of that study's
-    runs.
+    """Return the entries of the claims that a study tests, with the findings of that study's runs only.
 
-    The verdicts are on the whole claims. Other studies may test other parts of the claims.
+    `study` is the name of a study that comes with archlab. The verdicts still concern the whole claims, which other
+    studies may test, too.
     """
     return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
 
@@ -72,7 +72,7 @@ def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) 
     missing = ("not run yet", "no study yet")
     found = [at_scale for at_scale in judged if at_scale.scale == AS_IT_STANDS or at_scale.verdict not in missing]
     names = (results_name(study, at_scale.scale) for at_scale in found for study in claim.studies)
-    runs = {name: results[name].ran for name in names if name in results}
+    runs = {name: results[name].run_info for name in names if name in results}
     return LedgerEntry(
         claim=claim,
         found=found,
@@ -85,8 +85,8 @@ def _has_changed(about: ResultsHeader) -> bool:
     return digest(library_study(about.study, about.scale)) != about.digest
 
 
-_LETTERS = 3
-"""Minimum length of a name that is searched for in a sentence."""
+_FEWEST_LETTERS = 3
+"""Minimum number of letters of a name that is searched for in a sentence."""
 
 
 def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
@@ -102,7 +102,7 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """Yield all predicted comparisons, and the other comparisons for the primary outcome only."""
+    """Yield all predicted comparisons, and those comparisons of the primary outcome that are not predicted."""
     for entry in entries:
         yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
         yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
@@ -121,7 +121,7 @@ def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
     spellings = [plain(text) for text in (topic.title, *topic.aliases)]
     for effect in (effect for entry in entries for effect in entry.claim.published):
         text = plain(f"{effect.of} {effect.found}")
-        if any(spelling in text for spelling in spellings if len(spelling) >= _LETTERS):
+        if any(spelling in text for spelling in spellings if len(spelling) >= _FEWEST_LETTERS):
             yield effect
 
 
@@ -133,7 +133,7 @@ def _topics_of(comparison: Compared) -> set[str]:
 def _topics_of_study(study: str) -> dict[str, set[str]]:
     """Map each arm of a study to the topics that explain its changes.
 
-    A contrast of crossed factors is mapped to the topics of the level whose average effect it is.
+    A contrast of crossed factors is mapped to the topics of the level whose average effect it measures.
     """
     study_arms = arms(library_study(study, AS_IT_STANDS))
     found = {arm.name: set(explaining(flatten(arm.overrides), flatten(resolved(arm.config)))) for arm in study_arms}

@@ -1,4 +1,4 @@
-"""Look up the topics or schema fields that a word refers to, and the topics that explain an arm's changes."""
+"""Look up the topics or config fields that a word refers to, and the topics that explain an arm's changes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ Named = tuple[str, Topic]
 
 
 class UsersKinds(list[type[Registered]]):
-    """All kinds of the same name that a user's file registers. Each kind belongs to a different section."""
+    """All kinds with one name that the user's plug-ins register, each in a different section."""
 
 
 _CLOSE = 0.82
@@ -26,11 +26,11 @@ different terms."""
 
 
 def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
-    """Return the user's kinds with this name; if there are none, return the topic, the chapter or the fields that it
-    refers to.
+    """Return the user's kinds with this name; if there are none, return the topic, the chapter or the fields that the
+    text refers to.
 
-    Fields are found by a dotted path or the end of one, by an allowed value, or by a name that other libraries use.
-    Raise UserError for an unknown word, and for a known word for something that archlab lacks.
+    Fields are found by a dotted path or the end of one, by an allowed value, or by their name in other libraries. Raise
+    UserError if the text is unknown, or if it names something that archlab does not have.
     """
     if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
         return UsersKinds(own)
@@ -57,7 +57,7 @@ def plain(text: str) -> str:
 
 @cache
 def by_name() -> dict[str, Named]:
-    """Return all topics, keyed by each of their spellings as reduced by `plain`."""
+    """Return all topics by each of their spellings, which are reduced with `plain`."""
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
     }
@@ -85,15 +85,15 @@ def _fields_with(value: str) -> list[FieldHelp]:
 
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
-    """Return the topic that is named after the value, if the topic's settings include this setting. Otherwise see
-    `_of_settings`."""
+    """Return the topic that is named after the value of the setting, if the topic makes this setting. Otherwise return
+    the result of `_of_settings`."""
     found = by_name().get(plain(setting.partition("=")[2]))
     return found if found and setting in found[1].settings else _of_settings([setting])
 
 
 def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
-    """Return the topic with the most fields among those whose settings are all in `settings`. Otherwise return the
-    fields that `settings` sets."""
+    """Return the topic with the most fields among the topics whose settings are all in `settings`. If there is none,
+    return the fields that `settings` sets."""
     made = [(name, topic) for name, topic in topics() if topic.fields and set(topic.settings) <= set(settings)]
     if made:
         return max(made, key=lambda found: len(found[1].fields))
@@ -135,10 +135,10 @@ def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
 
 
 def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
-    """Return the topics that are named after a changed value, such as `latent`, if the config has all word values of
-    the topic.
+    """Return the topics that are named after a changed value, such as `latent`.
 
-    For example, GELU is not returned for a gated MLP, because GELU in a gated MLP is called GEGLU.
+    The config must also have every value of the topic that is a word. For example, the topic GELU is not returned for a
+    gated MLP, because a gated MLP with GELU is called GEGLU.
     """
     by_value = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
     return [found for path, found in by_value if found and path in found[1].fields and _has_words(found[1], config)]

@@ -1,4 +1,4 @@
-"""Cost of an architectural choice: a small model with the choice and without it."""
+"""Cost of an architectural choice: a small model with the choice compared with one without it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from archlab.pricing.work import forward_flops
 
 BASE = "tiny-llama"
 CONTEXT = 4096
-"""Sequence length in tokens for which the base is built. Position tables have this length."""
+"""Maximum sequence length of the base model, in tokens. Position tables have this length."""
 
 
 class Price(Base):
@@ -32,10 +32,10 @@ class Price(Base):
 
 
 def prices(topic: Topic) -> dict[str, Price]:
-    """Return the costs of the model with the choice and without it. If the sizes differ, also return the cost without
-    it at an equal parameter count.
+    """Return the cost of the model with the choice, and of the model without it.
 
-    The result is empty for a topic that is not a choice of the model.
+    If their sizes differ, also return the cost of a model without the choice that has the same parameter count. The
+    result is empty for a topic that is not a choice of the model.
     """
     if not any(path.startswith("model.") for path in topic.fields):
         return {}
@@ -45,9 +45,9 @@ def prices(topic: Topic) -> dict[str, Price]:
     return {name: _price(configured(change)) for name, change in compared.items()}
 
 
-def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
-    """Return the rows of a cost table. Empty if no row shows a difference."""
-    models = found.values()
+def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
+    """Return the rows of a cost table. The result is empty if no row shows a difference."""
+    models = by_heading.values()
     rows = [("parameters", *(units.count(price.parameters) for price in models))]
     if any(price.parameters != price.active for price in models):
         rows.append(("used per token", *(units.count(price.active) for price in models)))
@@ -57,10 +57,10 @@ def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
 
 
 def equal_size(topic: Topic) -> str:
-    """Return a description of the model of equal size, or "" without such a model."""
+    """Return a description of the model with the same parameter count, or "" if there is no such model."""
     changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
     settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
-    return f"equal size: without it, and {settings} for as many parameters" if settings else ""
+    return f"equal size: without it, with {settings} (same parameter count)" if settings else ""
 
 
 def configured(change: dict[str, Any]) -> Config:

@@ -40,8 +40,9 @@ class ArmOfResults(Base):
     reference: str | None
     """Name of the arm that this arm is compared with. null for the first arm."""
     factors: dict[str, Any]
-    """Factor -> the arm's level. Empty if the study names its arms."""
+    """Level of each factor in this arm. Empty if the study lists its arms by name."""
     tuned: dict[str, Any]
+    """Tuned fields with the values that were chosen."""
     parameters: int
     tokens: int
     """Number of training tokens per run."""
@@ -67,13 +68,13 @@ class ResultsHeader(Base):
     margin: float | None
     """Margin for the primary outcome, which is the first outcome."""
     first: list[int] | None
-    """Seeds whose scatter decided the number of seeds. null if the number was fixed in advance."""
+    """First seeds. Their scatter determined the total number of seeds. null if the number was fixed in advance."""
     outcomes: list[Heading]
     arms: list[ArmOfResults]
 
 
-class Ran(Base):
-    """Description of what was run, without any values."""
+class RunInfo(Base):
+    """Description of what was run, without the measured values."""
 
     about: ResultsHeader
     seeds: int
@@ -85,9 +86,9 @@ class Results(Base):
 
     about: ResultsHeader
     values: dict[str, dict[str, dict[int, float | None]]]
-    """Outcome -> arm -> seed or round -> value. null if the run diverged. Missing values have no entry."""
+    """Value by outcome, arm, and seed or round of timing. null if the run diverged. Missing values have no entry."""
     folds: dict[int, int]
-    """Seed -> the held-out fold of the corpus."""
+    """Held-out fold of the corpus, by seed."""
 
     def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
         """Return the statistics of arms and contrasts with their comparisons, corrected for multiple testing.
@@ -112,10 +113,10 @@ class Results(Base):
         )
 
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
-        """Return the two effects that an interaction of two factors compares: those of the last factor at the first and
-        at the second level of the other factor.
+        """Return the two effects that an interaction of two factors compares.
 
-        Return None if the comparison is not an interaction.
+        The first is the effect of the last factor at the first level of the other factor. The second is its effect at
+        the second level. Return None if the comparison is not an interaction.
         """
         contrast = factor_contrasts(self.about.arms).get(name)
         if contrast is None or (outcome is not None and outcome not in self.values):
@@ -125,9 +126,9 @@ class Results(Base):
         return effects(contrast, self.values[heading.name], self._shared_folds() if by_seed else None)
 
     @property
-    def ran(self) -> Ran:
-        """Description of what was run, without any values."""
-        return Ran(about=self.about, seeds=len(self.folds))
+    def run_info(self) -> RunInfo:
+        """Description of what was run, without the measured values."""
+        return RunInfo(about=self.about, seeds=len(self.folds))
 
     @property
     def names(self) -> set[str]:
@@ -145,7 +146,7 @@ class Results(Base):
 class _Outcome(NamedTuple):
     heading: Heading
     values: Mapping[str, Values]
-    """Arm -> its values."""
+    """Values by arm."""
 
 
 def results_name(study: str, scale: str) -> str:
@@ -268,8 +269,8 @@ def _at_index(outcomes: Sequence[_Outcome], sources: tuple[str, ...], arm: str, 
 
 
 def _n_folds(config: StudyConfig) -> int:
-    """Return the number of folds over which the seeds alternate. By default, it is the largest number that a text or a
-    task allows."""
+    """Return the number of folds. The seeds use the folds in turn. By default, the number is the largest that a text or
+    a task allows."""
     return config.folds or n_test_folds(MOST_FOLDS)
 
 
@@ -278,11 +279,11 @@ def _line(value: Any) -> str:
 
 
 _STUDY, _ARM = "norm-kind", "rms"
-"""A study with timed runs, and the name of its unchanged mini-llama arm, which is the base of most studies."""
+"""A study with timed runs, and its arm that trains the unchanged preset mini-llama, the base of most studies."""
 
 
 class Pace(Base):
-    """Speed of a machine."""
+    """Training speed of the machine on which the committed results were measured."""
 
     flops_per_second: float
     """Training FLOPs per second, as computed by archlab."""
@@ -292,7 +293,7 @@ class Pace(Base):
 
 
 def committed_pace() -> Pace | None:
-    """Return the speed in the committed results, or None if the timed study is not among them."""
+    """Return the training speed in the committed results, or None if they do not contain the timed study."""
     results = committed().get(results_name(_STUDY, AS_IT_STANDS))
     if results is None:
         return None

@@ -1,7 +1,7 @@
 """Topics and their chapters.
 
-A topic has the names of a choice, what it computes, why people make it, and what it costs. Chapters are in lecture
-order.
+A topic says what a choice is called, what it computes, why people make it, and what it costs. Chapters are in the
+order of a lecture.
 """
 
 import shlex
@@ -26,20 +26,20 @@ class Topic(Base):
     aliases: _Texts = ()
     """Other spellings that people type. Case, spaces, periods, dashes and underscores are ignored."""
     fields: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Dotted field -> value with which a config makes this choice. Empty: the topic is not a single choice."""
+    """Values of dotted fields with which a config makes this choice. Empty if the topic is not a single choice."""
     against: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Changed fields of the tiny-llama config that the choice is compared with. Empty: tiny-llama unchanged."""
+    """Changes to tiny-llama that give the config without the choice. Empty if this config is tiny-llama itself."""
     resized: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """`against` with a parameter count equal to that of the choice. Empty: the parameter counts are already equal."""
+    """`against` with changes that give both configs the same parameter count. Empty if the counts are equal anyway."""
     used: _Texts | None = None
-    """Conditions on the layers of a published model. The model counts as a user of the choice if a single layer meets
-    all of them. null: the values in `fields`."""
+    """Conditions on the layers of a published model. The model makes the choice if one of its layers meets all
+    conditions. null means the values in `fields`."""
     formula: str
     """Formula, laid out for the terminal."""
     does: str
     """Description of the choice in words."""
     why: str
-    """Reason why people think that the choice helps."""
+    """Reasons that people give for the choice."""
     costs: str
     """Costs and drawbacks of the choice."""
     claims: Annotated[tuple[int, ...], Field(strict=False)] = ()
@@ -49,12 +49,15 @@ class Topic(Base):
     try_it: Annotated[str, Field(alias="try")]
     """Command for the reader to try."""
     shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Sentence about the output of the command -> the same statement as an expression over the names in the command's
-    `--json` output. A test evaluates the expression. `answers` is the whole list if the output is a list. `without` is
-    the output without the changed fields. Empty: the command prints no numbers, or nothing that can be checked."""
+    """Sentences about the output of the command. Each is mapped to the same statement as a Python expression, which a
+    test evaluates.
+
+    The expression uses the names in the command's `--json` output. If the output is a list, it is called `answers`.
+    `without` is the output without the changed fields. Empty if the command prints nothing that can be checked.
+    """
     measured: _Texts = ()
-    """Comparisons of archlab's studies that are about the topic but do not follow from `fields`, each as `study/arm`. A
-    contrast of crossed factors is given by its name."""
+    """Comparisons of archlab's studies that are about the topic but cannot be found by `fields`, each as `study/arm`.
+    For a contrast of crossed factors, the name of the contrast replaces the arm."""
     pictures: _Texts = ()
     """Names of the drawings of the topic."""
     tested_by: _Texts = ()
@@ -72,8 +75,8 @@ class Topic(Base):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions under which a published model counts as a user of the choice. Empty if published models do not
-        reveal whether they use it."""
+        """Conditions under which a published model makes the choice. Empty if published configs do not show whether a
+        model makes it."""
         if self.used is not None:
             return self.used
         return tuple(self.settings) if all(path.startswith("model.") for path in self.fields) else ()
@@ -93,7 +96,7 @@ class Chapter(Base):
 
 @cache
 def chapters() -> dict[str, Chapter]:
-    """Return all chapters by name, in lecture order, which is the order of the numbers in the file names."""
+    """Return all chapters by name, in the order of a lecture. Numbers in the file names give this order."""
     home = resources.files("archlab.evidence") / "topics"
     files = sorted((file for file in home.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return {
@@ -107,5 +110,5 @@ def topics() -> Iterator[tuple[str, Topic]]:
 
 
 def topics_that_set(path: str) -> list[str]:
-    """Return the names of topics whose `fields` have this dotted field."""
+    """Return the names of the topics whose `fields` contain this dotted field."""
     return [name for name, topic in topics() if path in topic.fields]

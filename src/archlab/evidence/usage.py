@@ -1,4 +1,4 @@
-"""Search the atlas for published models whose resolved layers meet given conditions."""
+"""Search the atlas for published models whose resolved layers meet some conditions."""
 
 import re
 from collections import Counter
@@ -23,20 +23,20 @@ class LayerCondition(NamedTuple):
     path: str
     sign: str
     wanted: tuple[Any, ...]
-    """Allowed values. A dotted field stands for the value of that field in the same layer."""
+    """Values to compare with. A dotted field means the value of that field in the same layer."""
 
 
 class Usage(Base):
-    """Published models that have a certain choice."""
+    """Published models that make a certain choice."""
 
     models: list[str]
-    """Preset names of the models that have the choice, ordered by year."""
+    """Preset names of the models that make the choice, ordered by year."""
     uncertain: list[str]
-    """Preset names of models that have the choice only in an unverified field. They are not in `models`."""
+    """Preset names of models that make the choice according to an unverified field. They are not in `models`."""
     known: int
-    """Number of models for which it is known whether they have the choice."""
+    """Number of models for which it is known whether they make the choice."""
     by_year: dict[int, tuple[int, int]]
-    """Year -> number of models that have the choice, and number of models for which this is known."""
+    """For each year: number of models that make the choice, and number of models for which this is known."""
 
 
 def usage(conditions: Sequence[str]) -> Usage:
@@ -57,12 +57,12 @@ def usage(conditions: Sequence[str]) -> Usage:
         else:
             models.append(entry.preset)
             years[entry.about.year] += 1
-    of = Counter(entry.about.year for entry in known)
+    known_per_year = Counter(entry.about.year for entry in known)
     return Usage(
         models=models,
         uncertain=uncertain,
         known=len(known),
-        by_year={year: (years[year], n) for year, n in sorted(of.items())},
+        by_year={year: (years[year], n) for year, n in sorted(known_per_year.items())},
     )
 
 
@@ -109,8 +109,8 @@ def _compares(sign: str, found: Any, wanted: Any) -> bool:
 
 
 def _is_known(path: str, entry: PublishedModel) -> bool:
-    """Return whether the value of a field is known. In `about`, null means unknown; fields of the config are always
-    known."""
+    """Return whether the value of a field is known. In the section `about`, null means unknown. Fields of the config
+    are always known."""
     return not path.startswith("about.") or getattr(entry.about, path.removeprefix("about.")) is not None
 
 
@@ -136,12 +136,14 @@ def _text(value: Any) -> str | None:
 _MOST_NAMES = 4
 
 
-def in_words(found: Usage) -> str:
-    """Return a sentence part such as `14 of 107 published models: mistral-7b-v0.1, ...`. It names a few models, from
-    the first to the last."""
-    n, names = len(found.models), list(dict.fromkeys(_spread(found.models)))
+def in_words(used: Usage) -> str:
+    """Return text such as `14 of 107 published models: mistral-7b-v0.1, ...`.
+
+    The text names up to four models, spread evenly from the first to the last year.
+    """
+    n, names = len(used.models), list(dict.fromkeys(_spread(used.models)))
     named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
-    return f"{n} of {found.known} published models{named}"
+    return f"{n} of {used.known} published models{named}"
 
 
 def _spread(models: Sequence[str]) -> Iterator[str]:

@@ -29,6 +29,9 @@ ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", 
 """Verdict on a claim at a scale. "no study yet" means that the claim predicts nothing that runs could decide."""
 
 
+_CLEAR_RESULTS = ("better", "worse", "differs", "equivalent", "equal")
+
+
 class JudgedExpectation(Compared):
     """A prediction, its result and the verdict on it."""
 
@@ -40,15 +43,27 @@ class JudgedExpectation(Compared):
 
     @property
     def why(self) -> str:
-        """Verdict and result in words: `as claimed: better`."""
+        """Result and verdict in words: `better, as claimed`."""
         if self.comparison is None:
             return self.found
         if self.is_counted:
-            return f"counted, not measured: {self.comparison.verdict}"
+            return f"{self.comparison.verdict} (counted, not measured)"
         if self.untested:
-            return f"{self.found}: could not be tested here"
+            return "could not be tested here, so undecided"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and is_within_margin(self.comparison)
-        return f"{self.found}: {super().why}" + (", but by less than the margin" if is_small else "")
+        result = super().why + (" by less than the margin" if is_small else "")
+        return f"{result}, {_relation(self.found, self.comparison)}"
+
+
+def _relation(found: ExpectationVerdict, comparison: Comparison) -> str:
+    """Return the relation of a result to its prediction, in words that follow the result."""
+    match found:
+        case "the opposite":
+            return "against the claim"
+        case "undecided":
+            return f"{'but' if comparison.verdict in _CLEAR_RESULTS else 'so'} undecided"
+        case _:
+            return found
 
 
 class Agreement(Base):

@@ -1,4 +1,4 @@
-"""Loading of configs from presets, YAML files, run folders, Hugging Face folders and hub ids, with dotted overrides."""
+"""Load configs from presets, YAML files, run folders, Hugging Face folders and hub ids, and apply dotted overrides."""
 
 import re
 from importlib.resources.abc import Traversable
@@ -21,7 +21,7 @@ from archlab.hf.folder import CONFIG, download_config, is_hf_folder, is_hub_id, 
 if TYPE_CHECKING:
     from archlab.hf.family import Family
 
-_MOST_BASES = 100
+_MAX_BASES = 100
 
 RUN_CONFIG = "config.yaml"
 
@@ -45,7 +45,10 @@ def kind_of(source: str | Path) -> ConfigKind | None:
 
 
 def config_file(source: str | Path) -> Path:
-    """Return the path of the config file in a folder. For any other source, return the source as a path."""
+    """Return the path of the config file in a run folder or Hugging Face folder.
+
+    Any other source is returned as a path, unchanged.
+    """
     match kind_of(source):
         case "run folder":
             return Path(source) / RUN_CONFIG
@@ -58,31 +61,37 @@ def config_file(source: str | Path) -> Path:
 def load_config(source: str | Path, *overrides: str) -> Config:
     """Load a config and apply overrides of the form `a.b=value`.
 
-    `source` is the name of a preset, a YAML file, a run folder, a Hugging Face folder or a hub id
-    (`organization/name` or `organization/name@revision`).
+    `source` is the name of a preset, a YAML file, a run folder, a Hugging Face folder or a hub id (`organization/name`
+    or `organization/name@revision`).
 
-    If the config is invalid, raise a UserError that lists all problems. Plug-ins that a folder names run only if the
-    folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
+    If the config is invalid, raise a UserError that lists all problems. Plug-ins that a folder's config names run only
+    if the folder was made on this machine, or if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
     return build_config(read_named_config(source), overrides, str(source))
 
 
 def read_named_config(source: str | Path) -> Raw:
-    """Return the raw values of a config that the user named. Plug-ins that a YAML file names may run."""
+    """Return the raw values of a config that the user named.
+
+    If it is a YAML file, the plug-ins that it names are trusted and may run.
+    """
     if (file := Path(source)).is_file():
         accept(file)
     return read_config(source)
 
 
 def read_config(source: str | Path) -> Raw:
-    """Return the raw values of a config merged over those of its `base`, if any, without `about`."""
+    """Return the raw values of a config, without its `about` section.
+
+    If the config has a `base`, its values override those of the base.
+    """
     return _read(_file_of(source))
 
 
 def read_facts(source: str) -> tuple[About, Raw] | None:
-    """Return the facts about a model of the atlas that archlab cannot build, or None for any other config.
+    """Return the facts and the raw config of an atlas model that archlab cannot build, or None for any other config.
 
-    The raw values of that model's config describe its decoder block as far as the schema can express it.
+    The raw config describes the model's decoder block as far as the schema can express it.
     """
     file = find_preset(source) if kind_of(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
@@ -95,20 +104,23 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
     about, raw = read_entry(file)
     if about and about.cannot_build:
         raise UserError(
-            f"{about.name}: archlab has facts only and cannot build this model: {about.cannot_build}; "
+            f"{about.name}: archlab has only facts about this model and cannot build it: {about.cannot_build}; "
             "`archlab list presets` shows the models that it can build"
         )
     if (base := raw.pop("base", None)) is None:
         return raw
     if file in above:
-        raise UserError(f"{file}: its base leads back to this file")
-    if len(above) == _MOST_BASES:
-        raise UserError(f"{file}: file {_MOST_BASES + 1} in a chain of bases; allowed: up to {_MOST_BASES}")
+        raise UserError(f"{file}: its chain of bases leads back to this file")
+    if len(above) == _MAX_BASES:
+        raise UserError(f"{file}: this is file {_MAX_BASES + 1} in a chain of bases; allowed: up to {_MAX_BASES}")
     return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
 
 
 def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
-    """Return the file or folder that the `base` key of a config names: one in the same folder, or a preset."""
+    """Return the file or folder that the `base` key of a config names.
+
+    It is in the same folder as the config, or it is a preset.
+    """
     if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
         accept_from(file, [file.parent / base])
         return _file_of(real_path(file.parent / base))
@@ -130,10 +142,14 @@ def _file_of(source: str | Path) -> Path | Traversable:
             return download_config(str(source)) / CONFIG
         case None if file.is_dir():
             allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
-            raise UserError(f"{file}: a folder without config.yaml; allowed: {allowed}")
+            raise UserError(f"{file}: the folder has no config.yaml; allowed: {allowed}")
         case None:
-            hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
-            raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
+            named_like_a_file = file.suffix in (".yaml", ".yml")
+            hint = nearest(file.stem if named_like_a_file else str(source), {**presets(), **facts()})
+            hint = hint or "; `archlab list presets` shows all presets"
+            if named_like_a_file:
+                raise UserError(f"{source}: no such file{hint}")
+            raise UserError(f"unknown config {str(source)!r}: neither a preset, a file nor a hub id (owner/name){hint}")
         case _:
             return file
 
@@ -160,9 +176,9 @@ def _check_architectures(architectures: object, family: "Family", where: str) ->
         return
     for name in map(str, architectures):
         if name in classes:
-            problem = f"{name}, of family {classes[name]}, but model_type is {family.model_type}"
+            problem = f"{name}, a class of family {classes[name]}, but model_type is {family.model_type}"
         elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
-            problem = f"{name}, a model for another task than predicting the next token"
+            problem = f"{name}, a model for a task other than next-token prediction"
         else:
             continue
         raise UserError(f"{where}: architectures names {problem}; allowed: {family.architecture}")

@@ -29,7 +29,7 @@ from archlab.model.recurrent import CausalConv
 from archlab.model.rglru import BlockGate
 
 MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, BlockGate, Head)
-"""Modules whose parameters are multiplied with activations in matrix products, so that all of them need the same dtype.
+"""Modules whose parameters are used in matrix products with activations. All of these parameters need the same dtype.
 
 Other modules (norms, routers, decays, sinks) compute in at least float32 and may be stored in a wider dtype.
 """
@@ -38,9 +38,9 @@ Other modules (norms, routers, decays, sinks) compute in at least float32 and ma
 def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig | None = None) -> Decoder:
     """Load the model of a Hugging Face folder for inference.
 
-    - `dtype`: None keeps the dtype of the file. If the file has several, the matrices get the one that config.json
-      names, otherwise the most common one.
-    - `config`: a different model config that has the same weights.
+    - `dtype`: dtype of the parameters. None keeps the dtype of the file. If the file has several dtypes, the matrices
+      get the one that config.json names, otherwise the most common one.
+    - `config`: model config to use instead of the one in the folder. It must have the same weights.
 
     One tensor is read at a time, so the peak memory is little more than the model itself. If tensors are missing,
     surplus or of a wrong shape, raise a UserError that lists all of them.
@@ -59,7 +59,7 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
 
 
 def read_origin(folder: Path) -> Origin:
-    """Return what is kept for saving the model again: the name of the family, the special tokens, and the tokenizer's
+    """Return the data needed to save the model again: the name of the family, the special tokens and the tokenizer
     files."""
     family = read_json(folder / CONFIG).get("model_type")
     return Origin(str(family), model_ids(folder), companions(folder))
@@ -86,11 +86,10 @@ def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
 
 
 def check_hf(folder: Path) -> list[str]:
-    """Return the reasons why a Hugging Face folder would not load, judged by its config and the headers of its weights
-    files.
+    """Return the reasons why a Hugging Face folder cannot be loaded. An empty list means that it can.
 
-    The content of a tensor is read only if it could be such a reason: an output head that must equal the embedding, or
-    a constant.
+    The function reads the config and the headers of the weights files. It reads the content of only two kinds of
+    tensors: constants, and an output head that must equal the embedding.
     """
     try:
         family, config = read_model_config(folder)
@@ -150,7 +149,7 @@ def _stored(folder: Path, dtype: torch.dtype | None, headers_only: bool) -> Tens
 
 
 def _with_full_names(family: Family, tensors: Tensors | Dequantized) -> "dict[str, _Lazy]":
-    """Return the tensors by full name. In old files, all names except the head's lack the prefix."""
+    """Return the tensors by full name. Old files omit the family's prefix from all names except that of the head."""
     known = {row.theirs for row in family.weights}
     lacks_prefix = family.prefix and not any(name.startswith(family.prefix) for name in tensors)
 
@@ -168,11 +167,11 @@ class _Lazy:
         return self._tensors[self._name]
 
     def is_number(self, value: float) -> bool:
-        """Return whether the tensor holds only this number, with a tolerance for rounding to bfloat16."""
+        """Return whether the tensor has a single element that equals `value`, within the rounding error of bfloat16."""
         return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
 
     def equals(self, other: "_Lazy") -> bool:
-        """Return whether the tensor equals the other one. The dtypes may differ."""
+        """Return whether the tensor equals `other` after conversion to the same dtype."""
         if self.read().shape != other.read().shape:
             return False
         theirs = other._content()

@@ -27,15 +27,15 @@ SHARD_BYTES = 5 * 10**9
 """Maximum size of a weights file in bytes. Larger models are split into several files."""
 
 FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral")
-"""Families to try first. Some other families, such as Granite, could express the same models."""
+"""Families to try first, because other families, such as Granite, can express the same models."""
 
 
 def save_pretrained(model: Decoder, folder: str | Path, family: str | None = None) -> str:
-    """Save a model as config.json, safetensors and tokenizer, so that transformers computes the same logits.
+    """Save a model as a Hugging Face folder with which transformers computes the same logits.
 
-    `family` is the `model_type` to save as. None means the family that the model was loaded from. For a model that was
-    not loaded, it means the first family that can express the model. Return the name of the family. Raise UserError
-    that names the fields the family cannot express.
+    The folder contains config.json, safetensors and tokenizer files. `family` is the `model_type` to save as. None
+    means the family that the model was loaded from. If the model was not loaded, None means the first family that can
+    express it. Return the name of the family. Raise a UserError that names the fields that the family cannot express.
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)
@@ -50,10 +50,10 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
 def choose_family(
     config: ModelConfig, family: str | None, origin: str | None, wide: bool, candidates: Container[str] = FAMILIES
 ) -> tuple[Family, Raw]:
-    """Return the family to save a model as, and its config.json. See `save_pretrained`.
+    """Return the family to save a model as, and the content of its config.json.
 
-    `origin` is the family that the model was loaded from. `wide` is explained at `Family.hf_config`. `candidates` are
-    the families to try if `family` is None.
+    See `save_pretrained` for `family`, and `Family.hf_config` for `wide`. `origin` is the family that the model was
+    loaded from. `candidates` are the families to try if `family` is None.
     """
     refuse_users_kinds(config, "a published format")
     if family is not None:
@@ -82,9 +82,9 @@ def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
 def write_folder(
     folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]
 ) -> None:
-    """Write the config, the weights in files of at most SHARD_BYTES, and the companion files, completely or not at all.
+    """Write the config, the weights and the companion files, either completely or not at all.
 
-    Several weights files come with an index.
+    Weights of more than SHARD_BYTES are split into several files, with an index.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: already exists; name a new or an empty folder")

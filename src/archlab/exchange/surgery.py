@@ -13,16 +13,17 @@ from archlab.model.decoder import Decoder
 
 
 def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
-    """Return the model with fewer key/value heads, each the mean of those that it replaces (Ainslie 2023).
+    """Return the model with fewer key/value heads, as in Ainslie 2023.
 
-    Adjacent heads are averaged, because adjacent query heads share a key/value head. With an unchanged number of heads,
-    the model does not change. Raise UserError if `n_kv_heads` does not divide the number of heads of every layer.
+    Each new head is the mean of a group of adjacent heads, because adjacent query heads share a key/value head. If the
+    number of heads stays the same, the model does not change. Raise UserError if `n_kv_heads` does not divide the
+    number of heads of every layer.
     """
     counts = {layer.multi_head.n_kv_heads for layer in layer_configs(model.config)}
     wrong = sorted(n for n in counts if n_kv_heads < 1 or n % n_kv_heads)
     if wrong:
         allowed = ", ".join(str(k) for k in range(1, min(counts) + 1) if all(n % k == 0 for n in counts))
-        raise UserError(f"n_kv_heads: {n_kv_heads} does not divide the model's {wrong[0]}; allowed: {allowed}")
+        raise UserError(f"n_kv_heads is {n_kv_heads}, which does not divide the model's {wrong[0]}; allowed: {allowed}")
     with torch.device("meta"):
         pooled = Decoder(_with_kv_heads(model.config, n_kv_heads), seed=None)
     shapes = {name: tensor.shape for name, tensor in pooled.state_dict().items()}

@@ -103,7 +103,8 @@ FAMILY = Family(
     buffers=(
         "embeddings.position_ids",
         # heads for other tasks
-        "bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+        "bert.pooler.dense.weight", "bert.pooler.dense.bias",
+        "cls.seq_relationship.weight", "cls.seq_relationship.bias",
         "cls.predictions.decoder.bias",  # a copy of cls.predictions.bias
     ),
     no_effect=frozenset({"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",

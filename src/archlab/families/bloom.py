@@ -18,7 +18,8 @@ class Slices:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if both keys are set. A single one does not change the result."""
+        """Raise UserError if both `pretraining_tp` and `slow_but_exact` are set. Either key alone does not change the
+        result."""
         sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
         if exact and sliced != 1:
             raise hf.refuse(
@@ -26,7 +27,7 @@ class Slices:
             )
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key, because the defaults are right."""
+        """Write no key to config.json, because the defaults are right."""
 
 
 FAMILY = Family(

@@ -39,7 +39,7 @@ class WholeHeadsPerShard:
             raise hf.refuse("n_head", ours["attention.n_heads"], f"multiples of {SHARDS}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back runs the check."""
+        """Write no key to config.json. The check runs when the written file is read back."""
 
 
 FAMILY = Family(

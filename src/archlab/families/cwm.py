@@ -9,7 +9,7 @@ from archlab.hf.rope import ScaledRopeKeys
 
 
 def first_of_four(_hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return layer types in which the first of every four layers is full and the others are sliding."""
+    """Return the layer types: full attention in the first of every four layers, sliding windows in the others."""
     return [SLIDING if i % 4 else FULL for i in range(n_layers)]
 
 

@@ -19,7 +19,7 @@ from archlab.hf.mixture import GROUP_HF_KEYS, SharedExperts, first_dense
 
 @dataclass(frozen=True)
 class TopKMethod:
-    """The key `topk_method`. The group keys are read only if its value is group_limited_greedy."""
+    """The key `topk_method`. The keys `n_group` and `topk_group` matter only if it is group_limited_greedy."""
 
     hf_keys: ClassVar = GROUP_HF_KEYS
 

@@ -17,10 +17,10 @@ from archlab.hf.weights import Conversion, Row
 
 
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Yield for each layer whether its MLP is dense.
+    """Return, for each layer, whether its MLP is dense.
 
-    Mixtures are between `moe_layer_start_index` and `moe_layer_end_index` (-1: the last layer). In this range, every
-    `moe_layer_interval`-th layer is a mixture.
+    From layer `moe_layer_start_index` to layer `moe_layer_end_index` (-1: the last layer), every
+    `moe_layer_interval`-th layer is a mixture. All other layers are dense.
     """
     first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
     last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)
@@ -28,7 +28,10 @@ def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
 
 
 def _between(dense: list[bool]) -> Raw:
-    """Return the smallest interval and range that could express the list. Reading them back shows whether they do."""
+    """Return the keys that could express the list: the range and the interval of the mixture layers.
+
+    Reading the keys back shows whether they do express it.
+    """
     sparse = [i for i, is_dense in enumerate(dense) if not is_dense] or [len(dense)]
     interval = min((b - a for a, b in pairwise(sparse)), default=1)
     return {
@@ -38,15 +41,15 @@ def _between(dense: list[bool]) -> Raw:
 
 @dataclass(frozen=True)
 class LeastSum:
-    """The key `moe_norm_min`: a lower limit for the sum that normalizes the weights of the chosen experts."""
+    """The key `moe_norm_min`: a lower limit for the sum by which the weights of the chosen experts are divided."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError unless the limit is so small that it matters only if all scores are nearly 0."""
+        """Raise UserError if `moe_norm_min` is above 1e-6. A smaller limit matters only if all scores are nearly 0."""
         if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
             raise hf.refuse("moe_norm_min", least, "up to 1e-6")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key, because the default is right."""
+        """Write no key to config.json, because the default is right."""
 
 
 CORRECTION = "layers.{i}.mlp.router.correction"
@@ -76,7 +79,7 @@ FAMILY = Family(
         DenseLayers(between, _between, bias_key="use_bias"),
         Only("use_rmsnorm", True, written=False),
         Only("moe_gate", "topk", written=False),
-        Only("moe_use_aux_free", True, written=False),  # experts are chosen with the correction
+        Only("moe_use_aux_free", True, written=False),  # the router adds the correction bias before it chooses experts
     ],
     weights=[
         *ATTENTION,

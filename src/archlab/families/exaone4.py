@@ -14,9 +14,9 @@ from archlab.hf.rope import RopeKeys
 
 
 def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return layer types in which every n-th layer is full and the others are sliding.
+    """Return the layer types: full attention in every n-th layer, sliding windows in the others.
 
-    Without a window, all layers are full.
+    n is `sliding_window_pattern`. If the window is null, all layers have full attention.
     """
     pattern = hf.get("sliding_window_pattern", 4, kind=object)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
@@ -27,7 +27,7 @@ def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 class Layers(LayerTypes):
-    """Layer types of a family in which full layers have no RoPE, unless the whole model has no window."""
+    """Layer types of EXAONE 4. Full-attention layers have no RoPE, unless the whole model has no window."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         hybrid = hf.or_null("sliding_window", self.window) is not None
@@ -35,7 +35,10 @@ class Layers(LayerTypes):
         LayerTypes(self.implied, self.window, full=full).read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the types. If all layers are full, writing a window means that no layer has RoPE."""
+        """Write the layer types. If the model has neither windows nor RoPE, also write a window.
+
+        The published code omits RoPE in full-attention layers only if the config contains a window.
+        """
         super().write(model, hf)
         has_rope = any(isinstance(layer.position, Rope) for layer in layer_configs(model))
         if hf["sliding_window"] is None and not has_rope:

@@ -15,10 +15,10 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 @dataclass(frozen=True)
 class Generation:
-    """Keys for parallel branches, their norms, and the number of key/value heads.
+    """Keys for parallel branches, their norms, and the number of key/value heads, in an older and a newer layout.
 
-    The older layout has one norm for parallel branches. It has either one key/value head or as many as query heads. The
-    newer layout allows one or two norms and any number of key/value heads.
+    The older layout has one norm for parallel branches, and either one key/value head or one per query head. The newer
+    layout allows one or two norms and any number of key/value heads.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
@@ -37,7 +37,7 @@ class Generation:
         ours["attention.n_kv_heads"] = 1 if single and not newer else kv_heads
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the older layout if it is sufficient, otherwise the newer one."""
+        """Write the keys in the older layout if it can express the model, otherwise in the newer one."""
         parallel, kv_heads = model.block.parallel, model.multi_head.n_kv_heads
         newer = parallel == "separate" or kv_heads not in (1, model.multi_head.n_heads)
         hf |= {
@@ -48,7 +48,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class AlibiOrRope:
-    """ALiBi if the key `alibi` is true, otherwise RoPE. With `alibi`, the keys of RoPE are ignored."""
+    """ALiBi if the key `alibi` is true, otherwise RoPE. If `alibi` is true, the RoPE keys are ignored."""
 
     rope = RopeKeys(longest=2048)
 

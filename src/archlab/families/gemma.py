@@ -7,11 +7,11 @@ from archlab.hf.rope import RopeKeys
 
 
 def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
-    """Return the fields that all Gemma models share: a key for the head width, norms with 1 + weight, a scaled
-    embedding."""
+    """Return the fields that all Gemma models share: a key for the head width, norms that multiply by 1 + weight, and a
+    scaled embedding."""
     return [
         *SIZES,
-        # A later field overrides an earlier one. These have other defaults than Llama's.
+        # These fields override those in SIZES, because Gemma's defaults differ from Llama's.
         Key("num_key_value_heads", "attention.n_kv_heads", kv_heads),
         Key("head_dim", "attention.head_dim", 256),
         Always("norm.kind", "rmsnorm"),
@@ -33,7 +33,7 @@ FAMILY = Family(
     architecture="GemmaForCausalLM",
     fields=[
         *gemma_fields(kv_heads=16, activation_key="hidden_act"),
-        # The first files have "gelu", which stands for the tanh form. transformers corrects them.
+        # In the first files, "gelu" means the tanh form. transformers corrects it when loading.
         ActivationKey("hidden_act", "gelu_pytorch_tanh", {"gelu": "gelu_tanh"}),
         RopeKeys(),
     ],

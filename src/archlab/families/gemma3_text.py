@@ -30,7 +30,7 @@ class RopePerType:
     """Default theta of full layers."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set one position for the whole model, or one for each layer kind."""
+        """Read the RoPE keys and set one RoPE for the whole model, or one for each layer kind."""
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
             raise hf.refuse(
@@ -43,7 +43,7 @@ class RopePerType:
         full = self._position(hf, scaling, hf.get("rope_theta", self.theta))
         sliding = self._position(hf, nested.get(SLIDING) or {}, hf.get("rope_local_base_freq", self.local))
         if layers := ours.get("layers"):
-            # The base is a plain RoPE, because a layer kind inherits all fields that it does not set.
+            # The model's own position is a plain RoPE, because a layer kind inherits all fields that it does not set.
             ours["position"] = {"kind": "rope"}
             layers["sliding"]["position"], layers["full"]["position"] = sliding, full
         else:
@@ -57,13 +57,13 @@ class RopePerType:
             raise hf.refuse("rope_parameters.truncate", False, "true, because the published code ignores this key")
         outside, inside = (values.get("original_max_position_embeddings") for values in (hf, parameters))
         if outside and not inside and parameters.get("rope_type", "default") not in ("default", "linear", "dynamic"):
-            raise hf.refuse("original_max_position_embeddings", outside, "the key inside the scaling only")
+            raise hf.refuse("original_max_position_embeddings", outside, "this key only inside the RoPE scaling")
         only_inside = ConfigReader({}, hf.where)  # keys outside the scaling are not read
         theta = parameters.get("rope_theta", theta)
         return position(only_inside, theta, 1.0, "half", parameters, hf.get("max_position_embeddings"))
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write one RoPE into `rope_parameters` for each layer type that the model contains."""
+        """Write one RoPE for each layer type of the model into `rope_parameters`."""
         layers = {
             FULL if layer.multi_head.window is None else SLIDING: layer.position for layer in layer_configs(model)
         }

@@ -8,7 +8,7 @@ from archlab.hf.weights import HALVES, Row
 
 FIELDS = (
     *SIZES,
-    # A later field overrides an earlier one. These have other defaults than Llama's.
+    # These fields override those in SIZES, because GLM's defaults differ from Llama's.
     Key("num_key_value_heads", "attention.n_kv_heads", 2),
     Key("head_dim", "attention.head_dim", 128),
     *rms_norm(1.5625e-7),

@@ -15,7 +15,7 @@ SIGMOID = (
 )
 """Sigmoid router with a per-expert bias, which the published files contain.
 
-The update rate of the bias is not published; this value is that of DeepSeek-V3.
+The update rate of the bias is not published, so archlab uses that of DeepSeek-V3.
 """
 
 EXPERTS = [

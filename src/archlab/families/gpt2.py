@@ -32,7 +32,7 @@ BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True)
 
 @dataclass(frozen=True)
 class PlainMLP:
-    """MLP without a gate. Its width is 4 d_model if the file contains no width or the family has no key for it."""
+    """MLP without a gate. If config.json does not contain its width, the width is 4 * d_model."""
 
     hf_key: str | None = None
     """Key for the width. None if the family has no such key."""
@@ -55,7 +55,7 @@ class Scales:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the scale. If it depends on the layer, each layer gets its own layer kind."""
+        """Set the scale of attention scores. If it depends on the layer, each layer gets its own layer kind."""
         head_dim = ours["d_model"] / ours["attention.n_heads"]
         scale = 1 / math.sqrt(head_dim) if hf.get("scale_attn_weights", True) else 1.0
         if not hf.get("scale_attn_by_inverse_layer_idx", False):
@@ -65,7 +65,8 @@ class Scales:
         ours["layers"] = {**kinds, "pattern": list(kinds)}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Derive both keys from the scales. Reading the keys back shows whether they can express all scales."""
+        """Derive both keys from the scales of the layers. Reading the keys back shows whether they can express all
+        scales."""
         scales = [layer.multi_head.scale for layer in layer_configs(model)]
         hf["scale_attn_weights"] = scales[0] != 1.0
         hf["scale_attn_by_inverse_layer_idx"] = len(set(scales)) > 1
@@ -89,7 +90,7 @@ PRE_NORMS = [
 ]
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-"""Tensors with the causal mask, which old files contain."""
+"""Causal masks, which old files contain as tensors."""
 
 FAMILY = Family(
     model_type="gpt2",

@@ -11,7 +11,7 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 class Heads:
-    """Keys for the scale of attention scores and for the number of key/value heads: one, or as many as query heads."""
+    """Keys for the scale of attention scores and for the number of key/value heads: one, or one per query head."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         heads = ours["attention.n_heads"]
@@ -19,7 +19,10 @@ class Heads:
         ours["attention.scale"] = 1 / math.sqrt(ours["d_model"] / heads) if hf.get("scale_attn_weights", True) else 1.0
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write both keys. If reading them back gives something else, they cannot express the model."""
+        """Write `multi_query` and `scale_attn_weights`.
+
+        If reading them back gives other values, the family cannot express the model.
+        """
         hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 
 
@@ -40,7 +43,7 @@ FAMILY = Family(
     weights=[
         Row("transformer.wte.weight", "embedding.weight"),
         Row("transformer.wpe.weight", "positions.weight"),
-        # With one key/value head, these are all query rows, then the key's rows, then the value's.
+        # With one key/value head, the rows of all queries come first, then those of the key, then those of the value.
         *linear(f"{LAYER}.attn.c_attn", QKV, QKV_PER_HEAD),
         *linear(f"{LAYER}.attn.c_proj", "layers.{i}.attention.out"),
         *linear(f"{LAYER}.mlp.c_fc", "layers.{i}.mlp.up"),

@@ -17,12 +17,12 @@ class RotaryDim:
     """RoPE on the first `rotary_dim` dimensions of each head, with adjacent dimensions as pairs."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the rotated fraction of the head, rounded up if necessary, so that int() of the rotated width gives
-        `rotary_dim` again."""
+        """Set `position.fraction` so that int(head_dim * fraction) equals `rotary_dim`. Round the fraction up if
+        necessary."""
         head_dim = ours["d_model"] // ours["attention.n_heads"]
         rotary_dim = hf.get("rotary_dim", 64)
         if rotary_dim > head_dim:
-            raise hf.refuse("rotary_dim", rotary_dim, f"up to the width of a head, {head_dim}")
+            raise hf.refuse("rotary_dim", rotary_dim, f"up to the width of a head ({head_dim})")
         fraction = rotary_dim / head_dim
         if int(head_dim * fraction) < rotary_dim:
             fraction = math.nextafter(fraction, 1.0)

@@ -14,10 +14,10 @@ class HeadsFillTheWidth:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width, heads, head_dim = ours["d_model"], ours["attention.n_heads"], ours["attention.head_dim"]
         if heads * head_dim != width:
-            raise hf.refuse("head_dim", head_dim, f"hidden_size / num_attention_heads, {width} / {heads}")
+            raise hf.refuse("head_dim", head_dim, f"hidden_size / num_attention_heads ({width} / {heads})")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back runs the check."""
+        """Write no key to config.json. The check runs when the written file is read back."""
 
 
 FAMILY = Family(

@@ -11,9 +11,9 @@ from archlab.hf.weights import linear
 
 
 class AlphaRope(RopeKeys):
-    """RoPE in which the scaling `dynamic` with an alpha only makes theta larger, by the factor alpha^(d / (d - 2)).
+    """RoPE in which the scaling `dynamic` with an `alpha` only multiplies theta by alpha^(d / (d - 2)).
 
-    d is the number of rotated dimensions. The published code reads no other value of this scaling.
+    d is the number of rotated dimensions. The published code ignores all other values of this scaling.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

@@ -20,8 +20,8 @@ CONV = "conv"
 class Width:
     """Width of the MLP.
 
-    With `block_auto_adjust_ff_dim`, it is two thirds of `intermediate_size` times `block_ffn_dim_multiplier`, rounded
-    up to a multiple of `block_multiple_of`. Otherwise it is `intermediate_size`.
+    If `block_auto_adjust_ff_dim` is true, the width is 2/3 * intermediate_size * block_ffn_dim_multiplier, rounded up
+    to a multiple of `block_multiple_of`. Otherwise, it is `intermediate_size`.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
@@ -49,11 +49,11 @@ class Redundant:
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         expected = self.expected(ours)
-        if (found := hf.get(self.hf_key, expected)) != expected:
-            raise hf.refuse(self.hf_key, found, f"{expected}, the same as {self.other}")
+        if (value := hf.get(self.hf_key, expected)) != expected:
+            raise hf.refuse(self.hf_key, value, f"{expected}, the same as {self.other}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key, because the other key is sufficient."""
+        """Write no key to config.json, because the other key is sufficient."""
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
@@ -127,7 +127,7 @@ FAMILY = Family(
     prefix="model.",
     no_effect=frozenset({
         "block_multiple_of", "block_ffn_dim_multiplier", "full_attn_idxs",
-        # initial values
+        # keys for the initialization of parameters
         "block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
     }),
     aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},

@@ -25,7 +25,8 @@ SIZES = (
 def kv_heads(default: int) -> Key:
     """Return the key for the number of key/value heads, with the default of the published class.
 
-    null means as many as query heads. Put this field after SIZES, because a later field overrides an earlier one.
+    null means one key/value head per query head. Put this field after SIZES, because a later field overrides an earlier
+    one.
     """
     return Key("num_key_value_heads", "attention.n_kv_heads", default, nullable=True)
 

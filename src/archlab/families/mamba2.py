@@ -19,7 +19,7 @@ class Expand:
     """The key `expand`: the total width of all heads divided by d_model."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the key disagrees with the number and width of heads."""
+        """Raise UserError if `expand` disagrees with the number and width of the heads."""
         heads, width, d_model = ours["mixer.n_heads"], ours["mixer.head_dim"], ours["d_model"]
         if (expand := hf.get("expand", 2)) * d_model != heads * width:
             raise hf.refuse("expand", expand, f"{heads * width / d_model}, which follows from num_heads and head_dim")
@@ -32,19 +32,19 @@ class Expand:
 
 @dataclass(frozen=True)
 class StepLimit:
-    """The key `time_step_limit`: the minimum and the maximum step. Infinity means no limit.
+    """The key `time_step_limit`: the minimum and the maximum of the time step dt. Infinity means no limit.
 
     The file contains infinity as a JSON number or as {"__float__": "Infinity"}, which transformers 5 writes.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        least, most = (_number(limit) for limit in hf.get("time_step_limit", [0.0, math.inf]))
-        ours["mixer.dt_min"], ours["mixer.dt_max"] = least, None if most == math.inf else most
+        minimum, maximum = (_number(limit) for limit in hf.get("time_step_limit", [0.0, math.inf]))
+        ours["mixer.dt_min"], ours["mixer.dt_max"] = minimum, None if maximum == math.inf else maximum
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if isinstance(model.mixer, Mamba2):
-            most = model.mixer.dt_max
-            hf["time_step_limit"] = [model.mixer.dt_min, {"__float__": "Infinity"} if most is None else most]
+            maximum = model.mixer.dt_max
+            hf["time_step_limit"] = [model.mixer.dt_min, {"__float__": "Infinity"} if maximum is None else maximum]
 
 
 def _number(limit: Any) -> float:
@@ -62,7 +62,7 @@ IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("gate", "x", "B", "C", "dt"
 
 
 def mamba2_weights(theirs: str) -> list[Row]:
-    """Return the weight rows of the mixer. `theirs` is the mixer's name in published files."""
+    """Return the weight mapping for the mixer. `theirs` is the mixer's name in published files."""
     return [
         *linear(f"{theirs}.in_proj", IN, stacked(_rows)),
         *linear(f"{theirs}.conv1d", "layers.{i}.mixer.conv"),
@@ -86,7 +86,7 @@ FAMILY = Family(
         Key("vocab_size", "vocab_size"),
         Key("hidden_size", "d_model"),
         Key("num_hidden_layers", "n_layers"),
-        Key("max_position_embeddings", "max_seq_len", 2048),  # published files do not have it
+        Key("max_position_embeddings", "max_seq_len", 2048),  # published files do not contain this key
         Always("attention.kind", "none"),
         Always("position.kind", "none"),
         Always("mlp.kind", "none"),
@@ -115,12 +115,12 @@ FAMILY = Family(
     alternatives=[Row("backbone.embedding.weight", "embedding.weight")],
     prefix="backbone.",
     no_effect=frozenset({
-        # initial values of parameters
+        # keys for the initialization of parameters
         "time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "time_step_init_scheme",
         "time_step_scale", "rescale_prenorm_residual",
-        # rounding
+        # keys that affect rounding only
         "chunk_size", "residual_in_fp32",
-        # not read by the published code
+        # keys that the published code does not read
         "norm_before_gate", "rms_norm", "intermediate_size",
     }),
 )  # fmt: skip

@@ -16,11 +16,12 @@ CORRECTION = "layers.{i}.mlp.router.correction"
 class RotaryDim(RopeKeys):
     """RoPE on some dimensions of each head.
 
-    Published files contain their number; files that transformers saves contain a fraction.
+    Published files contain the number of these dimensions. Files that transformers saves contain their fraction.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE. If a file contains both the number and the fraction, the fraction has priority."""
+        """Set RoPE. If a file contains both the number and the fraction of the rotated dimensions, the fraction has
+        priority."""
         super().read(hf, ours)
         rotary_dim = hf.get("rotary_dim", kind=int)
         nested_fraction = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)

@@ -10,16 +10,15 @@ from archlab.hf.rope import RopeKeys
 
 
 def all_sliding(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return types that make all layers sliding, or full if the window is null."""
+    """Return the layer types: sliding windows in all layers, or full attention if the window is null."""
     return [SLIDING if hf.or_null("sliding_window", 4096) else FULL] * n_layers
 
 
 class Windows(LayerTypes):
-    """One window for all layers. transformers reads a file with a list of layer types as Ministral, and so does
-    archlab."""
+    """One window for all layers. A file with a list of layer types is read as Ministral, as in transformers."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the window. Reading it back shows whether all layers have it."""
+        """Write one window. Reading the written file back shows whether all layers have this window."""
         super().write(model, hf)
         del hf["layer_types"]
 

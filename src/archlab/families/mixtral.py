@@ -20,10 +20,10 @@ FUSED_EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),
     *all_experts("model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"),
 ]
-"""Rows for the fused layout of the experts, which transformers uses in memory and some files contain."""
+"""Weight mapping for the fused layout of the experts, which transformers uses in memory and some files contain."""
 
 TRAINING_ONLY = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
-"""Keys of mixtures that affect training only."""
+"""Keys for mixtures of experts that affect training only."""
 
 FAMILY = Family(
     model_type="mixtral",

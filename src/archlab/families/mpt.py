@@ -16,14 +16,14 @@ LAYER = "transformer.blocks.{i}"
 
 @dataclass(frozen=True)
 class Nested:
-    """Fields whose keys are in a nested object of the config.json."""
+    """Fields whose keys are inside a nested object of config.json."""
 
     hf_key: str
     fields: Sequence[Field]
     no_effect: Set[str]
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read the fields. Raise UserError for unknown keys of the nested object."""
+        """Read the fields. Raise UserError if the nested object contains unknown keys."""
         inner = ConfigReader(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
         for part in self.fields:
             part.read(inner, ours)
@@ -43,7 +43,7 @@ ATTENTION = Nested(
     [
         Key("clip_qkv", "attention.clip_qkv", None, lambda clip: clip or None),
         Key("softmax_scale", "attention.scale", None),
-        # Unlike the original code, transformers ignores these keys. With other values, the two models would differ.
+        # The original code reads these keys, but transformers ignores them. With other values, the two would differ.
         Only("alibi", True),
         Only("alibi_bias_max", 8),
         Only("qk_ln", False),

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 class RopeBeforeNorm(RopeKeys):
     """RoPE that is applied before the norm of queries and keys.
 
-    That norm has no weight, so the order matters only if cos and sin are multiplied by a factor, as in YaRN and
+    The norm has no weight, so the order matters only if cos and sin are multiplied by a factor, as in YaRN and
     LongRoPE.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE, and the order of RoPE and norm if it matters."""
+        """Set RoPE. If the order of RoPE and norm matters, set the order too."""
         super().read(hf, ours)
         if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
             ours["position"]["order"] = "before_qk_norm"
 
 
 def bare_rms_norm(field: str) -> tuple[Field, ...]:
-    """Return the fields of a norm without a weight. All norms of the model have the same epsilon."""
+    """Return the fields of an RMSNorm without a weight. All norms of the model have the same epsilon."""
     return (
         Always(f"{field}.kind", "rmsnorm"),
         Always(f"{field}.weight", False),

@@ -15,15 +15,15 @@ THETA = 5e5
 class Rope(RopePerType):
     """One RoPE for sliding layers and one for full layers, as in Gemma 3.
 
-    If `rope_parameters` is absent, transformers 4 used `rope_theta` for all layers; transformers 5 uses it for full
+    If `rope_parameters` is absent, transformers 4 uses `rope_theta` for all layers, but transformers 5 uses it for full
     layers only.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the positions. Raise UserError for a file that the two versions of transformers interpret differently."""
+        """Set the RoPE of the layers. Raise UserError for a file that transformers 4 and 5 interpret differently."""
         theta = hf.get("rope_theta", THETA)
         if theta != THETA and not (hf.get("rope_parameters", {}).get(SLIDING) or {}).get("rope_theta"):
-            raise hf.refuse("rope_theta", theta, f"{THETA}, or a rope_theta for each kind of layer in rope_parameters")
+            raise hf.refuse("rope_theta", theta, f"{THETA}, or a rope_theta for each layer type in rope_parameters")
         super().read(hf, ours)
 
 

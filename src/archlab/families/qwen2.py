@@ -10,7 +10,11 @@ from archlab.hf.rope import RopeKeys
 
 
 def upper_layers(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return layer types: from `max_window_layers` on, all layers are sliding if `use_sliding_window` is true."""
+    """Return the layer types.
+
+    If `use_sliding_window` is true, the layers from index `max_window_layers` on have sliding windows. All other layers
+    have full attention.
+    """
     window, first = hf.or_null("sliding_window", 4096), hf.get("max_window_layers", 28)
     slides = hf.get("use_sliding_window", False) and window is not None
     return [SLIDING if slides and i >= first else FULL for i in range(n_layers)]
@@ -20,7 +24,7 @@ class Windows(LayerTypes):
     """Layer types with a switch: no layer has a window unless `use_sliding_window` is true."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the layer types. Raise UserError if a layer is listed as sliding although the switch is off."""
+        """Set the layer types. Raise UserError if a layer is sliding although `use_sliding_window` is false."""
         if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", []):
             raise hf.refuse("use_sliding_window", False, f"true, because layer_types has {SLIDING}")
         super().read(hf, ours)

@@ -17,17 +17,21 @@ from archlab.hf.weights import Row, linear
 
 
 def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return layer types: even layers below `max_window_layers` are sliding if `use_sliding_window` is true."""
+    """Return the layer types.
+
+    If `use_sliding_window` is true, layers with an even index below `max_window_layers` have sliding windows. All other
+    layers have full attention.
+    """
     slides = hf.get("use_sliding_window", False)
     first_full = hf.get("max_window_layers", 28)
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
 
 
 def listed_or_between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
-    """Return for each layer whether its MLP is dense.
+    """Return, for each layer, whether its MLP is dense.
 
-    Only every `decoder_sparse_step`-th layer is a mixture, and only if it is not in `mlp_only_layers`. Without experts,
-    all layers are dense.
+    Every `decoder_sparse_step`-th layer is a mixture, unless it is listed in `mlp_only_layers`. If there are no
+    experts, all layers are dense.
     """
     listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
     none = hf.get("num_experts") == 0
@@ -50,7 +54,7 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
 
 @dataclass(frozen=True)
 class SharedExpert(Key):
-    """Key for the width of the shared expert, whose output is multiplied by a gate. 0 means that there is none."""
+    """Key for the width of the shared expert, whose output is multiplied by a gate. 0 means no shared expert."""
 
     hf_key: str = "shared_expert_intermediate_size"
     field: str = "mlp.shared.d_ff"
@@ -72,7 +76,10 @@ EXPERTS = [
     *each_expert("model.layers.{i}.mlp.experts"),
     *MLP,
 ]
-"""Rows for mixtures and for dense layers, whose tensors have the same names as in Llama."""
+"""Weight mapping for mixtures and for dense layers.
+
+The tensors of dense layers have the same names as in Llama.
+"""
 
 SHARED = [
     *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
@@ -82,7 +89,10 @@ SHARED = [
 ]
 
 UNREAD = ("rotary_emb.inv_freq", "shared_expert_gate.weight")
-"""Tensors that archlab ignores. Files contain the second one if the width of the shared expert is 0."""
+"""Tensors that archlab ignores if the model does not need them.
+
+Files contain `shared_expert_gate.weight` even if the width of the shared expert is 0.
+"""
 
 WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
 

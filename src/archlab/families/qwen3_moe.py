@@ -15,7 +15,7 @@ from archlab.hf.rope import RopeKeys
 
 
 def all_or_none(hf: ConfigReader, n_layers: int) -> list[str]:
-    """Return layer types: all layers are sliding if `use_sliding_window` is true.
+    """Return the layer types: sliding windows in all layers if `use_sliding_window` is true, otherwise full attention.
 
     The key `max_window_layers` is not read.
     """
@@ -24,17 +24,19 @@ def all_or_none(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 class OneWindow(Windows):
-    """One window for all layers, or for none. The published code does not read a list of layer types."""
+    """One window for all layers, or none. The published code does not read a list of layer types."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the window. Raise UserError if a list of layer types disagrees with it."""
+        """Set the window of all layers. Raise UserError if `layer_types` disagrees with it."""
         implied = self.implied(hf, ours["n_layers"])
         if (listed := hf.get("layer_types", implied)) != implied:
-            raise hf.refuse("layer_types", listed, f"{implied[0]} for all, because the published code reads no list")
+            raise hf.refuse(
+                "layer_types", listed, f"{implied[0]} for all layers, because the published code does not read the list"
+            )
         super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the window. Reading it back shows whether all layers have it."""
+        """Write one window. Reading the written file back shows whether all layers have this window."""
         super().write(model, hf)
         del hf["layer_types"]
 

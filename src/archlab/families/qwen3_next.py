@@ -82,12 +82,15 @@ class ConvolutionSilu:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Run the check. The MLP's fields must already have been read."""
+        """Raise UserError if the activation is not SiLU and a layer has the gated delta rule.
+
+        The fields of the MLP must already have been read.
+        """
         if ours["mlp.activation"] != "silu" and LINEAR in LAYERS.types(hf, ours["n_layers"]):
             raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, because layer_types has {LINEAR}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back runs the check."""
+        """Write no key to config.json. The check runs when the written file is read back."""
 
 
 FAMILY = Family(

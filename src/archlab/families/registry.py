@@ -73,21 +73,22 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert, electra, ernie4_5, ernie4_5_moe,
-    exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss,
-    gptj, granite, granitemoe, granitemoeshared, helium, hunyuan_v1_dense, lfm2, llama, mamba2, minimax_m2, ministral,
-    mistral, mixtral, mpt, nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2,
-    qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, seed_oss, smollm3, stablelm, starcoder2, xglm,
+    apertus, arcee, bert, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, distilbert,
+    electra, ernie4_5, ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2,
+    gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gptj, granite, granitemoe, granitemoeshared, helium, hunyuan_v1_dense,
+    lfm2, llama, mamba2, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, olmo2, olmo3,
+    olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_next, roberta, seed_oss,
+    smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
-"""Family by `model_type`, sorted by the names of the family modules."""
+"""Families by `model_type`, sorted by the names of the family modules."""
 
 _BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.other_model_types)}
 
 
 def find_family(model_type: object, where: str) -> Family:
-    """Return the family with this `model_type`. If there is none, raise UserError that lists all families."""
+    """Return the family with this `model_type`. If there is none, raise a UserError that lists all families."""
     if isinstance(model_type, str) and model_type in _BY_NAME:
         return _BY_NAME[model_type]
     problem = f"model_type is {model_type!r}" if model_type else "model_type is missing"

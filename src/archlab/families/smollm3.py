@@ -13,16 +13,16 @@ from archlab.hf.rope import RopeKeys
 
 
 class Layers(LayerTypes):
-    """Layers with or without RoPE, each sliding or full, and therefore up to four layer kinds.
+    """Up to four kinds of layers: with or without RoPE, and with a sliding window or full attention.
 
-    In `no_rope_layers`, 1 stands for a layer with RoPE and 0 for a layer without.
+    In `no_rope_layers`, 1 means a layer with RoPE and 0 means a layer without.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds.
 
-        If the file contains no lists, every fourth layer has no RoPE. These layers are sliding if `use_sliding_window`
-        is true.
+        If config.json contains no list of layers, every fourth layer has no RoPE. If `use_sliding_window` is true, the
+        layers without RoPE have a sliding window.
         """
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
         rope = hf.get("no_rope_layers", kind=list) or [int((i + 1) % interval != 0) for i in range(count)]

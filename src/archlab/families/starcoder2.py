@@ -11,7 +11,7 @@ FAMILY = Family(
     architecture="Starcoder2ForCausalLM",
     fields=[
         *SIZES,
-        # A later field overrides an earlier one. This default differs from Llama's.
+        # This field overrides the one in SIZES, because its default differs from Llama's.
         Key("num_key_value_heads", "attention.n_kv_heads", 2),
         Always("norm.kind", "layernorm"),
         Key("norm_epsilon", "norm.eps", 1e-5),

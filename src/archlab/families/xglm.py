@@ -23,22 +23,24 @@ class Sinusoids:
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the position, which has no key.
+        """Set the sinusoidal positions, for which config.json has no key.
 
-        Raise UserError unless d_model is even and the padding token is 0 or 1.
+        Raise UserError if d_model is odd or below 4, or if the id of the padding token is above 1.
         """
         half, odd = divmod(ours["d_model"], 2)
         if odd or half < 2:
             raise hf.refuse("d_model", ours["d_model"], "even numbers from 4")
-        # transformers sets the row of this id to 0. Row 2 belongs to the first position.
+        # transformers sets the row with this index to 0. Row 2 belongs to the first position.
         pad = hf.get("pad_token_id", 1)
         if pad > 1:
-            raise hf.refuse("pad_token_id", pad, "0, 1: a larger id zeroes the vector of position pad_token_id - 2")
+            raise hf.refuse(
+                "pad_token_id", pad, "0 or 1, because a larger id zeroes the vector of position pad_token_id - 2"
+            )
         theta = 10000.0 ** (half / (half - 1))
         ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back shows whether the model has these positions."""
+        """Write no key to config.json. Reading the written file back shows whether the model has these positions."""
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""Assumptions of a flattened file, and the results of calls in the model's source that follow from them.
+"""Assumptions of a flattened file. They determine the results of some calls in the model's source.
 
 A flattened file computes a forward pass over whole sequences, without cache, padding, document boundaries or autocast.
 Operations that need a wide dtype use float32. Attention uses torch's fused kernel. If that kernel does not support the
@@ -26,18 +26,18 @@ class Assumed(Specializer):
 
     layer: LayerConfig
     masked: bool
-    """Whether some layer does not attend to all earlier tokens. If so, all layers get masks."""
+    """Whether attention in some layer is not plain causal attention. If so, all layers get masks."""
 
     def attribute(self, value: Value, name: str) -> Value:
         """Return `value.name`.
 
-        The width at a component's position in the block gets the same name as the layer's width.
+        The width at a component's site in the block is written with the constant for the layer's width.
         """
         is_width = isinstance(value, Known) and isinstance(value.value, Site) and name == "d_model"
         return super().attribute(Known(self.layer) if is_width else value, name)
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Return the value that replaces a call. None means that the function's source is evaluated instead."""
+        """Return the value that replaces a call, or None to evaluate the source of the function."""
         match getattr(function.node, "name", ""), arguments:
             case "at_least_float32", [x]:
                 return Code(ast.Call(ast.Attribute(lift(x), "float", ast.Load()), [], []))
@@ -51,7 +51,7 @@ class Assumed(Specializer):
                 return self.call(self.top("grouped_linear", module("archlab.flatten.skeleton")), arguments, {})
             case "Projection", [d_in, d_out]:
                 bias = [] if plain(keywords["bias"]) else [ast.keyword("bias", ast.Constant(False))]
-                return Record("nn.Linear", making=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
+                return Record("nn.Linear", creation=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
             case "is_plain_causal", _:
                 return Known(not self.masked)
             case "is_compiled_row", _:
@@ -88,4 +88,4 @@ class Assumed(Specializer):
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
         if name == "nn.Identity" or (name == "nn.Dropout" and plain(arguments[0]) == 0):
             return Record("nn.Identity")
-        return Record(name, making=ast.Call(parsed(name), [lift(arguments[0])], [])) if name == "nn.Dropout" else None
+        return Record(name, creation=ast.Call(parsed(name), [lift(arguments[0])], [])) if name == "nn.Dropout" else None

@@ -11,7 +11,7 @@ from archlab.flatten.assumed import Assumed, parsed
 from archlab.flatten.operations import NotWritableError, cannot_be_written, lift, plain
 from archlab.flatten.specialize import opened
 from archlab.flatten.statements import Body
-from archlab.flatten.steps import Step, joined, name_variables, needed, only_read, put, read_in
+from archlab.flatten.steps import Step, drop_unread, merge_into_next, name_variables, read_in, remove_unused, substitute
 from archlab.flatten.text import COMMENTS, WIDTH, Page, constant, constant_name, fitted, lines, root, written
 from archlab.flatten.values import Class, Code, Function, Known, Record, Value, codes, loads, named
 
@@ -48,12 +48,11 @@ class Writer(Assumed):
         return constant(constant_in_file, value)
 
     def _root(self, owner: Base, value: float) -> ast.expr | None:
-        """Return an expression with a square root, if the number is the square root of a width or the reciprocal of
-        one."""
+        """Return an expression with `math.sqrt` if the number is sqrt(width) or 1 / sqrt(width), otherwise None."""
         section, field = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
         width = self.attribute(Known(section), field)
         text = root(value, plain(width))
-        return put("width", lift(width), parsed(text)) if text else None
+        return substitute("width", lift(width), parsed(text)) if text else None
 
     def folded(self, name: str, value: float) -> ast.expr:
         return constant(FOLDED.get(name, name.upper()), value)
@@ -82,13 +81,15 @@ class Writer(Assumed):
         return self.page.define(self.kind, name, text)
 
     def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
-        """Return the final body of a function that returns `leaves`, without unused statements and with final variable
-        names."""
+        """Return the final body of a function that returns `leaves`.
+
+        It has no unused statements, and its variables have their final names.
+        """
         end = Step(ast.Return(leaves[0] if len(leaves) == 1 else ast.Tuple(leaves, ast.Load())))
-        steps = joined(needed([*body, end]))
+        steps = merge_into_next(remove_unused([*body, end]))
         for step in steps:
             if step.complete:
-                step.complete(only_read(step, steps))
+                step.complete(drop_unread(step, steps))
         return name_variables(steps, self.wanted)
 
     def lines(self, body: list[Step], returned: Value, indent: str) -> list[str]:
@@ -110,7 +111,7 @@ class Writer(Assumed):
         record.path = named("self")
         try:
             returned = self.run_function(function, inner)
-            read = read_in(needed([*self.body.steps, Step(ast.Expr(ast.Tuple(codes(returned), ast.Load())))]))
+            read = read_in(remove_unused([*self.body.steps, Step(ast.Expr(ast.Tuple(codes(returned), ast.Load())))]))
             record.parameters = tuple(name for name in leaves if name in read)
             body, several = self.body.steps, not isinstance(returned, Code)
             if not several:
@@ -138,8 +139,8 @@ class Writer(Assumed):
         forward: list[str] = []
         if method is not None:
             steps = self.finished(body, leaves)
-            if torch_module := torchs_own(record, steps):
-                record.making = torch_module
+            if torch_module := torch_equivalent(record, steps):
+                record.creation = torch_module
                 return
             parameters = ["self", *(f"{name}: {annotation(method, name)}" for name in record.parameters)]
             forward = [
@@ -161,12 +162,13 @@ class Writer(Assumed):
         class_name = self.page.define(self.kind, OWN_NAME.get(record.name, made_by.node.name), text)
         arguments = [record.arguments[name] for name in kept]
         spread = [e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
-        record.making = ast.Call(named(class_name), spread, [])
+        record.creation = ast.Call(named(class_name), spread, [])
 
     def _apply_lines(self, record: Record) -> list[str]:
-        """Return the method `_apply` of the source.
+        """Return the lines of the `_apply` method in the model's source, or no lines if the module has no such method
+        or no buffers.
 
-        It keeps the precision of buffers when the module's dtype changes.
+        `_apply` keeps the precision of buffers when the dtype of the module changes.
         """
         assert isinstance(record.made_by, Class)
         node = record.made_by.method("_apply")
@@ -186,7 +188,7 @@ class Writer(Assumed):
         out: list[tuple[str, ast.expr]] = []
         for name, value in record.attributes.items():
             if isinstance(value, Code):
-                out.append((name, started(value.expr, record.initial.get(name))))
+                out.append((name, parameter_creation(value.expr, record.initial.get(name))))
             elif isinstance(value, Record) and value.holds_tensors:
                 out.append((name, self._made(name, value)))
         kept = [name for name in record.arguments if any(name in set(loads(expr)) for _, expr in out)]
@@ -202,11 +204,11 @@ class Writer(Assumed):
         return self._init(record)[0]
 
     def _made(self, name: str, record: Record) -> ast.expr:
-        if record.making is None:  # never called: it only contains other modules
+        if record.creation is None:  # this module is never called; it only contains other modules
             record.name = name
             self._define_class(record, None, [], [])
-        assert record.making is not None
-        return record.making
+        assert record.creation is not None
+        return record.creation
 
 
 def is_parameter(value: Code) -> bool:
@@ -214,13 +216,19 @@ def is_parameter(value: Code) -> bool:
 
 
 FOLDED = {"rotating": "ROTARY_DIM"}
-"""Variable that holds a number in the source -> constant in the file, if the names differ."""
+"""Constant in the flattened file, by the name of the numeric variable in the model's source.
+
+Contains only names that differ.
+"""
 
 OWN_NAME = {"shared": "SharedExpert"}
-"""Attribute that holds a module -> class name in the file, if it differs from that in the source."""
+"""Class name in the flattened file, by the name of the attribute that holds the module.
+
+Contains only names that differ from the class name in the model's source.
+"""
 
 FUNCTIONS = {"rotation": "rope", "reference": "attend"}
-"""Function in the source -> function in the file, if the names differ."""
+"""Function name in the flattened file, by function name in the model's source. Contains only names that differ."""
 
 
 def result_type(several: int) -> str:
@@ -228,7 +236,7 @@ def result_type(several: int) -> str:
 
 
 def annotation(node: ast.FunctionDef, name: str) -> str:
-    """Return the annotation of a parameter: int or float if the source says so, otherwise Tensor."""
+    """Return the annotation of a parameter: int or float if the model's source says so, otherwise Tensor."""
     in_source = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
     text = "" if in_source is None else ast.unparse(in_source)
     return text if text in ("int", "float") else "Tensor"
@@ -246,7 +254,10 @@ def signature(indent: str, name: str, parameters: list[str], result: str) -> lis
 
 
 def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str]:
-    """Return the lines of a docstring: the first sentence in the source, which must be true for every config."""
+    """Return the lines of a docstring: the first sentence of the docstring in the model's source.
+
+    This sentence must be true for every config.
+    """
     text = re.split(r"(?<=[.])\s+(?=[A-Z`])|\n\n", ast.get_docstring(node) or "")[0].replace("\n", " ")
     if len(indent) + len(text) + 6 <= WIDTH:
         return [f'{indent}"""{text}"""'] if text else []
@@ -254,8 +265,8 @@ def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str
     return [*wrapped, f'{indent}"""']
 
 
-def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
-    """Return the call that creates an equivalent module of torch, or None if torch has none."""
+def torch_equivalent(record: Record, steps: list[Step]) -> ast.expr | None:
+    """Return the call that creates an equivalent torch module, such as nn.Linear, or None if torch has none."""
     tensors = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
     if len(steps) > 1:
         return None
@@ -273,10 +284,10 @@ def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
     return None
 
 
-def started(expr: ast.expr, initial: Value | None) -> ast.expr:
+def parameter_creation(expr: ast.expr, initial: Value | None) -> ast.expr:
     """Return the expression that creates a parameter.
 
-    If the initial value is a constant, the expression fills the parameter with it.
+    If the parameter is initialized to a constant, the expression fills it with the constant.
     """
     match expr, initial:
         case ast.Call(func=func, args=[ast.Call(args=shape)]), Known(value=value) if (

@@ -1,4 +1,4 @@
-"""Writes the class `Decoder` of a flattened file: embedding, layers in order, and head."""
+"""Write the `Decoder` class of a flattened file: embedding, layers in order, and head."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from archlab.flatten.assumed import parsed
 from archlab.flatten.classes import Writer
 from archlab.flatten.operations import lift
 from archlab.flatten.statements import Body, Frame
-from archlab.flatten.steps import Step, assign, name_variables, needed, rename
+from archlab.flatten.steps import Step, assign, name_variables, remove_unused, rename
 from archlab.flatten.text import WIDTH, Page, lines, written
 from archlab.flatten.values import Code, Known, Record, module, named, stores
 
@@ -22,7 +22,7 @@ SKELETON = "archlab.flatten.skeleton"
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers that differ only in their position in the model."""
+    """Kind of layer. Layers of the same kind differ only in their position in the model."""
 
     name: str
     layer: LayerConfig
@@ -49,7 +49,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
     rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
     masked = not all(is_plain_causal(rule, sys.maxsize) for rule in rules)  # for sequences of any length
     layers = [_Layer(page, kind, root, masked) for kind in kinds]
-    making = _make_layers(layers)
+    creation = _make_layers(layers)
     after_layers = _written(writer, root, "return self.logits(x_BTD)")
     by_kind = len({tuple(layer.lines()) for layer in layers}) > 1
     body = [*before_layers, *_through(layers, by_kind), *after_layers]
@@ -57,7 +57,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
         body = ["        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]", *body]
     made = writer.init_lines(root)
     last = [line for line in made if line.strip().startswith(("self.norm ", "self.head "))]
-    if any("in LAYERS" in line or "(LAYERS" in line for line in (*making, *body)):
+    if any("in LAYERS" in line or "(LAYERS" in line for line in (*creation, *body)):
         _pattern(page, order)
     page.define(
         "outer",
@@ -69,7 +69,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
             "    def __init__(self) -> None:",
             "        super().__init__()",
             [line for line in made if line not in last],
-            making,
+            creation,
             last,
             "",
             "    def forward(self, tokens_BT: Tensor) -> Tensor:",
@@ -95,7 +95,7 @@ def _written(writer: Writer, root: Record, text: str) -> list[str]:
 
 
 class _Layer:
-    """Kind of layer: its class, and the arguments that the forward pass gives to the class."""
+    """Code of one kind of layer: its class, and the arguments that the forward pass gives to the class."""
 
     def __init__(self, page: Page, kind: LayerKind, root: Record, masked: bool) -> None:
         self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
@@ -108,8 +108,8 @@ class _Layer:
         call = self.writer.call(record, [Code(named("x_BTD")), context, Known({})], {})
         assert isinstance(call, Code)
         assert isinstance(call.expr, ast.Call)
-        assert isinstance(record.making, ast.Call)
-        self.name = ast.unparse(record.making.func)
+        assert isinstance(record.creation, ast.Call)
+        self.name = ast.unparse(record.creation.func)
         arguments = dict(zip(record.parameters, call.expr.args, strict=True))
         arguments.pop("x_BTD")
         steps, end = list[Step](), list[ast.expr]()
@@ -121,7 +121,7 @@ class _Layer:
             self.writer.wanted[value.id] = name
             end.append(value)
         last = Step(ast.Expr(ast.Tuple(end, ast.Load())))
-        self.steps = name_variables(needed([*self.writer.body.steps, *steps, last]), self.writer.wanted)
+        self.steps = name_variables(remove_unused([*self.writer.body.steps, *steps, last]), self.writer.wanted)
 
     def lines(self, prefix: str = "") -> list[str]:
         """Return the lines that compute the arguments of the layer, and a last line that lists them.
@@ -178,7 +178,7 @@ def _pattern(page: Page, order: list[str]) -> None:
 
 
 def _period(names: list[str]) -> list[str]:
-    """Return the shortest sequence whose repetition, cut to the right length, gives the names."""
+    """Return the shortest list that gives `names` if it is repeated and cut to the same length."""
     for length in range(1, len(names) + 1):
         if all(name == names[i % length] for i, name in enumerate(names)):
             return names[:length]

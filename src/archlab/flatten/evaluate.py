@@ -1,7 +1,8 @@
 """Partial evaluation of the model's source for a given config.
 
-The value of an expression is either known, or it remains code. The file contains a known value only if remaining code
-reads it, as a named constant. Therefore the file has no options, and no branches that are never taken.
+An expression either has a known value or remains code. The file contains a known value only if the remaining code reads
+it. The value is then a named constant. Therefore the flattened file has no options, and no branches that are never
+taken.
 """
 
 import ast
@@ -52,7 +53,7 @@ from archlab.flatten.values import (
 TORCH = ("torch", "archlab.model")
 """Packages that are never imported.
 
-Names of torch remain code. The source of archlab.model is read and evaluated instead.
+Names from torch remain code. The source of archlab.model is read and evaluated instead.
 """
 
 
@@ -93,7 +94,7 @@ class Evaluator:
 
     def evaluate(self, node: ast.expr, names: dict[str, Value], home: Module) -> Value:
 
-        def of(inner: ast.expr) -> Value:
+        def evaluate(inner: ast.expr) -> Value:
             return self.evaluate(inner, names, home)
 
         match node:
@@ -102,39 +103,45 @@ class Evaluator:
             case ast.Name(id=name):
                 return self.read(name, names, home)
             case ast.Attribute(value=inner, attr=attr):
-                return self.attribute(of(inner), attr)
+                return self.attribute(evaluate(inner), attr)
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                return Sequence(tuple(self._spread(elts, of)))
+                return Sequence(tuple(self._spread(elts, evaluate)))
             case ast.Dict(keys=keys, values=values):
-                return as_table([None if key is None else of(key) for key in keys], [of(value) for value in values])
+                return as_table(
+                    [None if key is None else evaluate(key) for key in keys], [evaluate(value) for value in values]
+                )
             case ast.Lambda():
                 return Function(node, home, dict(names))
             case ast.JoinedStr(values=parts):
                 return Known(
                     "".join(
-                        str(plain(of(getattr(part, "value", part) if isinstance(part, ast.FormattedValue) else part)))
+                        str(
+                            plain(
+                                evaluate(getattr(part, "value", part) if isinstance(part, ast.FormattedValue) else part)
+                            )
+                        )
                         for part in parts
                     )
                 )
             case ast.UnaryOp(op=op, operand=operand):
-                return fold(OPERATORS[type(op)], lambda x: ast.UnaryOp(op, x), of(operand))
+                return fold(OPERATORS[type(op)], lambda x: ast.UnaryOp(op, x), evaluate(operand))
             case ast.BinOp(left=left, op=op, right=right):
-                return self._binary(op, of(left), of(right))
+                return self._binary(op, evaluate(left), evaluate(right))
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return compare(op, of(left), of(right))
+                return compare(op, evaluate(left), evaluate(right))
             case ast.BoolOp(op=op, values=values):
-                return boolean(op, values, of)
+                return boolean(op, values, evaluate)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return conditional(of(test), body, orelse, of)
+                return conditional(evaluate(test), body, orelse, evaluate)
             case ast.Subscript(value=inner, slice=index):
-                return subscript(of(inner), of(index))
+                return subscript(evaluate(inner), evaluate(index))
             case ast.Slice(lower=lower, upper=upper, step=step):
-                parts = [None if part is None else of(part) for part in (lower, upper, step)]
+                parts = [None if part is None else evaluate(part) for part in (lower, upper, step)]
                 return slicing(parts)
             case ast.GeneratorExp(elt=elt, generators=[loop]) | ast.ListComp(elt=elt, generators=[loop]) if (
                 not loop.ifs
             ):
-                items = of(loop.iter)
+                items = evaluate(loop.iter)
                 if isinstance(items, Code):
                     inner = {n.id: Code(named(n.id)) for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
                     generator = ast.comprehension(loop.target, items.expr, [], 0)
@@ -142,7 +149,7 @@ class Evaluator:
                 names_per_item = ({**names, **bound(loop.target, item)} for item in unrolled(items))
                 return Sequence(tuple(self.evaluate(elt, inner, home) for inner in names_per_item))
             case ast.Call(func=function, args=arguments, keywords=keywords):
-                return self._call(node, of(function), self._spread(arguments, of), keywords, of)
+                return self._call(node, evaluate(function), self._spread(arguments, evaluate), keywords, evaluate)
             case _:
                 raise NotWritableError(ast.unparse(node))
 
@@ -193,23 +200,23 @@ class Evaluator:
     def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
         raise NotImplementedError
 
-    def _spread(self, elts: Iterable[ast.expr], of: Callable[[ast.expr], Value]) -> list[Value]:
+    def _spread(self, elts: Iterable[ast.expr], evaluate: Callable[[ast.expr], Value]) -> list[Value]:
         out: list[Value] = []
         for elt in elts:
             if isinstance(elt, ast.Starred):
-                value = of(elt.value)
+                value = evaluate(elt.value)
                 out += [Code(ast.Starred(value.expr, ast.Load()))] if isinstance(value, Code) else unrolled(value)
             else:
-                out.append(of(elt))
+                out.append(evaluate(elt))
         return out
 
     def _call(
         self, node: ast.Call, function: Value, arguments: list[Value], keywords: list[ast.keyword],
-        of: Callable[[ast.expr], Value],
+        evaluate: Callable[[ast.expr], Value],
     ) -> Value:  # fmt: skip
-        if isinstance(function, Known) and function.value is make:  # it checks only what users wrote
+        if isinstance(function, Known) and function.value is make:  # its checks are for plug-ins only
             return self.call(self.implementation(type(plain(arguments[0]))), arguments, {})
-        named_arguments = {keyword.arg: of(keyword.value) for keyword in keywords if keyword.arg}
+        named_arguments = {keyword.arg: evaluate(keyword.value) for keyword in keywords if keyword.arg}
         match function:
             case Known(value=known, code=code):
                 return self._call_known(known, code, arguments, named_arguments)
@@ -256,7 +263,7 @@ class Evaluator:
                 ast.Call(code, [lift(v) for v in arguments], [ast.keyword(k, lift(v)) for k, v in keywords.items()])
             )
         result = known(*values, **named_values)
-        # A logarithm is readable as code. Of rounding and comparisons only the result is useful.
+        # Write a logarithm as code, because that is readable. Write only the results of rounding and comparisons.
         readable = isinstance(code, ast.Attribute) and not isinstance(result, int) and not keywords
         return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
 
@@ -289,7 +296,10 @@ class Evaluator:
 
 
 def _part(record: Record, name: str) -> Value:
-    """Return an attribute of a record. If it is a tensor or module of a torch module, return the code that reads it."""
+    """Return an attribute of a record.
+
+    If the attribute is a tensor of a module, return the code that reads it. If it is a submodule, set its path.
+    """
     value = record.attributes[name]
     if not record.is_module or record.path is None:
         return value
@@ -308,8 +318,7 @@ def _part(record: Record, name: str) -> Value:
 
 
 def dotted(expr: ast.expr) -> str:
-    """Return the dotted name that an expression such as `a.b.c` stands for, or an empty string for any other
-    expression."""
+    """Return the text of a dotted name such as `a.b.c`, or an empty string for any other expression."""
     match expr:
         case ast.Name(id=name):
             return name
@@ -328,7 +337,7 @@ MODULE_METHODS: dict[str, Callable[..., Value]] = {
     "add_module": _set,
     "register_buffer": _set,
 }
-"""Methods of nn.Module that the source may call in `__init__`."""
+"""Methods of nn.Module that the model's source may call in `__init__`."""
 
 
 def _import(source: str, name: str) -> Any:

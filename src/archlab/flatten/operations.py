@@ -1,4 +1,4 @@
-"""Python's operations on values: the result if all operands are known, otherwise the code of the operation."""
+"""Python operations on values. The result is known if all operands are known; otherwise it is code."""
 
 import ast
 import math
@@ -27,7 +27,7 @@ class NotWritableError(Exception):
 
 def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
     kind = getattr(getattr(layer, name), "kind", name)
-    return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file, because its source has `{why}`")
+    return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file, because its source contains `{why}`")
 
 
 DEFAULTS: dict[str, Any] = {
@@ -43,7 +43,7 @@ def is_default(name: str, value: Value) -> bool:
 def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
     """Return the result of an operation, or its code if an operand is not known.
 
-    `write` returns the code of the operation. If an operand is a named constant, a known result keeps the code.
+    `write` returns the code of the operation. A known number keeps this code if an operand is a named constant.
     """
     try:
         result = function(*(plain(value) for value in values))
@@ -70,7 +70,7 @@ def plain(value: Value) -> Any:
 
 
 def lift(value: Value) -> ast.expr:
-    """Return the expression that stands for a value in the file."""
+    """Return the expression that represents a value in the flattened file."""
     match value:
         case Known(code=ast.expr() as code):
             return code
@@ -113,7 +113,7 @@ def bound(target: ast.expr, value: Value) -> dict[str, Value]:
 
 
 def as_table(keys: list[Value | None], values: list[Value]) -> Table:
-    """Return the table that a dict literal creates. A key of None stands for `**`."""
+    """Return the table that a dict literal creates. A key of None means that its value is unpacked with `**`."""
     items: dict[Any, Value] = {}
     for key, value in zip(keys, values, strict=True):
         if key is None:
@@ -124,7 +124,7 @@ def as_table(keys: list[Value | None], values: list[Value]) -> Table:
 
 
 def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """Evaluate `left op right`. Comparisons with None and of identical values work even for unknown operands."""
+    """Evaluate `left op right`. The operands may be unknown if one is None or both are the same value."""
     if isinstance(op, ast.Is | ast.IsNot):
         is_none = [isinstance(v, Known) and v.value is None for v in (left, right)]
         if any(is_none) and not (isinstance(left, Known) and isinstance(right, Known)):
@@ -135,7 +135,7 @@ def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def is_true(value: Value) -> bool | None:
-    """Return whether a value is true in a condition, or None if that is not known."""
+    """Return the truth value of a value, or None if it is not known."""
     match value:
         case Known(value=known):
             return bool(known)
@@ -147,10 +147,10 @@ def is_true(value: Value) -> bool | None:
             return True
 
 
-def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Value]) -> Value:
+def boolean(op: ast.boolop, nodes: list[ast.expr], evaluate: Callable[[ast.expr], Value]) -> Value:
     left: list[ast.expr] = []
     for i, node in enumerate(nodes):
-        value = of(node)
+        value = evaluate(node)
         truth = is_true(value)
         if truth is None:
             left.append(lift(value))
@@ -164,11 +164,11 @@ def boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Valu
     return Code(left[0] if len(left) == 1 else ast.BoolOp(op, left))
 
 
-def conditional(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast.expr], Value]) -> Value:
+def conditional(test: Value, body: ast.expr, orelse: ast.expr, evaluate: Callable[[ast.expr], Value]) -> Value:
     truth = is_true(test)
     if truth is not None:
-        return of(body if truth else orelse)
-    a, b = of(body), of(orelse)
+        return evaluate(body if truth else orelse)
+    a, b = evaluate(body), evaluate(orelse)
     if isinstance(a, Known) and isinstance(b, Known) and a.value == b.value:
         return a
     return Code(ast.IfExp(lift(test), lift(a), lift(b)))
@@ -193,8 +193,8 @@ def slicing(parts: list[Value | None]) -> Value:
         return Code(code)
 
 
-def is_instance(value: Value, of: Value) -> bool:
-    match value, of:
+def is_instance(value: Value, kind: Value) -> bool:
+    match value, kind:
         case Known(value=known), Known(value=wanted):
             return isinstance(known, wanted)
         case Record(made_by=str(name)), Code(expr=expr):

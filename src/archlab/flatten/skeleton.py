@@ -1,7 +1,8 @@
 """Code that replaces parts of the model's source in a flattened file.
 
-It contains the forward pass without cache, padding and documents, and plain code for a matrix product that is a custom
-operator in the model. `flatten` reads this module like the model's source. The module itself never runs.
+It contains the forward pass without cache, padding and document boundaries. It also contains plain code for a matrix
+product that is a custom operator in the model. `flatten` reads this module like the model's source. The module itself
+never runs.
 """
 
 import torch
@@ -59,7 +60,7 @@ class Decoder(nn.Module):
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     """Multiply each row by the matrix of its expert: [N, D] -> [N, O].
 
-    `ends_E` holds for each expert the index after its last row.
+    `ends_E[e]` is the index after the last row of expert e.
     """
     rows_E = ends_E.diff(prepend=ends_E.new_zeros(1)).tolist()
     pairs = zip(x_ND.split(rows_E), weight_EOD, strict=True)

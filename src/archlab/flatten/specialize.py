@@ -1,7 +1,7 @@
 """Calls in the model's source, specialized for one kind of layer.
 
-A call of a short function is inlined into its caller. A longer function becomes a function in the file. A module that
-holds tensors becomes a class in the file.
+A call of a short function is inlined into its caller. A longer function becomes a function in the flattened file. A
+module that holds tensors becomes a class in the file.
 """
 
 import ast
@@ -9,22 +9,24 @@ from collections.abc import Callable
 
 from archlab.flatten.operations import NotWritableError, lift, names_in, plain
 from archlab.flatten.statements import Body, Frame, Statements, is_simple
-from archlab.flatten.steps import Step, assign, bare, needed, read_in
+from archlab.flatten.steps import Step, assign, read_in, remove_unused, source_name
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
 
 KEPT = {"shape", "heads"}
-"""Parameters of `__init__` that remain in the file, so that modules that differ only in these parameters share a
-class."""
+"""Parameters of `__init__` that are also parameters in the flattened file.
+
+Modules that differ only in these parameters then share a class.
+"""
 
 SHORT = 2
-"""Statement count, without the return, below which a function is inlined."""
+"""A function with fewer statements than this is inlined. The return statement does not count."""
 
 
 class Specializer(Statements):
     """Evaluator of calls."""
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Return the value that replaces a call. None means that the function's source is evaluated instead."""
+        """Return the value that replaces a call, or None to evaluate the source of the function."""
         raise NotImplementedError
 
     def define_function(
@@ -122,7 +124,10 @@ class Specializer(Statements):
         return self.run_function(function, bound)
 
     def _as_function(self, function: Function, bound: dict[str, Value]) -> Value | None:
-        """Return a call of a function in the file, or None if the function is short or cannot be in the file."""
+        """Write a function to the flattened file and return a call of it.
+
+        Return None if the function is short or cannot be in the file.
+        """
         owner = function.owner
         if self.body.is_init or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
             return None
@@ -134,7 +139,7 @@ class Specializer(Statements):
         try:
             returned = self.run_function(Function(function.node, function.home), inner)
             end = Step(ast.Expr(ast.Tuple(codes(returned), ast.Load())))
-            *body, end = needed([*self.body.steps, end])
+            *body, end = remove_unused([*self.body.steps, end])
         finally:
             self.body = outer
         returns_argument = any(isinstance(expr, ast.Name) and expr.id in leaves for expr in codes(returned))
@@ -146,7 +151,7 @@ class Specializer(Statements):
         return self.unpacked(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
 
     def unpacked(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
-        """Return the result of a call that stays in the file.
+        """Return the result of a call that stays in the flattened file.
 
         If the call returns several values, each becomes a variable.
         """
@@ -157,7 +162,9 @@ class Specializer(Statements):
         def variable(name: str, value: Value) -> Value:
             if not isinstance(value, Code):
                 return value
-            name = self.wanted.get(value.expr.id, bare(value.expr.id)) if isinstance(value.expr, ast.Name) else name
+            name = (
+                self.wanted.get(value.expr.id, source_name(value.expr.id)) if isinstance(value.expr, ast.Name) else name
+            )
             variables.append(self.variable(name))
             return Code(named(variables[-1]))
 
@@ -175,7 +182,7 @@ class Specializer(Statements):
 def has_module(value: Value) -> bool:
     """Return whether a value contains a module, function or class.
 
-    Such a value cannot be an argument of a function in the file.
+    Such a value cannot be an argument of a function in the flattened file.
     """
     match value:
         case Record(is_module=True) | Function() | Class():
@@ -189,10 +196,7 @@ def has_module(value: Value) -> bool:
 
 
 def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
-    """Return a value as seen inside a function in the file, where code becomes a parameter.
-
-    Append that code to `leaves`.
-    """
+    """Return a value as a function in the flattened file sees it. Code becomes a parameter and is added to `leaves`."""
     match value:
         case Code(expr=expr):
             leaves[name] = expr

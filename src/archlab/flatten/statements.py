@@ -1,6 +1,6 @@
-"""Statements of the source.
+"""Statements of the model's source.
 
-A statement is executed if all its values are known, otherwise it is written to the file.
+A statement is executed if all its values are known, otherwise it is written to the flattened file.
 """
 
 import ast
@@ -21,12 +21,12 @@ class Frame:
     home: Module
     names: dict[str, Value]
     carried: dict[str, str] = field(default_factory=dict)
-    """Name in the source -> variable, for values that a surrounding loop carries to its next iteration."""
+    """Variable by name in the model's source, for values that a surrounding loop carries to its next iteration."""
 
 
 @dataclass(eq=False)
 class Body:
-    """Body of a function in the file, while it is being written."""
+    """Body of a function in the flattened file, while it is being written."""
 
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Statements(Evaluator):
     def __init__(self) -> None:
         self.body = Body()
         self.wanted: dict[str, str] = {}
-        """Variable -> preferred name, which is the name in the outermost call."""
+        """Preferred name by variable. It is the name in the outermost call."""
         self._counter = count()
 
     def folded(self, name: str, value: float) -> ast.expr:
@@ -61,12 +61,12 @@ class Statements(Evaluator):
     def _statement(self, node: ast.stmt) -> Value | None:
         frame = self.body.frames[-1]
 
-        def of(expr: ast.expr) -> Value:
+        def evaluate(expr: ast.expr) -> Value:
             return self.evaluate(expr, frame.names, frame.home)
 
         match node:
             case ast.Return(value=value):
-                return Known(None) if value is None else of(value)
+                return Known(None) if value is None else evaluate(value)
             case (
                 ast.Assign(targets=[ast.Attribute(attr="constants" | "roles" as name)], value=value)
                 | ast.AnnAssign(target=ast.Attribute(attr="constants" | "roles" as name), value=value)
@@ -74,15 +74,15 @@ class Statements(Evaluator):
                 self._initial(name, value)
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 start = next(self._counter)
-                self._assign(node, target, of(value), start)
+                self._assign(node, target, evaluate(value), start)
             case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
-                self._assign(node, target, of(ast.BinOp(named(name), op, value)), next(self._counter))
+                self._assign(node, target, evaluate(ast.BinOp(named(name), op, value)), next(self._counter))
             case ast.AnnAssign() | ast.Assert() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
-            case ast.If(test=test, body=body, orelse=orelse) if (truth := is_true(of(test))) is not None:
+            case ast.If(test=test, body=body, orelse=orelse) if (truth := is_true(evaluate(test))) is not None:
                 return self.run(body if truth else orelse)
             case ast.Match(subject=subject, cases=cases):
-                value = of(subject)
+                value = evaluate(subject)
                 for case in cases:
                     captured = self._matched(case.pattern, value)
                     if captured is not None:
@@ -90,25 +90,25 @@ class Statements(Evaluator):
                         return self.run(case.body)
             case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="without_autocast")))], body=body):
                 return self.run(body)
-            case ast.For(target=target, iter=iterable, body=body) if isinstance(items := of(iterable), Code):
+            case ast.For(target=target, iter=iterable, body=body) if isinstance(items := evaluate(iterable), Code):
                 loops = {name: self.variable(name) for name in stores(target)}
                 frame.names |= {name: Code(named(variable)) for name, variable in loops.items()}
                 header = assign(list(loops.values()), items.expr).target
                 assert header is not None
                 self._loop(lambda: ast.For(header, items.expr, [], []), body)
             case ast.For(target=target, iter=iterable, body=body):
-                for item in unrolled(of(iterable)):
+                for item in unrolled(evaluate(iterable)):
                     frame.names |= bound(target, item)
                     if (returned := self.run(body)) is not None:
                         return returned
             case ast.While(test=test, body=body):
-                self._loop(lambda: ast.While(lift(of(test)), [], []), body)
+                self._loop(lambda: ast.While(lift(evaluate(test)), [], []), body)
             case ast.FunctionDef(name=name):
                 frame.names[name] = Function(node, frame.home, frame.names)
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super"))), args=[])):
                 pass  # super().__init__()
             case ast.Expr(value=value):
-                result = of(value)
+                result = evaluate(value)
                 if isinstance(result, Code):
                     self._write(node, Step(ast.Expr(result.expr)))
             case _:
@@ -121,7 +121,10 @@ class Statements(Evaluator):
         self.body.steps.append(step)
 
     def _initial(self, name: str, value: ast.expr | None) -> None:
-        """Record the parameters whose initial value is a constant. The file does not contain other initializations."""
+        """Record the parameters that are initialized to a constant.
+
+        The flattened file contains no other initial values.
+        """
         frame = self.body.frames[-1]
         owner = frame.names["self"]
         if name == "constants" and isinstance(value, ast.Dict) and isinstance(owner, Record):
@@ -232,7 +235,10 @@ class Statements(Evaluator):
 
 
 def is_simple(expr: ast.expr) -> bool:
-    """Return whether an expression is a name, a number or an attribute of one, so that repeating it costs nothing."""
+    """Return whether an expression is so simple that repeating it costs nothing.
+
+    Such an expression is a name, a number or an attribute of a name.
+    """
     match expr:
         case ast.Name() | ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
             return True

@@ -1,8 +1,8 @@
-"""Statements of the file while it is being written, and their simplification.
+"""Statements of the flattened file while it is being written, and their simplification.
 
-While the file is being written, every variable is assigned only once. `x@7` is the seventh variable, called `x` in the
-source. Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables that a loop
-carries to its next iteration. Variables get their final names at the end.
+While the file is being written, every variable is assigned only once. `x@7` is variable number 7, called `x` in the
+model's source. Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables
+that a loop carries to its next iteration. Variables get their final names at the end.
 """
 
 import ast
@@ -16,12 +16,12 @@ from typing import Any
 from archlab.flatten.values import loads, stores
 
 SHORT_LINE = 62
-"""Maximum length, in characters, of a statement in which a variable was replaced with its expression."""
+"""Maximum length, in characters, of a statement after a variable in it has been replaced with its expression."""
 
 
 @dataclass(eq=False)
 class Step:
-    """Statement in the file, with its comments."""
+    """Statement in the flattened file, with its comments."""
 
     node: ast.stmt
     above: list[str] = field(default_factory=list)
@@ -29,11 +29,14 @@ class Step:
     behind: str = ""
     """Comment at the end of the statement's line."""
     body: list["Step"] = field(default_factory=list)
-    """Statements in the loop, if this statement is a loop."""
+    """Body of the loop, if this statement is a loop."""
     is_argument: bool = False
-    """Whether the statement assigns the argument of a call. Its expression is moved to the place of use if possible."""
+    """Whether the statement assigns an argument of a call.
+
+    If possible, the expression of the argument is moved to the place where the variable is read.
+    """
     complete: Callable[[list[int]], None] | None = None
-    """Function that completes a call with several results. Its argument is the indices of the results that are read."""
+    """Function that completes a call with several results. It takes the indices of the results that are read."""
 
     @property
     def target(self) -> ast.expr | None:
@@ -72,7 +75,7 @@ def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
     return type(node)(*new) if any(a is not b for a, b in zip(new, parts, strict=True)) else node
 
 
-def put(variable: str, expr: ast.expr, node: Any) -> Any:
+def substitute(variable: str, expr: ast.expr, node: Any) -> Any:
     return rewritten(node, lambda n: expr if n.id == variable and isinstance(n.ctx, ast.Load) else n)
 
 
@@ -81,8 +84,8 @@ def rename(steps: list[Step], names: dict[str, str]) -> None:
         step.node = rewritten(step.node, lambda n: ast.Name(names[n.id], n.ctx) if n.id in names else n)
 
 
-def needed(steps: list[Step]) -> list[Step]:
-    """Remove assignments that are never read, and move an argument to its place of use if there is only one."""
+def remove_unused(steps: list[Step]) -> list[Step]:
+    """Remove assignments to variables that are never read. If an argument is read only once, move it to that place."""
     before = -1
     while len(steps) != before:
         before, read = len(steps), read_in(steps)
@@ -90,15 +93,15 @@ def needed(steps: list[Step]) -> list[Step]:
     is_movable = _movable(steps)
     for step in [step for step in steps if step.is_argument and is_movable(step)]:
         steps.remove(step)
-        _put(step, steps)
+        _move_to_use(step, steps)
     return steps
 
 
 def _movable(steps: list[Step]) -> Callable[[Step], bool]:
-    """Return a test for steps whose expression may be moved to the place where the variable is read.
+    """Return a function that tests whether the expression of a step may be moved to where its variable is read.
 
     The variable must be read once, outside of loops, and the expression must not read a variable that is assigned
-    twice. Moving one step does not change the result of the test for others.
+    twice. Moving one step does not change the result of the test for other steps.
     """
     read, outside = read_in(steps), Counter(name for step in steps for name in loads(step.node))
     counts = Counter(name for step in all_steps(steps) for name in stores(step.node))
@@ -111,17 +114,19 @@ def _movable(steps: list[Step]) -> Callable[[Step], bool]:
     return is_movable
 
 
-def _put(step: Step, steps: list[Step]) -> None:
+def _move_to_use(step: Step, steps: list[Step]) -> None:
     (name,) = stores(step.node)
     assert isinstance(step.node, ast.Assign)
     for other in steps:
         if name in set(loads(other.node)):
-            other.node = put(name, step.node.value, other.node)
+            other.node = substitute(name, step.node.value, other.node)
 
 
-def joined(steps: list[Step]) -> list[Step]:
-    """Move each expression that is read only once, in the next statement, into that statement if the result is
-    short."""
+def merge_into_next(steps: list[Step]) -> list[Step]:
+    """Move each expression that only the next statement reads, and only once, into that statement.
+
+    An expression stays if the result would be too long.
+    """
     is_movable = _movable(steps)
     for i in reversed(range(len(steps) - 1)):
         step, following = steps[i], steps[i + 1]
@@ -136,7 +141,7 @@ def joined(steps: list[Step]) -> list[Step]:
             length = len(text_of(following.node)) + len(text_of(value)) - len(name)
             if name not in set(loads(following.node)) or length > SHORT_LINE:
                 continue
-            _put(step, [following])
+            _move_to_use(step, [following])
         else:
             continue
         steps = [*steps[:i], *steps[i + 1 :]]
@@ -144,16 +149,16 @@ def joined(steps: list[Step]) -> list[Step]:
 
 
 def text_of(node: ast.AST) -> str:
-    """Return the text of a statement. Its length is about that of the statement in the file."""
+    """Return the text of a statement. Its length is about that of the statement in the flattened file."""
     return re.sub(r"(?<=\w)@\d+", "", ast.unparse(ast.fix_missing_locations(node)))
 
 
-def bare(name: str) -> str:
-    """Return the name that a variable has in the source: `x@7` -> `x`."""
+def source_name(name: str) -> str:
+    """Return the name that a variable has in the model's source: `x@7` -> `x`."""
     return name.split("@")[0]
 
 
-def only_read(step: Step, steps: list[Step]) -> list[int]:
+def drop_unread(step: Step, steps: list[Step]) -> list[int]:
     """Remove names that are never read from an assignment to several names.
 
     Return the indices of the remaining names.
@@ -168,8 +173,8 @@ def only_read(step: Step, steps: list[Step]) -> list[int]:
 def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
     """Give variables their final names, and remove assignments of a variable to itself.
 
-    A variable gets its preferred name, otherwise its name in the source. If another variable with that name is still
-    read, a number is appended.
+    A variable gets its preferred name, otherwise its name in the model's source. If another variable with that name is
+    still read, a number is appended.
     """
     names: dict[str, str] = {}
     read = read_in(steps)
@@ -187,7 +192,7 @@ def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
             for name in stores(step.node):
                 if "@" in name and name not in names:
                     in_use = functions | {names.get(other, other) for other in after - {name}}
-                    preferred = "_" if several and name not in read else wanted.get(name, bare(name))
+                    preferred = "_" if several and name not in read else wanted.get(name, source_name(name))
                     candidates = (preferred, *(f"{preferred}_{n}" for n in range(2, 99)))
                     names[name] = next(c for c in candidates if c == "_" or c not in in_use)
             choose(step.body, after | set(read_in([step])))

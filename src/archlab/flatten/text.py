@@ -24,31 +24,31 @@ NAME = "<name>"
 
 @dataclass
 class Page:
-    """Constants and definitions written so far, each once.
+    """Constants and definitions of a flattened file, without duplicates.
 
     Code that needs a constant or a definition requests it and gets the name to use. Layers with the same constant or
     definition share it. Otherwise each kind of layer gets its own, with the kind in the name.
     """
 
-    several: bool
+    layers_differ: bool
     """Whether layers differ, so that two kinds of layers may request the same name."""
     clashes: set[str] = field(default_factory=set)
-    """Names with more than one meaning. A first page, which is discarded, determines them."""
+    """Names that are requested with more than one meaning. They are collected on a first page, which is discarded."""
     constants: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Name -> (value as text, comment)."""
+    """Value (as text) and comment of each constant, by name."""
     definitions: dict[str, str] = field(default_factory=dict)
-    """Name -> text of the function or class. Each definition precedes its uses."""
+    """Text of each function or class, by name. Each definition precedes its uses."""
     _taken: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def constant(self, kind: str, name: str, value: int | float | str, comment: str = "") -> str:
-        """Add a constant and return its name. A string is used as the text of the value."""
+        """Add a constant and return its name. If the value is a string, it is the text to write."""
         text = value if isinstance(value, str) else number(value)
         used = self._name(kind, name, text, f"{name}_{kind}".upper())
         self.constants.setdefault(used, (text, comment))
         return used
 
     def define(self, kind: str, name: str, text: str) -> str:
-        """Add a function or class and return its name. In `text`, the placeholder NAME stands for that name."""
+        """Add a function or class and return its name. This name replaces the placeholder NAME in `text`."""
         prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
         used = self._name(kind, name, text, prefixed)
         self.definitions.setdefault(used, text.replace(NAME, used))
@@ -60,7 +60,7 @@ class Page:
         taken = {used for (base, _), used in self._taken.items() if base == name}
         if taken:
             self.clashes.add(name)
-        used = prefixed if taken or (self.several and name in self.clashes) else name
+        used = prefixed if taken or (self.layers_differ and name in self.clashes) else name
         while used in taken:
             used += "2" if used[-1].islower() else "_2"
         self._taken[name, text] = used
@@ -103,12 +103,12 @@ NAMES = {
     **{f"{cls.__name__}.factor": "ROPE_FACTOR" for cls in vars(position).values()
        if isinstance(cls, type) and "factor" in getattr(cls, "model_fields", {})},
 }  # fmt: skip
-"""Field, or `Section.field` -> constant. Other constants are named after their field."""
+"""Name of the constant for a field or for `Section.field`. Other constants are named after their field."""
 
 COMMENTS = {
-    "LAST_KEPT": "pairs up to this one rotate as without YaRN",
-    "FIRST_SLOWED": "from this pair on ROPE_FACTOR times slower",
-    "ROTARY_DIM": "rotated dimensions of each head", "SLOPES": "one for each head",
+    "LAST_KEPT": "frequencies are unchanged up to this pair",
+    "FIRST_SLOWED": "frequencies are divided by ROPE_FACTOR from here on",
+    "ROTARY_DIM": "rotated dimensions of each head", "SLOPES": "one per head",
     "WINDOW": "keys that a query attends to, including its own", "SOFTCAP": "for attention scores",
     "ACTIVE_EXPERTS": "experts per token", "D_EXPERT": "hidden width of an expert",
     "EXPERT_FACTOR": "multiplies the weights of experts", "KEPT_GROUPS": "groups whose experts a token may choose",
@@ -116,10 +116,10 @@ COMMENTS = {
     "STRIDE": "beyond the window, every STRIDE-th key is visible", "GLOBAL_TOKENS": "first tokens, visible to all",
     "CLIP_QKV": "limit of the absolute value of queries, keys and values", "MAX_SEQ_LEN": "learned positions end here",
 }  # fmt: skip
-"""Constant -> its comment in the file."""
+"""Comment on a constant in the flattened file, by name of the constant."""
 
 SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
-"""Field -> another field, whose constant it shares if the values are equal."""
+"""Pairs of fields. If both values are equal, the first field uses the constant of the second."""
 
 
 def constant_name(owner: Base, field: str) -> str:
@@ -136,14 +136,14 @@ def constant(name: str, value: object) -> ast.Name:
 
 
 def root(value: float, width: int) -> str:
-    """Return the text of a number that is the square root of a width or its reciprocal, otherwise an empty string."""
+    """Return "math.sqrt(width)" or "1 / math.sqrt(width)" if `value` equals it, otherwise an empty string."""
     return {math.sqrt(width): "math.sqrt(width)", 1 / math.sqrt(width): "1 / math.sqrt(width)"}.get(value, "")
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
 
 Names = Callable[[ast.Name], str]
-"""Function that returns the name of a constant in the file."""
+"""Function that returns the name of a constant in the flattened file."""
 
 
 def code(expr: ast.expr, names: Names) -> str:
@@ -187,7 +187,10 @@ def _bare(expr: ast.expr, names: Names) -> str:
 
 
 def fitted(start: str, expr: ast.expr, end: str, names: Names) -> list[str]:
-    """Return the lines of an expression, with text before and after it. The number of lines is as small as possible."""
+    """Return the lines of an expression, with the text `start` before it and `end` after it.
+
+    The number of lines is as small as possible.
+    """
     whole = start + (_bare(expr, names) if start.strip() and not end.startswith(",") else code(expr, names)) + end
     if len(whole) <= WIDTH:
         return [whole]
@@ -261,9 +264,10 @@ def _calls(expr: ast.expr) -> int:
 
 
 def _links(expr: ast.expr) -> list[ast.expr]:
-    """Split a chain such as a[b].c(d)[e].f().g into a[b], .c(d)[e], .f(), .g.
+    """Split a chain such as a[b].c(d)[e].f().g into the links a[b], .c(d)[e], .f() and .g.
 
-    Each link includes those before it. A name keeps its first call.
+    Each returned expression also contains the links before its own. The first link is a name with its first call or
+    index.
     """
     match expr:
         case ast.Call(func=ast.Attribute(value=inner)) if not _is_dotted(inner):
@@ -281,7 +285,7 @@ def _is_dotted(expr: ast.expr) -> bool:
 
 
 def _link(expr: ast.expr, names: Names) -> str:
-    """Return the last link of a chain: .c(d)[e] for a.b().c(d)[e]."""
+    """Return the text of the last link of a chain, for example .c(d)[e] for a.b().c(d)[e]."""
 
     def of_x(inner: ast.expr) -> ast.expr:
         match inner:

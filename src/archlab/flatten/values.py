@@ -1,7 +1,7 @@
 """The model's source, and values during partial evaluation.
 
-The source is parsed without running it, so torch is not loaded. A value may be known completely or in parts. Otherwise,
-only the expression that computes it in the file is known.
+The source is parsed without running it, so torch is not loaded. A value may be known completely or in parts. If it is
+not known, only the expression that computes it in the flattened file is known.
 """
 
 import ast
@@ -27,7 +27,7 @@ class Module:
 
     @cached_property
     def names(self) -> dict[str, ast.stmt]:
-        """Name at the top level -> the statement that defines it: a definition, an assignment or an import."""
+        """Statement that defines each top-level name: a definition, an assignment or an import."""
         statements: dict[str, ast.stmt] = {}
         for node in ast.parse(self.text).body:
             match node:
@@ -88,12 +88,12 @@ class Known:
 
     value: Any
     code: ast.expr | None = None
-    """Expression to write in the file, with names of constants. None: write the value itself."""
+    """Expression to write in the flattened file, with names of constants. None: write the value itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """Value that is computed only when the file runs, usually a tensor. It is never None."""
+    """Value that is computed only when the flattened file runs, usually a tensor. It is never None."""
 
     expr: ast.expr
 
@@ -114,7 +114,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Function or lambda of the source. `names` holds the local names of the enclosing functions."""
+    """Function or lambda of the model's source. `names` holds the local names of the enclosing functions."""
 
     node: ast.FunctionDef | ast.Lambda
     home: Module
@@ -124,7 +124,7 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Native:
-    """Function of archlab that replaces a function that cannot be in the file."""
+    """Function of archlab that replaces a function that cannot be in the flattened file."""
 
     function: Callable[..., "Value"]
     """Replacement function. It takes values as positional and keyword arguments."""
@@ -132,13 +132,13 @@ class Native:
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """Class of the source."""
+    """Class of the model's source."""
 
     node: ast.ClassDef
     home: Module
 
     def method(self, name: str) -> ast.FunctionDef | None:
-        """Return a method that the class itself defines; methods of base classes do not count."""
+        """Return a method that the class itself defines, or None. Inherited methods do not count."""
         return next((n for n in self.node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
     @cached_property
@@ -148,23 +148,23 @@ class Class:
 
 @dataclass(eq=False)
 class Record:
-    """Instance of a class of the source, or of a torch module."""
+    """Instance of a class of the model's source, or of a torch module."""
 
     made_by: "Class | str"
-    """Class, or name of torch's class."""
+    """Class of the model's source, or the name of a torch class."""
     attributes: dict[str, "Value"] = field(default_factory=dict)
     path: ast.expr | None = None
     """Expression with which `forward` reads the module, such as `self.norm`."""
-    making: ast.expr | None = None
-    """Call that creates the instance in the file, once it is known."""
+    creation: ast.expr | None = None
+    """Call that creates the instance in the flattened file, once it is known."""
     arguments: dict[str, ast.expr] = field(default_factory=dict)
-    """Parameter of `__init__` that remains in the file -> its argument."""
+    """Arguments for the parameters of `__init__` that remain in the flattened file, by parameter."""
     name: str = ""
     """Name of the attribute that holds the module."""
     parameters: tuple[str, ...] = ()
-    """Parameters of the module's `forward` in the file."""
+    """Parameters of the module's `forward` in the flattened file."""
     initial: dict[str, "Value"] = field(default_factory=dict)
-    """Parameter -> initial value, for parameters that are initialized to a constant."""
+    """Initial value by parameter, for parameters that are initialized to a constant."""
 
     @property
     def is_module(self) -> bool:
@@ -172,8 +172,10 @@ class Record:
 
     @property
     def holds_tensors(self) -> bool:
-        """Whether the instance must be in the file, because it or a module in it has parameters, buffers or torch
-        modules."""
+        """Whether the instance must be in the flattened file.
+
+        This is the case if it or a submodule has parameters, buffers or torch modules.
+        """
         if isinstance(self.made_by, str):
             return self.made_by != "nn.Identity"
         own = self.attributes.values()
@@ -197,7 +199,10 @@ def stores(node: ast.AST) -> tuple[str, ...]:
 
 
 def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names that are read and assigned. They are cached in the node, because nodes never change."""
+    """Return two tuples: the names that are read and the names that are assigned.
+
+    They are cached in the node, because nodes never change.
+    """
     if not hasattr(node, "read_and_set"):
         names, left = list[ast.Name](), [node]
         while left:

@@ -1,4 +1,4 @@
-"""Writing of a model config as a single PyTorch file: constants, functions, classes."""
+"""Write a model config as a single PyTorch file: constants, functions, classes."""
 
 import json
 import re
@@ -32,7 +32,7 @@ LEGEND = {
     "E": "experts or all heads side by side", "F": "d_ff", "N": "all tokens of the batch",
     "R": "a token and one of its experts", "G": "groups", "O": "features out",
 }  # fmt: skip
-"""Letter in a tensor's suffix -> the dimension that it stands for."""
+"""Dimension for each letter in the suffix of a tensor's name."""
 
 
 KNOWN: dict[type[Base], str] = {
@@ -40,26 +40,27 @@ KNOWN: dict[type[Base], str] = {
     "head init layers",
     Visibility: "visibility window stride global_tokens blocks",
 }
-"""Section -> its fields that the skeleton supports or that affect training only.
+"""Fields of each section that the skeleton supports or that affect training only.
 
-`flatten` refuses a new field of these sections until the skeleton supports it. Components, norms and positions are
-written from the model's own source, whatever their fields are.
+`flatten` refuses a new field of these sections until the skeleton supports it. Components, norms and positions need no
+list, because they are written from the model's own source.
 """
 
 
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
-    """Return a self-contained Python file with exactly this architecture. Its `Decoder` loads archlab's state dict.
+    """Return the text of a self-contained Python file with exactly this architecture.
 
-    The docstring of the file names `title`. Raise UserError if the file would have `most_lines` lines or more, or if
-    the config has a setting that a flattened file does not support.
+    The `Decoder` in the file loads archlab's state dict. The docstring of the file contains `title`. Raise UserError if
+    the file would have `most_lines` lines or more, or if the config has a setting that a flattened file does not
+    support.
     """
     _refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
-    several = len(kinds_of(model)[0]) > 1
-    page = Page(several)
+    layers_differ = len(kinds_of(model)[0]) > 1
+    page = Page(layers_differ)
     decoder(page, model)
-    if several and page.clashes:  # again, now that all names that need their kind as a prefix are known
-        page = Page(several, clashes=page.clashes)
+    if layers_differ and page.clashes:  # again, because now all names that need the layer kind in them are known
+        page = Page(layers_differ, clashes=page.clashes)
         decoder(page, model)
     body = "\n\n\n".join(page.definitions.values())
     constants = "\n".join(_constants(page))

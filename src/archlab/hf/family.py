@@ -47,7 +47,7 @@ Most config.json files contain some of them; archlab ignores them without a mess
 """
 
 OTHER_TOOLS = {
-    # which program reads the file, and how it does so
+    # which program reads the file, and how
     "transformers.js_config", "custom_pipelines", "trust_remote_code", "device_map", "low_cpu_mem_usage",
     "_commit_hash", "_diffusers_version", "keys_to_ignore_at_inference",
     # for training, or for a different head
@@ -104,7 +104,7 @@ class Family:
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not affect the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Alternative key name -> key, for keys that some files spell differently."""
+    """Other spellings of keys, which some files use. Each is mapped to the usual key."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         return self.read(values, where)[0]
@@ -138,10 +138,10 @@ class Family:
         return Problem(keys.get(field, keys.get(without_kind, problem.path)), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
-        """Return the config.json values of a model.
+        """Return the config.json values of a model. Raise a UserError that names the fields this family cannot express.
 
-        `wide` says that the weights are float32 or wider, so that it does not matter where intermediate results are
-        rounded. Raise a UserError that names the fields this family cannot express.
+        `wide` says that the weights are float32 or wider. It then does not matter where intermediate results are
+        rounded.
         """
         # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
@@ -175,14 +175,14 @@ class Family:
 def _is_off(value: Any) -> bool:
     """Return whether a value turns off the option of its key: false or empty.
 
-    0 may be a meaningful number, so it does not count.
+    0 does not count, because it may be a meaningful number.
     """
     return value is False or value in ("", [], {})
 
 
 def _with_rope_as_base(model: ModelConfig) -> ModelConfig:
-    """Return the same model with RoPE in the base config and "no position" in the layer kinds, like the layout of
-    config.json."""
+    """Return the same model with RoPE in the base config and "no position" in the layer kinds, as config.json
+    needs it."""
     ropes = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
     if model.layers is None or not isinstance(model.position, NoPosition) or not ropes:
         return model
@@ -218,12 +218,12 @@ def _read(part: Field, hf: ConfigReader, ours: Raw) -> None:
     try:
         part.read(hf, ours)
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        _built(ours, hf.where)  # an earlier value may be the cause, for which the schema has the better message
+        _built(ours, hf.where)  # if an earlier value is the cause, the schema has a better message
         values = ", ".join(f"{key} = {hf.get(key)!r}" for key in sorted(hf.read - before)) or "a value"
         raise UserError(f"{hf.where}: {values}: cannot be read: {error}") from None
     n_layers = ours.get("n_layers", 1)
     if isinstance(n_layers, int) and n_layers > MOST_LAYERS:
-        ours["n_layers"] = 1  # the rest is still checked, and some fields are expanded layer by layer
+        ours["n_layers"] = 1  # go on with one layer, because some fields are expanded layer by layer
         raise UserError(f"{hf.where}: {n_layers} layers; allowed: up to {MOST_LAYERS}")
 
 
@@ -234,7 +234,7 @@ def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str
         if out.get(name) is None:
             out[name] = value
         elif value not in (None, out[name]):
-            raise UserError(f"{where}: {other} is {value!r}, but {name}, the same thing, is {out[name]!r}")
+            raise UserError(f"{where}: {other} is {value!r}, but {name}, which means the same, is {out[name]!r}")
     return out
 
 
@@ -246,9 +246,9 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the fields that change the forward pass and differ, as field -> (value in `a`, value in `b`).
+    """Return the fields that change the forward pass and differ between two models.
 
-    Layers are compared after their kinds are resolved.
+    Each field is mapped to its values in `a` and in `b`. Layers are compared after their kinds are resolved.
     """
     left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}

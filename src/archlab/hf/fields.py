@@ -88,7 +88,7 @@ class HasHfKeys(Protocol):
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
-        """Archlab field -> config.json key to name in error messages."""
+        """config.json keys to name in error messages, by archlab field."""
         ...
 
 
@@ -97,7 +97,7 @@ def all_hf_keys(parts: Iterable[Field]) -> dict[str, str]:
 
 
 REQUIRED = object()
-"""Marks a key without a default: the file must contain it."""
+"""Marker for a key without a default, which the file must contain."""
 
 
 def _same(value: Any) -> Any:
@@ -236,9 +236,9 @@ class ActivationKey:
     hf_key: str
     default: str
     meaning: Mapping[str, str] | None = None
-    """Published name -> archlab's name, for names that have a special meaning in this family."""
+    """archlab's names of activations by published name, for names with a special meaning in this family."""
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
-    """Published name -> archlab's name, for all activations of this family's published code."""
+    """archlab's names of activations by published name, for all activations of this family's published code."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         name = hf.get(self.hf_key, self.default)

@@ -27,10 +27,7 @@ COMPANIONS = (
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Return whether the folder is a Hugging Face folder.
-
-    It is one if it contains a config.json; a run folder does not.
-    """
+    """Return whether the folder is a Hugging Face folder, which contains a config.json. A run folder contains none."""
     return (folder / CONFIG).is_file()
 
 
@@ -40,7 +37,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
-    """Return name -> content for each file in `names` that exists in the folder."""
+    """Return the contents of the files in `names` that exist in the folder, by name."""
     return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
 
 
@@ -107,8 +104,9 @@ def _download(hub_id: str, files: Sequence[str]) -> Path:
     name, _, revision = hub_id.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(files)))
-    except Exception as error:  # from many libraries: no network, unknown model, no access, full disk
+    except Exception as error:  # many libraries raise errors: no network, unknown model, no access, full disk
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{hub_id}: no such file or folder, and the download from the Hugging Face hub failed: {reason}"
+            f"{hub_id}: no such file or folder, and the download from the Hugging Face hub failed: "
+            f"{reason.removeprefix('Got: ').rstrip('.')}; check the hub id and the network connection, or name a folder"
         ) from None

@@ -56,11 +56,14 @@ class LatentHeads:
     """Default of `num_key_value_heads`. None means as many as query heads."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Check that the keys agree with the fields. The number of heads and the widths must already have been read."""
+        """Raise UserError if a key differs from the value that latent attention implies.
+
+        The number of heads and the widths must already have been read.
+        """
         heads, rope_dim = ours["attention.n_heads"], ours["attention.rope_dim"]
         for key, value, only in (
             ("num_key_value_heads", hf.or_null("num_key_value_heads", self.kv_heads), heads),
-            ("head_dim", hf.get("head_dim"), rope_dim),  # the class's name for what its RoPE rotates
+            ("head_dim", hf.get("head_dim"), rope_dim),  # in these files, the width that RoPE rotates
         ):
             if value not in (None, only):
                 raise hf.refuse(key, value, f"{only}, which follows from the widths of latent attention")
@@ -96,7 +99,7 @@ class LatentRope(RopeKeys):
             case Rope(scaling=Yarn(factor=factor)), Latent(scale=float(scale)) as latent if factor > 1:
                 width = latent.nope_dim + latent.rope_dim
                 exact = (math.sqrt(scale * math.sqrt(width)) - 1) / (0.1 * math.log(factor))
-                # Use the fewest digits that give the same scale again. 0 means that there is no multiplier.
+                # Use the fewest digits that give exactly the same scale. If the multiplier is 0, leave out the key.
                 rounded = (round(exact, digits) for digits in range(3, 17))
                 mscale = next((a for a in rounded if _scale(width, factor, a) == scale), exact)
                 hf["rope_parameters"] |= {"mscale_all_dim": mscale} if mscale else {}

@@ -17,7 +17,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def full_every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
-    """Return a function whose layer types make every n-th layer full and the others sliding.
+    """Return a function that returns the layer types of a file: every n-th layer is full and the others are sliding.
 
     Older files have a key for n. `fixed` says that the published code ignores the key, so a value other than the
     default is an error.

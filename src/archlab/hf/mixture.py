@@ -31,8 +31,10 @@ def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down:
 
 
 GATE_ABOVE_UP = Conversion(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
-"""Splits a tensor [experts, 2 d_ff, d_model] along its second dimension: first the rows of `gate`, then those of
-`up`."""
+"""Conversion that splits a tensor [experts, 2 d_ff, d_model] along its second dimension.
+
+The first rows belong to `gate`, the others to `up`.
+"""
 
 
 def all_experts(gate_up: str, down: str) -> list[Row]:
@@ -86,7 +88,7 @@ class DenseLayers:
 def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "dense", other: str = "sparse") -> Raw:
     """Return layer kinds in which the flagged layers have an additional change.
 
-    `layers` holds the layer kinds and the pattern so far; None means that all layers are alike.
+    `layers` holds the present layer kinds and their pattern; None means that all layers are alike.
     """
     if layers is None:
         return {name: change, other: {}, "pattern": [name if flag else other for flag in flags]}
@@ -109,7 +111,8 @@ GROUP_HF_KEYS = {
 class GroupKeys:
     """The keys `n_group` and `topk_group`, which limit routing to some groups of experts.
 
-    If the router always keeps all groups, the model has no groups. `mlp.active` must already have been read.
+    If these groups do not limit the choice of experts, the model gets no groups. `mlp.active` must already have been
+    read.
     """
 
     n: int = 1
@@ -121,7 +124,7 @@ class GroupKeys:
         n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
         if kept > n:
             raise hf.refuse("topk_group", kept, f"up to n_group, {n}")
-        most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # if more are kept, every choice stays possible
+        most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # with more groups, every choice is possible
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

@@ -15,7 +15,7 @@ from archlab.hf.fields import ConfigReader
 
 
 class MXFP4(Base):
-    """Four bits (E2M1) per number.
+    """MXFP4 quantization: four bits (E2M1) per number.
 
     Each block of 32 numbers in a row is scaled by a power of two (OCP Microscaling formats, 2023).
     """
@@ -29,7 +29,7 @@ class MXFP4(Base):
 
 
 class BlockFP8(Base):
-    """Eight bits (E4M3) per number, and one scale per block of rows and columns (DeepSeek-V3, 2024)."""
+    """Block-wise FP8: eight bits (E4M3) per number, and one scale per block of rows and columns (DeepSeek-V3, 2024)."""
 
     quant_method: Literal["fp8"] = "fp8"
     fmt: Literal["e4m3", "float8_e4m3fn"] = "e4m3"
@@ -42,7 +42,7 @@ class BlockFP8(Base):
     """
     expert_dtype: Literal["fp8"] = "fp8"
     activation_scheme: Literal["dynamic"] = "dynamic"
-    """How other inference code quantizes activations. archlab does not quantize activations."""
+    """Way in which other inference code quantizes activations. archlab does not quantize activations."""
     dequantize: bool = False
     modules_to_not_convert: Any = None
     modules_to_convert: Any = None

@@ -13,15 +13,18 @@ from archlab.hf.fields import ConfigReader
 
 @dataclass(frozen=True)
 class RopeKeys:
-    """Keys for the theta, the rotated fraction and the scaling of one RoPE."""
+    """Keys for theta, the rotated fraction and the scaling of RoPE."""
 
     theta: float = 10000.0
     fraction: float = 1.0
     pairing: str = "half"
     partial: bool = False
-    """Whether the published code reads the rotated fraction even though the default is 1."""
+    """Whether the published code reads the key for the rotated fraction.
+
+    If the default is not 1, the code always reads the key.
+    """
     names: Mapping[str, str] = field(default_factory=dict)
-    """Scaling name in the file -> scaling name that this family's code means."""
+    """Scaling that this family's code uses, by scaling name in the file, if the two differ."""
     original: int | None = None
     """Default of `original_max_position_embeddings`, in a family that reads it only outside the scaling (Phi 3).
 
@@ -71,7 +74,7 @@ class ScaledRopeKeys(RopeKeys):
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the position.
 
-        Raise UserError if the file sets theta without a scaling, because the published code would ignore theta.
+        Raise UserError if the file sets theta but no scaling, because the published code would then ignore theta.
         """
         if hf.get("rope_parameters") or hf.get("rope_scaling"):
             super().read(hf, ours)
@@ -129,7 +132,7 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
     unknown = next((key for key in rest if key not in _KEYS[kind]), None)
     if unknown:
         raise hf.refuse(f"rope_scaling.{unknown}", rest[unknown], f"leaving it out, because {kind} does not use it")
-    # The key outside the scaling has priority.
+    # The key outside rope_scaling has priority.
     original = hf.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings") or longest
     if kind in ("yarn", "longrope") and longest and original:
         rest.setdefault("factor", max(longest / original, 1.0))
@@ -138,13 +141,13 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
         return {"kind": "none"}
     if kind == "linear":
         return {"kind": kind, **rest}
-    if kind == "dynamic":  # the published code reads no other length for this scaling
+    if kind == "dynamic":  # the published code always uses this length for dynamic scaling
         return {"kind": kind, "original_max_seq_len": longest, **rest}
     mscale, everywhere = rest.pop("mscale", None), rest.pop("mscale_all_dim", None)
     if mscale and everywhere:
         rest.setdefault("attention_factor", amplitude(rest["factor"], mscale) / amplitude(rest["factor"], everywhere))
     if kind == "longrope" and rest.get("attention_factor") is not None:
-        rest["factor"] = 1.0  # the factor is used for the attention factor only
+        rest["factor"] = 1.0  # the factor would only affect the attention factor, which is known
     return {"kind": kind, "original_max_seq_len": original, **rest}
 
 

@@ -51,16 +51,18 @@ class SpecialTokens:
     def document(self) -> tuple[int, ...]:
         """Tokens that precede a document: those that the tokenizer prepends to a text.
 
-        If it prepends none, the BOS token, otherwise the EOS token. Empty if no file names either.
+        If it prepends none, the BOS token precedes a document. If there is no BOS token, the EOS token does. Empty if
+        no file names either.
         """
         single = (self.bos, self.model_bos, self.eos, *self.ends)
         return self.before or tuple(i for i in single if i is not None)[:1]
 
     @property
     def first(self) -> int | None:
-        """Token that precedes a text without context, as in lm_eval's `hf` model, which considers only the tokenizer.
+        """Token that precedes a text without context, chosen as in lm_eval's `hf` model.
 
-        If the tokenizer has no such token, the first token that precedes a document.
+        That model considers only the tokenizer. If the tokenizer has no such token, use the first token that precedes a
+        document.
         """
         return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)
 
@@ -87,10 +89,7 @@ def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
-    """Call `complete` with the files of a folder, and return the special tokens.
-
-    The tokenizer file may have any name.
-    """
+    """Call `complete` with a folder's files and return the special tokens. The tokenizer file may have any name."""
     names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
     return complete(tokenizer, companions(folder, names), model_ids(folder), folder)
 
@@ -98,11 +97,11 @@ def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
 def complete(
     tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any], folder: Path = Path()
 ) -> SpecialTokens:
-    """Add the tokens that only other files name to the tokenizer, and return the special tokens.
+    """Add special tokens that only other files name to the tokenizer, and return the special tokens.
 
-    `files` maps names to contents. `ids` holds `bos_token_id` and the other special token ids of config.json. `folder`
-    is named in error messages. Raise UserError for a damaged file, and for a token whose id in the file differs from
-    the one that transformers would give it.
+    `files` maps names to contents. `ids` holds `bos_token_id` and the other special token ids of config.json. Error
+    messages name `folder`. Raise UserError for a damaged file, or if transformers would give a token another id than
+    its file says.
     """
 
     def parsed(name: str) -> Raw:
@@ -114,7 +113,7 @@ def complete(
         tokenizer.encode_special_tokens = True
     in_config = described.get("add_prefix_space")
     if isinstance(in_config, bool) and (in_tokenizer := _adds_prefix_space(tokenizer)) not in (None, in_config):
-        difference = f"add_prefix_space is {in_config}, and {in_tokenizer} in {TOKENIZER}".lower()
+        difference = f"add_prefix_space is {in_config}, but {in_tokenizer} in {TOKENIZER}".lower()
         note_once(f"{folder / TOKENIZER_CONFIG}: {difference}; archlab follows {TOKENIZER}")
 
     def named(role: str) -> int | None:

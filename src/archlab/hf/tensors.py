@@ -108,7 +108,7 @@ def _is_plain(value: object) -> bool:
 _FORMS = ((WEIGHTS, INDEX, _Safetensors), (PICKLED, PICKLED_INDEX, _Pickled))
 """Layouts of a folder: (name of a single weights file, name of an index of several files, reader).
 
-As in transformers, the first layout that the folder contains is read.
+archlab reads the first layout in this list that the folder contains, as transformers does.
 """
 
 
@@ -150,7 +150,7 @@ def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]
         if not file.is_file():
             raise UserError(f"{file}: missing, but {here} names it")
         opened = read(file)
-        if twice := [f"{tensor} is in {seen[tensor]} as well" for tensor in opened.names if tensor in seen]:
+        if twice := [f"{tensor} is also in {seen[tensor]}" for tensor in opened.names if tensor in seen]:
             raise UserError(f"{file}: {twice[0]}")
         seen |= dict.fromkeys(opened.names, name)
         yield from ((tensor, opened) for tensor in opened.names)
@@ -165,7 +165,7 @@ def damage_named(file: Path) -> Iterator[None]:
         yield
     except (SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"{file}: damaged: {error}") from None
-    except OSError as error:  # those of safetensors do not name the file
+    except OSError as error:  # errors of safetensors do not name the file
         raise UserError(f"{file}: {error.strerror or error}") from None
 
 
@@ -176,7 +176,7 @@ _BYTES = torch.stack((_FOUR_BITS.repeat(16), _FOUR_BITS.repeat_interleave(16)), 
 
 
 class Dequantized(Mapping[str, Tensor]):
-    """Tensors of a folder by name, with each pair of bits and scales converted to one ordinary tensor.
+    """Tensors of a folder by name. Each quantized weight, stored as bits and scales, becomes one ordinary tensor.
 
     Each number is the stored number times the scale of its block, rounded to `dtype`. A tensor is read when it is
     requested and converted in small parts, so the peak memory is little more than the result.
@@ -211,7 +211,7 @@ class Dequantized(Mapping[str, Tensor]):
         shape = _shape(self._how, bits, scales)
         if shape is None:
             found = " and ".join(f"{format_name(t.dtype)} {list(t.shape)}" for t in (bits, scales))
-            raise UserError(f"{' and '.join(self._pairs[name])}: {found}, which is not {self._how.quant_method}")
+            raise UserError(f"{' and '.join(self._pairs[name])}: {found} do not fit {self._how.quant_method}")
         tensor = torch.empty(shape, dtype=self._dtype, device=bits.device)
         if not tensor.is_meta:
             _dequantize(self._how, bits, scales, tensor)

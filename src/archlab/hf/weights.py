@@ -35,7 +35,7 @@ TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
 
 
 def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Return the conversion for several parameters stacked along the rows.
+    """Return the conversion for several parameters that are stacked along the rows of one published tensor.
 
     `sizes` returns the row count of each parameter.
     """
@@ -46,7 +46,7 @@ def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
 
 
 def _required(layer: LayerConfig | None) -> LayerConfig:
-    assert layer is not None, "this conversion needs a layer's shapes"
+    assert layer is not None, "this conversion needs the shapes of a layer"
     return layer
 
 
@@ -66,7 +66,7 @@ HALVES = Conversion(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatena
 
 
 def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Return the conversion for parameters that are interleaved by groups of heads.
+    """Return the conversion for parameters whose rows are interleaved by groups of heads.
 
     `groups` returns the number of groups. `sizes` returns the row count of each parameter in one group.
     """
@@ -90,13 +90,14 @@ def _rows_per_kv_head(layer: LayerConfig) -> Sequence[int]:
 
 
 QKV_PER_HEAD = per_group(lambda layer: layer.multi_head.n_kv_heads, _rows_per_kv_head)
-"""Conversion for NeoX, BLOOM and Falcon: for each key/value head, the rows of its queries, then of its key, then of its
-value."""
+"""Conversion for NeoX, BLOOM and Falcon.
+
+For each key/value head, the published tensor has the rows of its queries, then of its key, then of its value.
+"""
 
 
 def then(first: Conversion, second: Conversion) -> Conversion:
-    """Return the conversion that applies `first` to the published tensor, and `second` to the single tensor that
-    results."""
+    """Return the conversion that applies `first` to the published tensor, and then `second` to the resulting tensor."""
     return Conversion(
         lambda theirs, layer: second.split(first.split(theirs, layer)[0], layer),
         lambda ours, layer: first.join([second.join(ours, layer)], layer),
@@ -115,7 +116,7 @@ class Row:
     n_stacked: Callable[[LayerConfig], int] | None = None
     """Function that returns the number of published tensors, numbered {h}, that are stacked into the parameter.
 
-    None: there is a single tensor.
+    None means that there is a single tensor.
     """
 
     @property

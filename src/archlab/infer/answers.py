@@ -42,7 +42,7 @@ Likelihood = tuple[float, bool]
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers of a model. Do not train the model while this object is in use."""
+    """A model's answers to scoring and generation requests. Do not train the model while this object is in use."""
 
     model: Decoder
     tokenizer: Tokenizer
@@ -53,9 +53,9 @@ class Answers:
 
     @torch.no_grad()
     def likelihoods(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Likelihood]]:
-        """Yield (index of the pair, likelihood) in any order.
+        """Yield (index of the pair, likelihood) in no particular order.
 
-        The model reads a context once, even if several pairs share it.
+        The model reads a context only once, even if several pairs share it.
         """
         by_context: dict[object, list[int]] = {}
         for i, pair in enumerate(pairs):
@@ -69,7 +69,7 @@ class Answers:
 
     @cached_property
     def _can_share(self) -> bool:
-        """Whether a sequence may be read in pieces. It may not if RoPE's angles depend on the length."""
+        """Whether the model may read a sequence in pieces. It must not if RoPE's angles depend on the length."""
         ropes = (layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope))
         return not any(isinstance(rope.scaling, DynamicNTK | Longrope) for rope in ropes)
 
@@ -130,9 +130,9 @@ class Answers:
     def generated(
         self, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling, stop: Sequence[str]
     ) -> Iterator[tuple[int, str]]:
-        """Yield (index of the prompt, generated text).
+        """Yield (index of the prompt, generated text) in no particular order.
 
-        A text ends before a stop string, at a token of `ends`, or after `max_new_tokens`.
+        A text ends before a stop string, at a token of `ends`, or after `max_new_tokens` tokens.
         """
         for batch in self._batches(range(len(prompts)), [len(prompt) + max_new_tokens for prompt in prompts]):
             texts = self._generated([prompts[i] for i in batch], max_new_tokens, sampling, stop)
@@ -188,7 +188,7 @@ def _stopped(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _ONLY_IN_DRAWS = ("top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Arguments that have no effect in greedy decoding."""
+"""Arguments of transformers' `generate` that have no effect in greedy decoding."""
 _NEVER = (
     "use_cache", "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_logits",
     "output_scores", "length_penalty", "early_stopping",
@@ -207,13 +207,16 @@ _NEUTRAL: dict[str, Any] = {
     "exponential_decay_length_penalty": None, "max_time": None, "stop_strings": None, "watermarking_config": None,
     "token_healing": False, "dola_layers": None, "prompt_lookup_num_tokens": None,
 }  # fmt: skip
-"""Arguments of transformers' `generate` -> the value that has no effect. None has no effect for any of them."""
+"""Arguments of transformers' `generate`, each with a value that has no effect.
+
+For all of them, None has no effect either.
+"""
 
 
 def pair(request: object, context: Sequence[int], continuation: Sequence[int], length: int) -> Pair:
     """Return a pair that fits into `length` tokens. A context that is too long is cut at its beginning.
 
-    `request` is shown in error messages. Raise UserError for a continuation without tokens or with more than `length`.
+    Error messages show `request`. Raise UserError for a continuation without tokens or with more than `length` tokens.
     """
     if not 0 < len(continuation) <= length:
         problem = f"the continuation has {len(continuation)} tokens"
@@ -236,7 +239,7 @@ def sampling(arguments: Mapping[str, Any]) -> Sampling:
     if refused := sorted(set(relevant) - set(_SAMPLING)):
         allowed = ("until", "max_gen_toks", "do_sample", *_SAMPLING)
         problems = "; ".join(_refusal(name, relevant[name], allowed) for name in refused)
-        raise UserError(f"generation_kwargs: {problems}; archlab has {', '.join(allowed)}")
+        raise UserError(f"generation_kwargs: {problems}; archlab supports {', '.join(allowed)}")
     return Sampling(**relevant)
 
 

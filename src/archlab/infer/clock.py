@@ -17,7 +17,7 @@ from archlab.model.torch_private import DispatchMode, backward_node
 
 
 class Clocked(NamedTuple):
-    """Operations of one kind in one step."""
+    """Time and number of the operations of one kind in one step."""
 
     seconds: float
     """Total time of the operations, including the clock's overhead for every call."""
@@ -25,9 +25,9 @@ class Clocked(NamedTuple):
 
 
 def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[OperationKind, Clocked]:
-    """Time the operations of an uncompiled step, forward and backward. Return the times of the fastest of `steps`.
+    """Time the operations of an uncompiled step, forward and backward. Return the times of the fastest step.
 
-    Python's own time does not belong to any kind of operation.
+    The step runs `steps` times. Time that Python spends between operations is not counted.
     """
     wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
     results = list[dict[OperationKind, Clocked]]()
@@ -42,7 +42,7 @@ def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type:
 
 
 _PLACES: tuple[OperationKind, ...] = ("norms", "activations", "scans")
-"""Kinds of operation that can be recognized only by the module that runs them."""
+"""Kinds of operation that can be recognized only by the module in which they run."""
 
 
 class _Clock(DispatchMode):
@@ -68,7 +68,7 @@ class _Clock(DispatchMode):
             node = waiting.pop()
             if node is not None and node not in seen:
                 seen.add(node)
-                node.metadata.setdefault("kind", kind)  # an inner module has set its own kind
+                node.metadata.setdefault("kind", kind)  # keep the kind that an inner module has set
                 waiting += [before for before, _ in node.next_functions]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,9 +100,9 @@ class _Clock(DispatchMode):
 
 
 NamedKind = OperationKind | Literal["compiled"]
-"""Kind of operation, as its name shows. `compiled` is a kernel that a compiler made from several operations.
+"""Kind of operation, as the operation's name shows.
 
-Most of these operations are element-wise.
+`compiled` is a kernel that a compiler made from several operations, most of which are element-wise.
 """
 
 _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
@@ -115,7 +115,7 @@ _BY_NAME: tuple[tuple[NamedKind, tuple[str, ...]], ...] = (
     ("compiled", ("cpp_fused", "triton_", "compiledfxgraph")),
     ("embedding", ("embedding",)),
 )
-"""Kind -> substrings of the names of its operations, in lowercase. The first match counts."""
+"""Kinds, each with lowercase substrings of the names of its operations. The first match counts."""
 
 
 def kind_of(name: str) -> NamedKind | None:
@@ -127,9 +127,9 @@ def kind_of(name: str) -> NamedKind | None:
 def time_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, float]:
     """Return the fraction of a call's time that each kind of operation takes, in descending order.
 
-    Norms and activations count as element-wise, because only their module could identify them.
+    Norms and activations count as element-wise, because this function does not know in which module an operation runs.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the library writes lines to stderr
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise torch's profiler writes to stderr
     on_cuda = device_type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA] if on_cuda else [ProfilerActivity.CPU]) as seen:
         compute()

@@ -31,7 +31,7 @@ SEEDS = 3
 LOGITS = "logits"
 
 Sizes = dict[str, tuple[float, float]]
-"""Place in the model -> (RMS after the updates, RMS of the change)."""
+"""RMS of the activations after the updates, and RMS of their change, by place in the model."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Place:
 
     name: str
     size: Sequence[float]
-    """RMS after the updates, one value per width."""
+    """RMS of the activations after the updates, one value per width."""
     change: Sequence[float]
     """RMS of the change that the updates cause on the same text, one value per width.
 
@@ -48,7 +48,7 @@ class Place:
     systematic effect of the updates, without random changes.
     """
     slope: float | None
-    """Exponent of the width with which the change grows. None means that a change is 0 or not finite."""
+    """Exponent p if the change grows like width^p. None means that a change is 0 or not finite."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, co
     """Run the coordinate check: `steps` updates at the peak learning rate for each width.
 
     All updates use the same batch of 512 random tokens, in float32 and without dropout. All widths are checked before a
-    model is built. Raise UserError, starting with the config's name, if the config cannot have a width or the model
+    model is built. Raise a UserError that starts with the config's name if the config does not allow a width or a model
     does not fit into memory.
     """
     if len(set(widths)) < 2:

@@ -29,7 +29,7 @@ from archlab.model.torch_private import skip_size_checks
 COMPILED_SLOTS = 256
 """With `compile`, the cache's capacity is rounded up to a multiple of this number.
 
-Sequences of similar length then share a compiled graph, whose capacity is fixed.
+A compiled graph works for one capacity only. After rounding, sequences of similar length can share a graph.
 """
 
 
@@ -113,7 +113,7 @@ def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
 
 
 class Session:
-    """A batch of sequences that a model continues. Calls to `read` and `write` may alternate, and the cache is kept.
+    """A batch of sequences that a model continues. Calls to `read` and `write` may alternate; they share a cache.
 
     >>> session = Session(model, prompts_BT, capacity=512)
     >>> new_BN = torch.stack(list(session.write(32)), dim=1)
@@ -220,9 +220,9 @@ class Session:
             self.cache.clear()
             chunk = None
         if self._beyond(DynamicNTK, T):
-            chunk = None  # each chunk would be rotated with a different theta
+            chunk = None  # chunks would be rotated with different thetas
         if self.prefix_B is not None:
-            chunk = None  # the first tokens of the prefix attend to its last
+            chunk = None  # the first prefix tokens attend to the last ones
         try:
             while self.cache.length < T:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
@@ -249,7 +249,10 @@ class Session:
         return logits_BV
 
     def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> set[tuple[int, int]]:
-        """Return (padding, original length) for all sequences that exceed the original length without their padding."""
+        """Return the sequences that are longer than the original length of a RoPE scaling, not counting padding.
+
+        Each entry is (padding, original length).
+        """
         return {
             (padding, kind.original_max_seq_len)
             for kind in self._scalings
@@ -280,7 +283,7 @@ class Session:
         ends_N = torch.tensor(ends, device=self.padding_B.device)
         for _ in range(max_new_tokens):
             logits_BV = self.logits()
-            # The sum is not finite if any logit is not. This usually saves a second pass over the logits.
+            # If a logit is not finite, neither is the sum. This check usually saves a second pass over the logits.
             if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
                 raise UserError("the model's output is NaN or infinite, because its training diverged")
             next_B = sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)

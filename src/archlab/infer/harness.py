@@ -31,7 +31,7 @@ from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type
 
 _VERSION = 2
-"""Version of the answers. Raise it whenever an answer changes, because answers are cached by the fingerprint."""
+"""Version of the answers. Increase it when any answer changes, because answers are cached under the fingerprint."""
 
 
 @register_model("archlab")
@@ -118,15 +118,15 @@ class ArchlabLM(TemplateLM):
         """
         for arguments in (request.args for request in requests):
             if not arguments[0]:
-                # With an empty context, lm_eval reads continuation[0] without checking that it exists.
+                # With an empty context, lm_eval would read continuation[0] even if the continuation has no tokens.
                 pair(arguments, (), self.tok_encode(arguments[1], add_special_tokens=False), self.max_length)
         return super().loglikelihood(requests, disable_tqdm)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Encode context and continuation together and split them at the end of the context, as lm_eval does.
 
-        If a token spans the boundary and nothing is left of the continuation, the continuation is encoded alone, as in
-        lm_eval's pull request 4055. If the context is blank, the BOS token is the context.
+        If a token spans the boundary and no token is left for the continuation, encode the continuation alone, as in
+        lm_eval's pull request 4055. If the context is blank, use the BOS token as the context.
         """
         first, second = super()._encode_pair(context, continuation)
         if not second:

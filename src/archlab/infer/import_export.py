@@ -31,7 +31,7 @@ def import_model(source: str, out: Path) -> str:
     """
     folder = find_folder(source)
     if is_run_folder(folder):
-        raise UserError(f"{folder}: is already a run folder; import needs a Hugging Face folder or a hub id")
+        raise UserError(f"{folder}: already a run folder; name a Hugging Face folder or a hub id")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: already exists; name a new or an empty folder")
     model = load_hf(folder)

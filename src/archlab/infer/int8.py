@@ -3,9 +3,11 @@
 A bfloat16 model on a CPU multiplies with the int8 weights directly. Any other model dequantizes the matrices in every
 forward pass and is slower.
 
-A row w becomes round(w / s) with s = max |w| / 127. This simplest form of LLM.int8() (Dettmers 2022), without its
-outlier columns, keeps the largest number of every row. It applies to the projections of layers and the head. Norms,
-stacked matrices of experts and the embedding are not changed. A head that is tied to the embedding gets a rounded copy.
+A row w becomes round(w / s) with s = max |w| / 127. This is the simplest form of LLM.int8() (Dettmers 2022), without
+its outlier columns. It preserves the largest number of every row.
+
+The projections of layers and the head are converted. Norms, stacked matrices of experts and the embedding are not
+changed. A head that is tied to the embedding gets a rounded copy.
 """
 
 import torch
@@ -22,8 +24,8 @@ LARGEST = 127
 MOST_ROWS = 16
 """Maximum number of input rows for which torch's int8 kernel is at least as fast as a bfloat16 product.
 
-The kernel multiplies rows one by one, so it is slower for more rows. Dequantizing a matrix takes as long as 16 to 20
-rows.
+The kernel multiplies rows one by one, so more rows make it slower. Dequantizing a matrix takes as long as multiplying
+16 to 20 rows.
 """
 
 
@@ -82,7 +84,7 @@ class Int8Head(Head):
 def to_int8(model: Decoder) -> Decoder:
     """Convert the weights of a model's projections and head to int8 in place, for inference. Return the model.
 
-    Raise UserError if its layers have no projections.
+    Raise UserError if the model's layers have no projections.
     """
     projections = [
         (module, name, child)
@@ -91,7 +93,7 @@ def to_int8(model: Decoder) -> Decoder:
         if isinstance(child, Projection)
     ]
     if not projections:
-        raise UserError("int8: the model's layers have no projections that it could convert; use another dtype")
+        raise UserError("int8: the model's layers have no projections to convert; use another dtype")
     for module, name, child in projections:
         setattr(module, name, Int8Projection(child.weight, child.bias))
     model.head = Int8Head(model)

@@ -56,7 +56,7 @@ def from_pretrained(
 def find_folder(folder_or_hub_id: str | Path) -> Path:
     """Return the path of a run folder or Hugging Face folder. Download the folder if the argument is a hub id.
 
-    Raise UserError if the argument is none of these.
+    Raise UserError if the argument is something else.
     """
     match kind_of(folder_or_hub_id):
         case "run folder" | "Hugging Face folder":
@@ -67,7 +67,7 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
             pass
     raise UserError(
         f"{folder_or_hub_id}: not a run folder (no config.yaml), which `archlab train` makes, "
-        "nor a Hugging Face folder (no config.json)"
+        "nor a Hugging Face folder (no config.json), nor a hub id (organization/name)"
     )
 
 
@@ -76,7 +76,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
-    """Load the model of a folder. `config` may replace its model config with one that has the same weights."""
+    """Load the model of a folder. `config` may replace its model config if the parameters stay the same."""
     if not is_run_folder(folder):
         return load_hf(folder, config=config)
     return load_run(folder, config)[1]
@@ -146,10 +146,10 @@ def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Return the tokenizer of a run or Hugging Face folder. It puts the token that precedes documents before each text.
 
-    Raise UserError if the run was trained on a task, whose tokens do not stand for text.
+    Raise UserError if the run was trained on a task, whose tokens do not represent text.
     """
     if isinstance(task := load_config(str(folder)).data.task, Task):
-        raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not stand for text")
+        raise UserError(f"{folder}: was trained on a task ({task.describe()}), so its tokens do not represent text")
     folder = Path(folder)
     tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
     if not before_text(tokenizer):
@@ -168,7 +168,7 @@ def load_codec(folder: Path) -> Codec:
 
 
 def inspect_run(folder: Path) -> Inspection:
-    """Inspect a run folder. Read everything that text generation would read, including weights."""
+    """Inspect a run folder. To find problems, read all that text generation reads, including weights."""
     result = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
     try:
         config = load_config(folder)

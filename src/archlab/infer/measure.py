@@ -29,7 +29,7 @@ _SECONDS = 0.5
 _LONGEST = 2.0
 
 ROUNDS = 3
-"""Number of rounds. The models take turns, so that other work on the machine does not always slow the same model."""
+"""Number of rounds. Each round runs all models, so that other work on the machine does not slow only one of them."""
 
 STEPS = {"training": 2, "decoding": 10}
 """Number of steps per round, once with the clock and once without. The fastest round counts."""
@@ -78,7 +78,7 @@ DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
 
 @dataclass(frozen=True)
 class Timed:
-    """A forward or training step that was timed."""
+    """Measured times of a training or decoding step, and the work that the step does."""
 
     work: Mapping[OperationKind, Work]
     clocked: Mapping[OperationKind, Clocked]
@@ -88,7 +88,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class _Run:
-    """A step that can be repeated."""
+    """A step that can be repeated, and the work that it does."""
 
     work: Sequence[Work]
     model: Decoder
@@ -96,7 +96,7 @@ class _Run:
 
 
 def measure() -> Hardware:
-    """Measure the speed of this machine's GPU, or of its CPU with the current number of threads if it has no GPU.
+    """Measure the speed of this machine's GPU or, if it has none, of its CPU with the current number of threads.
 
     The measurement takes about four minutes.
     """
@@ -143,9 +143,9 @@ def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
 
 
 def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
-    """Measure the rates of training steps or decoding steps without compilation."""
+    """Measure how fast this machine does the work of training or decoding steps, without compilation."""
     device = Device(device_type, getattr(torch, number_format))
-    with torch.random.fork_rng(devices=[]):  # steps set the global seed
+    with torch.random.fork_rng(devices=[]):  # because steps set the global seed
         runs = list(_training(device) if name == "training" else _decoding(device))
         rounds = [[_timed(run, STEPS[name], device_type) for run in runs] for _ in range(ROUNDS)]
     return fit([min(timings, key=lambda timed: timed.seconds) for timings in zip(*rounds, strict=True)])
@@ -174,7 +174,10 @@ def _timed(run: _Run, steps: int, device_type: str) -> Timed:
 
 
 def fit(steps: Sequence[Timed]) -> Rates:
-    """Return non-negative rates that minimize the squared error of each kind, relative to the time of a whole step."""
+    """Return the rates that predict best how much time each kind of operation takes.
+
+    Rates are non-negative and minimize the squared error of each kind, as a fraction of the time of the whole step.
+    """
     per_call = _clock_overhead(steps)
     by_kind: dict[OperationKind, Rate] = {}
     kinds: list[OperationKind] = [kind for kind in KINDS if any(kind in step.work for step in steps)]
@@ -186,9 +189,9 @@ def fit(steps: Sequence[Timed]) -> Rates:
 
 
 def _clock_overhead(steps: Sequence[Timed]) -> float:
-    """Return the seconds that the clock adds per call, minus Python's time between two calls.
+    """Return the seconds that the clock adds per operation, minus Python's time between two operations.
 
-    The estimate uses the differences between steps with and without the clock.
+    The estimate compares steps with and without the clock.
     """
     calls = np.array([sum(kind.calls for kind in step.clocked.values()) / step.seconds for step in steps])
     excess = np.array([sum(kind.seconds for kind in step.clocked.values()) / step.seconds - 1 for step in steps])

@@ -26,14 +26,14 @@ LONGEST_WINDOW = 256
 
 VECTORS = 256
 PER_OCTAVE = 4
-"""Number of distances between a distance and its double."""
+"""Number of distances for each doubling of the distance."""
 
 
 class RopeProducts(NamedTuple):
     """Mean products of equal queries and keys after RoPE, for one kind of layer."""
 
     kind: str
-    """The first layer kind with this rotation."""
+    """Name of the first layer kind with this rotation."""
     distances: list[int]
     """Distances in tokens, starting at 0."""
     products: list[float]
@@ -45,7 +45,7 @@ class RopeProducts(NamedTuple):
 
 @dataclass(frozen=True)
 class Start:
-    """Probes of a model with random weights."""
+    """Results of probing a model with random weights."""
 
     parameters: int
     vocab_size: int
@@ -64,16 +64,16 @@ class Start:
 
 
 def shared_context(configs: Mapping[str, Config]) -> int:
-    """Return the number of tokens per window for comparing configs: the shortest `train.seq_len`, at most 256."""
+    """Return the number of tokens per window when comparing configs: the shortest `train.seq_len`, at most 256."""
     return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs.values()))
 
 
 def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
     """Probe each config in float32 with windows of `context` random tokens, 512 tokens in total.
 
-    Weights and tokens are random with the seed `train.seed`. Raise UserError, naming the config, if tokens attend to
-    later tokens, the device does not exist, or the model does not fit into memory. These checks come before any model
-    is built.
+    Weights and tokens are random with the seed `train.seed`. Raise a UserError that names the config if tokens attend
+    to later tokens, the device does not exist, or the model does not fit into memory. All configs are checked before a
+    model is built.
     """
     rows = max(1, PROBED_TOKENS // context)
     devices = dict[str, Device]()
@@ -129,10 +129,10 @@ def _device_for(config: Config, rows: int, context: int) -> Device:
 
 
 def rope_products(kind: str, position: Rope, width: int, length: int, seed: int) -> RopeProducts:
-    """Return the products of random vectors of `width` numbers in a sequence of `length` tokens.
+    """Return the products of random vectors of `width` numbers with themselves, in a sequence of `length` tokens.
 
-    Random vectors do not prefer any dimension. For independent queries and keys, the mean would be 0 at every distance
-    (Barbero 2024).
+    Random vectors do not prefer any dimension. If queries and keys were independent, the mean would be 0 at every
+    distance (Barbero 2024).
     """
     octaves = (length - 1).bit_length() if length > 1 else 0
     steps = {round(2 ** (i / PER_OCTAVE)) for i in range(octaves * PER_OCTAVE + 1)}

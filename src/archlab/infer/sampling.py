@@ -20,7 +20,7 @@ from archlab.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for sampling the next token. A value out of range raises UserError."""
+    """Settings for sampling the next token. Raise UserError for a value out of range."""
 
     temperature: float = 0.0
     """Divisor of the logits. 0 chooses the most likely token; then only the repetition penalty has an effect."""
@@ -60,7 +60,7 @@ _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "top_k": (Integral, lambda k: k >= 1, "a whole number from 1, or none"),
     "top_p": (Real, lambda p: 0 < p <= 1, "above 0, up to 1, or none"),
     "min_p": (Real, lambda p: 0 <= p <= 1, "0 to 1, or none"),
-    "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0 (1: without a penalty)"),
+    "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0 (1 means no penalty)"),
     "seed": (Integral, lambda s: s >= 0, "a whole number from 0, or none"),
 }
 
@@ -68,7 +68,7 @@ _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
 def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: Tensor, seed: int) -> Tensor:
     """Return the next token of each sequence, [B]. `tokens_BT` holds the sequences so far, padded on the left."""
     if sampling.temperature == 0 and sampling.repetition_penalty == 1:
-        return logits_BV.max(-1).indices  # the same as argmax (the first of equal logits) in a third of the time
+        return logits_BV.max(-1).indices  # the same result as argmax (the first of equal logits) in a third of the time
     wide_BV = logits_BV.double()
     if sampling.repetition_penalty != 1:
         occurring_BV = occurring(tokens_BT, padding_B, wide_BV.shape[1])
@@ -95,7 +95,7 @@ def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
 
 
 def apply_repetition_penalty(logits_BV: Tensor, occurring_BV: Tensor, penalty: float) -> Tensor:
-    """Divide positive logits of occurring tokens by the penalty, and multiply negative ones by it."""
+    """Divide the positive logits of occurring tokens by the penalty, and multiply the negative ones by it."""
     penalized_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(occurring_BV, penalized_BV, logits_BV)
 
@@ -127,9 +127,9 @@ def keep_min_p(logits_BV: Tensor, p: float) -> Tensor:
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """Return, for each sequence, the first token at which the cumulative probability exceeds a given number.
+    """Return, for each sequence, the first token at which the cumulative probability exceeds the number in `uniform_B`.
 
-    Probabilities are accumulated in the vocabulary's order.
+    Probabilities are accumulated in the order of token ids.
     """
     cumulative_BV = logits_BV.softmax(-1).cumsum(-1)
     index_B1 = torch.searchsorted(cumulative_BV, uniform_B[:, None] * cumulative_BV[:, -1:], right=True)
@@ -139,8 +139,8 @@ def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
 def uniform(seed: int, lengths: Sequence[int]) -> Tensor:
     """Return a random number in [0, 1) for each sequence, float64 [B].
 
-    The number depends only on the seed, the row in the batch and the length. A generated text is therefore the same in
-    one call or two, on any device, and with any other sequences in the batch.
+    The number depends only on the seed, the sequence's row in the batch, and its length. A generated text is therefore
+    the same in one call or two, on any device, and with any other sequences in the batch.
     """
     drawn = [np.random.default_rng([seed, row, length]).random() for row, length in enumerate(lengths)]
     return torch.tensor(drawn, dtype=torch.float64)

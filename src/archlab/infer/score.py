@@ -52,8 +52,8 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     """Score a run's last checkpoint, published weights, or an untrained config on held-out data.
 
     `tokens` is the number of held-out tokens; None means all. `int8` converts the weights of layers and head to int8.
-    Raise UserError if the data was made with another tokenizer, if the run was trained on the fold, or if the model's
-    output is NaN or infinite.
+    Raise UserError if the data was made with another tokenizer, if the run was trained on the chosen fold, or if the
+    model's output is NaN or infinite.
     """
     config = load_config(source, *overrides)
     check_next_token(config.model)
@@ -96,7 +96,7 @@ def _check_held_out(corpus: str | None, run_config: Config, config: Config, data
             f"data.fold: {config.data.fold}; the run was trained on this fold; allowed: {own}, its held-out fold"
         )
     if corpus != data.fingerprint and not isinstance(config.data.task, Task):
-        note("this text is not the run's own, or is split differently; the run may have been trained on parts of it")
+        note("this is not the run's own text, or it is split differently; the run may have been trained on parts of it")
 
 
 def _is_trained(folder: Path) -> bool:

@@ -33,7 +33,7 @@ from archlab.training.rates import copy_bandwidth
 from archlab.training.step import update
 
 WARM_UP = 2
-"""Number of first steps that do not count, because memory is allocated and layers are compiled."""
+"""Number of initial steps that are not timed, because memory is allocated and layers are compiled."""
 
 
 class Speed(Base):
@@ -69,7 +69,7 @@ def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: 
     """Measure greedy decoding steps after `context` tokens."""
     counted = cost(config, batch, context, dtype)
     if "decoding" not in counted.computed_work:
-        raise UserError("model.attention.visibility: two_sided; such a model cannot decode")
+        raise UserError("model.attention.visibility is two_sided, so the model cannot decode; allowed: causal, prefix")
     device = Device(choose_device(config.train).type, getattr(torch, dtype))
     _, step = rehearse_decoding(config, device, batch, context, steps, compiled=compiled)
     speed = batch / statistics.median(seconds_of(step, steps))
@@ -92,7 +92,7 @@ def _speed(speed: float, used: float, limit: float, step: Callable[[], None], de
 
 
 def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
-    """Return the duration of each call in seconds, after WARM_UP calls that do not count."""
+    """Return the duration of each call in seconds, after WARM_UP calls that are not timed."""
     seconds = list[float]()
     for _ in range(WARM_UP + steps):
         start = time.perf_counter()
@@ -116,8 +116,8 @@ class Rehearsal:
 def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     """Prepare training steps, which are compiled if a run would compile them.
 
-    Raise UserError if the model does not fit into memory. `windows`, [rows, seq_len + 1], is text to use instead of
-    random tokens or a task. Token 0 begins a document.
+    `windows`, [rows, seq_len + 1], is text to use instead of random tokens or a task; token 0 begins a document. Raise
+    UserError if the model does not fit into memory.
     """
     keep_freed_memory()
     check_next_token(config.model)
@@ -155,7 +155,7 @@ def rehearse_decoding(
 ) -> tuple[Decoder, Callable[[], None]]:
     """Return a model with random weights, and a function that makes a greedy decoding step after `context` tokens.
 
-    The function can be called `steps` + WARM_UP + 1 times.
+    The function can be called up to `steps` + WARM_UP + 1 times.
     """
     keep_freed_memory()
     device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "for the float32 weights at the start")

@@ -19,17 +19,20 @@ from archlab.model.decoder import Decoder
 
 
 class Codec(Protocol):
-    """The interface to a tokenizer that `stream_text` uses."""
+    """Interface of the tokenizer that `stream_text` uses."""
 
     special: SpecialTokens
-    """Special tokens. Those in their `ends` end a text (EOS tokens)."""
+    """Special tokens. A text ends at any of `special.ends` (EOS tokens)."""
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, including those that precede every text."""
         ...
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Return a function that takes each new token and returns the text that is now complete, which may be empty."""
+        """Return a function that takes each new token and returns the text that this token completes.
+
+        The text may be empty.
+        """
         ...
 
 
@@ -71,7 +74,7 @@ def stream_text(
             f"them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    ends = [token for token in codec.special.ends if token < model.config.vocab_size]  # it cannot write any others
+    ends = [token for token in codec.special.ends if token < model.config.vocab_size]  # the tokens that it can write
     return filter(None, _pieces(session.write(room, sampling, ends), codec.decoder(ids), until))
 
 
@@ -99,7 +102,7 @@ class StopStrings:
         self._pending = ""
 
     def certain(self, piece: str) -> str:
-        """Return the text that became certain with this piece. Set `found` at a stop string."""
+        """Return the text that this piece makes certain. Set `found` at the first stop string."""
         certain = ""
         for character in piece:
             self._pending += character
@@ -128,7 +131,7 @@ class _Utf8Decoder:
     def add(self, raw: bytes) -> str:
         text = self._decoder.decode(raw)
         pending = self._decoder.getstate()[0]
-        # Python would wait for the rest of a surrogate, which is not a character.
+        # These bytes begin a surrogate, which is not a character. Python would wait for its last byte.
         return text + self.end() if pending[:1] == b"\xed" and pending[1:] >= b"\xa0" else text
 
     def end(self) -> str:
@@ -165,13 +168,16 @@ class RunCodec:
 
 
 class PublishedCodec:
-    """Codec of a published model. The tokenizer decides what precedes a text and recognizes special tokens by name."""
+    """Codec of a published model.
+
+    The model's tokenizer decides which tokens precede a text, and recognizes special tokens by name.
+    """
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
         self.tokenizer, self.special = tokenizer, special
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokenizer's tokens. For an empty text, return the tokens that precede a document."""
+        """Return the tokenizer's tokens of a prompt. For an empty prompt, return the tokens that precede a document."""
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = self.tokenizer.encode(prompt).ids
         if ids := ids or [*self.special.document]:
@@ -191,7 +197,7 @@ class PublishedCodec:
 class _StreamDecoder:
     """Token-by-token decoder for any tokenizer. A new token never changes the text before it.
 
-    Tokens that stand for bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes form
+    Tokens that represent bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes form
     complete characters. Any other token is decoded together with the previous token, because some decoders drop the
     space before the first word.
     """

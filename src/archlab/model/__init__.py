@@ -1,4 +1,4 @@
-"""The model. Importing any of its modules registers the implementation of every kind."""
+"""PyTorch modules of the model. Importing the package registers the implementation of every component kind."""
 
 from archlab.config.core.registry import import_all
 

@@ -41,13 +41,13 @@ class XIELU(nn.Module):
 
 
 class Function(nn.Module):
-    """Module for an activation without parameters."""
+    """Module that applies an activation function without parameters."""
 
     timed_as = "activations"
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.name = name  # instead of the function, which may not be picklable
+        self.name = name  # not the function itself, because some functions cannot be pickled
 
     def forward(self, x: Tensor) -> Tensor:
         return function_named(self.name)(x)
@@ -66,7 +66,7 @@ def make_activation(name: str) -> nn.Module:
 
 
 def function_named(name: str) -> Callable[[Tensor], Tensor]:
-    """Return the function of an activation without parameters."""
+    """Return the activation with this name as a function. The activation must have no parameters."""
     return implementation_of(activation_named(name))
 
 
@@ -84,7 +84,7 @@ def gelu(x: Tensor) -> Tensor:
 
 @implements(schema.GELUTanh)
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Return GELU in the tanh approximation."""
+    """Return the tanh approximation of GELU(x)."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -108,7 +108,7 @@ def elu(x: Tensor) -> Tensor:
 
 @implements(schema.SELU)
 def selu(x: Tensor) -> Tensor:
-    """Return ELU, scaled as in self-normalizing networks."""
+    """Return s x if x > 0, otherwise s alpha (exp(x) - 1). s and alpha are the constants of Klambauer 2017."""
     return F.selu(x)
 
 
@@ -127,7 +127,7 @@ def sigmoid(x: Tensor) -> Tensor:
 @implements(schema.Softplus)
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + exp(x))."""
-    return F.softplus(x, threshold=40)  # above 40 it equals x even in float64; torch's 20 is for float32
+    return F.softplus(x, threshold=40)  # above 40 the result is x even in float64; torch's default of 20 suits float32
 
 
 @implements(schema.Identity)

@@ -1,4 +1,4 @@
-"""Arithmetic that components share: dtypes wide enough for sums and angles, and factors that are often 1."""
+"""Arithmetic that components share: conversion to wider dtypes, autocast, and factors that are often 1."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
 WHOLE = (torch.int64, torch.int32)
-"""Integer dtypes of tokens and of token counts."""
+"""Integer dtypes allowed for tokens and for numbers of tokens."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -21,7 +21,10 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast on the device of `like`. Products then keep the dtype of their inputs."""
+    """Return a context manager that turns off autocast on the device of `like`.
+
+    Matrix products inside the context keep the dtype of their inputs.
+    """
     device = like.device.type
     return torch.autocast(device, enabled=False) if _is_autocast(device) else nullcontext()
 
@@ -33,8 +36,8 @@ def _is_autocast(device: str) -> bool:
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Convert tensors to autocast's dtype if autocast is on; otherwise return them unchanged.
 
-    torch converts the inputs of each product separately. If several products share an input, torch converts the input
-    and its gradient once per product. This function converts the input only once.
+    torch converts the inputs of each matrix product separately. If several products share an input, torch converts the
+    input and its gradient once per product. This function converts the input only once.
     """
     device = tensors[0].device.type
     if not _is_autocast(device):
@@ -43,7 +46,7 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_training_eagerly() -> bool:
-    """Return whether autograd records each operation, without a compiler that would fuse operations."""
+    """Return whether gradients are enabled and the code is not being compiled."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
@@ -60,7 +63,7 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 class Same(nn.Identity):
     """Identity module without the overhead of `nn.Module.__call__`. Hooks do not run.
 
-    A layer has a dozen identity modules.
+    The overhead matters because a layer has about a dozen identity modules.
     """
 
     def __call__(self, input: Tensor) -> Tensor:

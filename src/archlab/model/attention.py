@@ -1,4 +1,4 @@
-"""Multi-head attention, from MHA to MQA.
+"""Multi-head attention (MHA), including its grouped-query (GQA) and multi-query (MQA) forms.
 
 Shapes: B batch, T tokens, S keys, D d_model, H query heads, K key/value heads, C head_dim, V v_dim.
 """
@@ -49,7 +49,8 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """Apply attention: [B, T, D] -> [B, T, D].
 
-        A cache keeps the new keys and values. A sequence shard gathers those of all processes.
+        `state` is a cache, which stores the new keys and values, or a sequence shard, which gathers the keys and values
+        of all processes.
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
@@ -77,7 +78,10 @@ class MultiHeadAttention(nn.Module):
         return self.out(self._gated(mixed_BTE, x_BTD))
 
     def _split(self, x: Tensor, width: int) -> Tensor:
-        """Split heads: [B, T, heads * width] -> [B, heads, T, width]. The values are clipped if the config says so."""
+        """Split heads: [B, T, heads * width] -> [B, heads, T, width].
+
+        Values are clipped to the range -clip_qkv to clip_qkv if the config sets `clip_qkv`.
+        """
         clip = self.config.clip_qkv
         x = x if clip is None else x.clamp(-clip, clip)
         return x.unflatten(-1, (-1, width)).transpose(1, 2)
@@ -95,7 +99,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def check_attend(kind: type[Registered], module: MultiHeadAttention) -> None:
-    """Check the function with which a plug-in replaces `attend`: its arguments now, its result at every call."""
+    """Check a plug-in's replacement for `attend`: its arguments now, and its result at every call."""
     if not isinstance(attend := module.attend, nn.Module):
         others = {"sinks_H": None, "training": None, "is_cached": None}
         check_arguments(kind, attend, "q, k, v, mask, bias", **others)

@@ -1,11 +1,11 @@
 """Attention in blocks of queries.
 
-Each block is compared only with the keys that it can see, so that time and memory grow linearly with the sequence
-length. Equal blocks are stacked on the batch axis and share one mask; their keys are overlapping views. Packed
-documents are computed one by one.
+Each block is compared only with the keys that its queries can see, so that time and memory grow linearly with the
+sequence length. Blocks of equal size are stacked on the batch axis and share one mask tensor; their keys are
+overlapping views. Packed documents are computed one after another.
 
-Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V width of values, N
-blocks, Q queries of a block, S keys of a block.
+Shapes: B batch, H query heads, K key/value heads, T tokens, C width of queries and keys, V width of values, N blocks, Q
+queries of a block, S keys of a block.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from archlab.config.components.query_blocks import QueryBlocks
-from archlab.model.masks import Given, Stretch
+from archlab.model.masks import Stretch, TensorMask
 from archlab.model.softmax import Softmax
 
-Inner = Callable[[Tensor, Tensor, Tensor, Given | None, None, Softmax], Tensor]
-"""Kernel that computes attention within the blocks."""
+Inner = Callable[[Tensor, Tensor, Tensor, TensorMask | None, None, Softmax], Tensor]
+"""Function that computes the attention within stacked blocks, such as a kernel."""
 
 
 def in_stretches(
     q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], softmax: Softmax, inner: Inner
 ) -> Tensor:
-    """Return the attention output, [B, H, T, V], if every row is one sequence."""
+    """Return the attention output, [B, H, T, V]. Each row must be one sequence."""
     B = len(q_BHTC)
     if softmax.sinks_H is not None:
         softmax = replace(softmax, sinks_H=softmax.sinks_H.repeat(B))
@@ -47,7 +47,10 @@ def in_documents(
     softmax: Softmax,
     inner: Inner,
 ) -> Tensor:
-    """Return the attention output, [B, H, T, V], if rows consist of pieces that do not see each other."""
+    """Return the attention output, [B, H, T, V], of rows with several documents.
+
+    `documents` holds the length and the blocks of each piece of the batch. Pieces do not see each other.
+    """
     lengths = [length for length, _ in documents]
     pieces = (x.transpose(0, 1).flatten(1, 2)[None].split(lengths, 2) for x in (q_BHTC, k_BKTC, v_BKTV))
     mixed = [
@@ -63,17 +66,17 @@ def _side_by_side(q_BHTC: Tensor, n: int) -> Tensor:
 
 
 def _apart(mixed: Tensor, n_rows: int) -> Tensor:
-    """Inverse of `_side_by_side`, with heads after tokens: [N, B * H, Q, V] -> [B, N * Q, H, V]."""
+    """Invert `_side_by_side` and put heads after tokens: [N, B * H, Q, V] -> [B, N * Q, H, V]."""
     return mixed.unflatten(1, (n_rows, -1)).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
 def _keys(x_BKTC: Tensor, stretches: Sequence[Stretch]) -> list[Tensor]:
     """Return the keys of each stretch, [N, B * K, S, C].
 
-    The keys that the blocks of a stretch share come first, then each block's own keys.
+    The keys that all blocks of a stretch share come first, followed by each block's own keys.
     """
     if len(x_BKTC) > 1:
-        x_BKTC = x_BKTC.contiguous()  # so that rows and heads are a single axis in views, too
+        x_BKTC = x_BKTC.contiguous()  # so that views can merge the axes of rows and heads
     own = zip(_Own.apply(x_BKTC, [s.blocks for s in stretches]), stretches, strict=True)
     return [keys if s.shared is None else _with_shared(x_BKTC, s.shared, keys) for keys, s in own]
 
@@ -98,7 +101,7 @@ class _Own(torch.autograd.Function):
         total_BKTC = gradients[0].new_zeros(ctx.shape)
         for gradient, blocks in zip(gradients, ctx.stretches, strict=True):
             gradient_NBKSC = gradient.unflatten(1, ctx.shape[:2])
-            # Parts of at most `size` keys (the number of queries of a block) do not overlap between blocks.
+            # Add at most `size` keys at a time (the number of queries in a block), so that blocks do not overlap.
             for first in range(0, blocks.n_keys, blocks.size):
                 n = min(blocks.size, blocks.n_keys - first)
                 _view(total_BKTC, blocks, first, n).add_(gradient_NBKSC.narrow(3, first, n))
@@ -108,7 +111,7 @@ class _Own(torch.autograd.Function):
 def _view(x_BKTC: Tensor, blocks: QueryBlocks, first: int, n_keys: int) -> Tensor:
     """Return `n_keys` keys of each block, [N, B, K, S, C].
 
-    They begin `first` keys after the block's first key.
+    The first of them comes `first` positions after the block's first key.
     """
     reach = (blocks.count - 1) * blocks.size + n_keys
     reached = x_BKTC.narrow(2, blocks.first_key + first, reach)

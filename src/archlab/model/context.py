@@ -1,4 +1,4 @@
-"""Everything a forward pass knows besides the hidden states: positions, masks, rotations and biases."""
+"""Inputs of a layer's components besides the hidden states: positions, masks, rotations and biases."""
 
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from archlab.model.state import NO_STATES, Cache, State
 
 
 class Collected(UserDict[str, list[Tensor]]):
-    """Auxiliary losses, expert loads and other tensors that components report: name -> one tensor per layer.
+    """Auxiliary losses, expert loads and other tensors that components report. Each name has one tensor per layer.
 
     This class is not a dict, because `fully_shard` passes modules a copy of every dict that contains tensors.
     """
@@ -42,7 +42,10 @@ class SequenceShard:
         return torch.cat([x_BS[:, run.start : run.stop] for run in self.runs], 1)
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Return the rows of all processes, just as `State.extend` returns the cached and the new rows."""
+        """Return the key or value rows of all processes.
+
+        This method replaces `State.extend`, which returns the cached and the new rows.
+        """
         return tuple(self.gathered(rows) for rows in new.values())
 
 
@@ -51,20 +54,20 @@ _CAUSAL = Visibility()
 
 @dataclass(frozen=True)
 class Context:
-    """Information about the forward pass for components. Layers with equal configs share it.
+    """Information about the forward pass that the components of a layer need. Layers with equal configs share it.
 
-    B is 1 if the information is the same for all sequences of the batch. Fields about queries and keys are None in a
-    layer without attention.
+    Shapes: B batch (1 if all sequences have the same values), T new tokens, S keys, H query heads. Fields about queries
+    and keys are None in a layer without attention.
     """
 
     positions_BT: Tensor
     """Positions of the new tokens; negative for padding."""
     is_real_BT: Tensor | None
-    """False at padding; None if there is no padding."""
+    """Whether each token is real; false for padding. None if there is no padding."""
     starts_BT: Tensor | None
-    """Index, in this pass, of the first token of each token's document; None if documents are not packed."""
+    """Index in this pass of the first token of each token's document; None if documents are not packed."""
     mask_BTS: Mask | None
-    """Keys that each query sees; None for a plain causal mask."""
+    """Mask of the keys that each query sees; None for a plain causal mask."""
     distance_BTS: Tensor | None
     """Query position minus key position; None if no bias needs the distance.
 
@@ -73,15 +76,15 @@ class Context:
     rotation: Rotation | None
     """Rotation of queries and new keys; None without RoPE."""
     bias_BHTS: Tensor | None
-    """Bias on the scores from the table that all layers share; None if there is no such table."""
+    """Bias to add to the attention scores, from a table that all layers share; None without such a table."""
     collected: Collected | None
-    """Auxiliary losses and expert loads that components add; None if nothing reads them."""
+    """Container to which components add auxiliary losses and expert loads; None if they are not needed."""
 
     def causal(self, state: State | None) -> Tensor:
         """Return a causal mask, [B or 1, T, S], for the attention of a plug-in.
 
-        A token sees itself and the earlier tokens of its sequence or document. The S keys are those that `state.extend`
-        returns, or without a state the new tokens.
+        A token sees itself and the earlier tokens of its sequence or document. The S keys are the rows that
+        `state.extend` returns, or the new tokens if there is no state.
         """
         query_BT, key_BS = self.positions_BT, self.positions_BT
         if state is not None:
@@ -93,12 +96,12 @@ class Context:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """New tokens of one forward pass."""
+    """The new tokens of one forward pass, from which the context of each layer is made."""
 
     positions_BT: Tensor
     """Positions of the new tokens, [B or 1, T]; negative for padding."""
     lengths_BT: Tensor
-    """Number of tokens so far in each token's sequence or document, [B or 1, T or 1]."""
+    """Length of each token's sequence or document, including the new tokens, [B or 1, T or 1]."""
     starts_BT: Tensor | None
     """Index of the first token of each token's document; None if documents are not packed."""
     is_whole: bool
@@ -115,7 +118,7 @@ class ForwardPass:
     """Indices of this process's tokens; None if the process has all tokens."""
 
     def of(self, part: SequenceShard) -> "ForwardPass":
-        """Return the pass of one process's tokens, whose queries see the keys of all tokens."""
+        """Return the forward pass of one process's tokens. Their queries see the keys of all tokens."""
         return replace(
             self,
             positions_BT=part.own(self.positions_BT),
@@ -133,9 +136,9 @@ class ForwardPass:
         shared_bias: nn.Module | None,
         collected: Collected | None,
     ) -> list[Context]:
-        """Return the context of every layer.
+        """Return the context of every layer. Layers with equal configs share one context.
 
-        `first_alike` holds, for each layer, the index of the first layer with an equal config. The two share a context.
+        `first_alike` holds, for each layer, the index of the first layer with an equal config.
         """
         states = self.cache.layers if self.cache else [NO_STATES] * len(layers)
         made = {i: self.context(layers[i], states[i], shared_bias, collected) for i in set(first_alike)}
@@ -205,7 +208,8 @@ def start_pass(
 ) -> ForwardPass:
     """Return the forward pass of new tokens.
 
-    Positions count from the start of the cache, of the sequence after its padding, or of each document.
+    Position 0 is the first token of a sequence after its padding or, if documents are packed, of a document. Cached
+    tokens count.
     """
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]

@@ -19,7 +19,7 @@ class Result(NamedTuple):
     dtype: torch.dtype | None
     """Required dtype; None means any floating-point dtype."""
     broadcasts: bool = False
-    """Whether any axis may have size 1 instead."""
+    """Whether any axis may have size 1, for broadcasting."""
 
 
 def like_input(x: Tensor, *_: Any) -> Result:
@@ -30,7 +30,7 @@ def like_input(x: Tensor, *_: Any) -> Result:
 def check_forward(
     kind: type[Registered], module: nn.Module, arguments: str, expected: Callable[..., Result | None]
 ) -> None:
-    """Raise UserError if `forward` does not accept the arguments. Check its output at every later call."""
+    """Raise UserError if `forward` does not accept the arguments. Make every later call check its output."""
     check_arguments(kind, module.forward, arguments)
     module.register_forward_hook(partial(_check_output, kind, expected))
 
@@ -52,12 +52,12 @@ def check_arguments(kind: type[Registered], function: Callable[..., Any], argume
 def checked_function(
     kind: type[Registered], name: str, function: Callable[..., Any], expected: Callable[..., Result | None]
 ) -> Callable[..., Any]:
-    """Return the function wrapped in a check of the tensor that it returns."""
+    """Return the function, wrapped so that each call checks the tensor that the function returns."""
     return partial(_call, kind, name, function, expected)
 
 
 def check_tensor(kind: type[Registered], function: str, value: Any, required: Result) -> None:
-    """Raise UserError if the value that a plug-in returned is not the required tensor."""
+    """Raise UserError if the value that a plug-in returned is not a tensor of the required shape and dtype."""
     if not isinstance(value, Tensor):
         raise breach(kind, f"{function} returned {short(value)}; allowed: {_in_words(required)}")
     if not (_has_shape(value.shape, required) and _has_dtype(value, required.dtype)):

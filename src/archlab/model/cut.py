@@ -4,7 +4,10 @@ from torch import Tensor
 
 
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
-    """Shard a tensor like `like` and return this process's part. Return the tensor itself if `like` is not sharded."""
+    """Shard a tensor in the same way as `like`, and return this process's part.
+
+    If `like` is not sharded, return the whole tensor.
+    """
     if not is_cut(like):
         return whole
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -18,8 +21,8 @@ def is_cut(x: Tensor) -> bool:
     return hasattr(x, "device_mesh")
 
 
-def held(x: Tensor) -> int:
-    """Return the number of elements of a tensor that this process holds."""
+def local_numel(x: Tensor) -> int:
+    """Return the number of the tensor's elements that are stored in this process."""
     if not is_cut(x):
         return x.numel()
     from torch.distributed.tensor import DTensor
@@ -29,7 +32,7 @@ def held(x: Tensor) -> int:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return the whole tensor, gathered from all processes that hold a part. All of them must call this function."""
+    """Return the whole tensor, gathered from all processes that have a part. Each of them must call this function."""
     if not is_cut(x):
         return x
     from torch.distributed.tensor import DTensor

@@ -29,7 +29,7 @@ from archlab.model.state import NO_STATES, Cache
 class TokenEmbedding(nn.Module):
     """Embedding table with one row per token.
 
-    Rows are multiplied by the config's scale, and projected and normalized if the config says so.
+    The config decides by which scale the rows are multiplied, and whether they are then projected and normalized.
     """
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
@@ -48,7 +48,7 @@ class TokenEmbedding(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Look up token ids: [B, T] int64 -> [B, T, D]."""
         rows_BTE = F.embedding(tokens_BT, self.weight)
-        if self.round_scale:  # a tensor of the weights' dtype rounds the scale; a Python number does not
+        if self.round_scale:  # as a tensor, the scale is rounded to the weights' dtype; as a Python number, it is not
             return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
         return self.norm(self.widen(scaled(rows_BTE, self.scale)))
 
@@ -93,7 +93,7 @@ class HeadTransform(nn.Module):
 
 
 class Head(nn.Module):
-    """Map from hidden states to logits, with its own matrix or the embedding's matrix."""
+    """Linear map from hidden states to logits. It has its own matrix or uses the embedding's matrix."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "head"}
 
@@ -112,7 +112,7 @@ class Head(nn.Module):
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
         """Return logits: [B, T, D] -> [B, T, V].
 
-        They are the product plus the bias, times the scale, then soft-capped.
+        The full formula is softcap(scale (W x + b)). The config decides which of these steps are used.
         """
         logits_BTV = self.uncapped(x_BTD, embedding_VD)
         cap = self.config.softcap
@@ -130,7 +130,7 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """Decoder-only Transformer: tokens -> logits.
 
-    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` is the way to compute
+    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` names the way to compute
     attention (see kernels.py). Raise ConfigError if the config breaks a rule.
     """
 
@@ -207,7 +207,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Return hidden states after the final norm: [B, T] int64 -> [B, T, D].
 
-        With `part`, return only those of this process's tokens.
+        With `part`, return only the states of this process's tokens.
         """
         check_inputs(self.config, tokens_BT, documents, lengths, segments, prefix, cache)
         if cache is not None:

@@ -15,11 +15,14 @@ from archlab.model.masks import Mask, causal_tiles
 from archlab.model.softmax import Softmax
 
 
-@outside_graphs  # on a CPU, a mask that is made inside a compiled graph does not compile
+@outside_graphs  # on a CPU, torch cannot compile a graph in which a mask is made
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Return flex_attention's output, compiled for each shape. After 64 shapes, torch uses its unfused form."""
+    """Return flex_attention's output, compiled for each combination of shapes.
+
+    After 64 combinations, torch uses its uncompiled implementation.
+    """
     from torch.nn.attention.flex_attention import AuxRequest
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -43,4 +46,4 @@ def _compiled_flex() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     allow_forms()
-    return torch.compile(flex_attention, dynamic=False)  # with dynamic shapes its CPU code does not compile
+    return torch.compile(flex_attention, dynamic=False)  # with dynamic shapes, its CPU code cannot be compiled

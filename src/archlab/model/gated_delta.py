@@ -1,7 +1,7 @@
-"""Gated delta rule (Yang 2024): a memory that maps keys to values and corrects its entries.
+"""Gated delta rule (Yang 2024): the state is a memory that maps keys to values and can correct its entries.
 
-Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lowercase axes as in
-recurrent.py; in addition g key head, r value head of a key head, k key_dim, v value_dim.
+Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Lowercase axes are as in
+recurrent.py; in addition, g key head, r value head of a key head, k key_dim, v value_dim.
 """
 
 import math
@@ -97,9 +97,10 @@ def scan(
 ) -> tuple[Tensor, Tensor]:
     """Process all tokens chunk by chunk, from a state (None means zeros). Return their outputs and the new state.
 
-    Each token changes the state by c = beta (v - a S^T k - r), where r is what k reads of the earlier changes in its
-    chunk. The equations of a chunk form a triangular system, with the same matrix for all columns. With its inverse, c
-    = values - keys S for any state S before the chunk.
+    Each token adds k c^T to the state, with c = beta (v - a S^T k - r). S is the state before the chunk, and a is its
+    decay up to the token. r is the result of reading the earlier changes of the chunk with k. The equations of a chunk
+    form a triangular system with the same matrix for all columns. The inverse of the matrix gives c = values - keys S
+    for any S.
     """
     T, groups = q_BTXK.shape[1], (q_BTXK.shape[2], -1)
     q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))
@@ -108,7 +109,7 @@ def scan(
     between_bcgrqs, since_bcgrq = (y.unflatten(2, groups) for y in decays(chunked(log_decay_BTH), starts_BT))
 
     met_bcgqs = k_bcgqk @ k_bcgqk.mT
-    system_bcgrqs = beta_bcgrq1 * met_bcgqs[:, :, :, None] * between_bcgrqs  # the solver takes its diagonal as 1
+    system_bcgrqs = beta_bcgrq1 * met_bcgqs[:, :, :, None] * between_bcgrqs  # the solver treats its diagonal as 1
     one_qs = torch.eye(system_bcgrqs.shape[-1], dtype=q_BTXK.dtype, device=q_BTXK.device)
     inverse_bcgrqs = torch.linalg.solve_triangular(system_bcgrqs, one_qs, upper=False, unitriangular=True)
     values_bcgrqv = inverse_bcgrqs @ (beta_bcgrq1 * v_bcgrqv)

@@ -1,4 +1,4 @@
-"""Compiled graphs: functions that stay outside of them, and limits on their number."""
+"""Compiled graphs: how to keep a function out of them, and how many versions of a function torch may compile."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,9 +10,9 @@ from archlab.errors import UserError
 from archlab.model.torch_private import has_compiler, kept_out_of_graphs, set_recompile_limit
 
 FORMS = 64
-"""Number of versions (shapes, kinds of layers, capacities) of a function that torch compiles.
+"""Maximum number of compiled versions of a function. New shapes, kinds of layers and capacities need new versions.
 
-After that, torch runs the function uncompiled, or fails.
+Beyond this number, torch runs the function uncompiled, or fails.
 """
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_compiler(setting: str) -> None:
-    """Raise UserError if this machine has no C++ compiler. `setting` names the setting that needs a compiler."""
+    """Raise UserError if this machine has no C++ compiler. The error says that `setting` needs one."""
     if not has_compiler():
         raise UserError(
             f"{setting}: torch compiles to C++, but no C++ compiler was found; install g++, or name a compiler in $CXX"

@@ -1,12 +1,12 @@
 """Grouped matrix products: each group of consecutive rows is multiplied by its own matrix.
 
 `torch.nn.functional.grouped_mm` does this for bfloat16 rows whose size is a multiple of 16 bytes. It refuses float64
-and odd widths, and cannot be compiled in float32. This module's operator therefore uses torch's product if possible,
-and otherwise loops over the groups. A compiler sees one opaque node, because the group sizes depend on data and would
-break the graph. FlopCounterMode sees a product of known size.
+and odd widths, and cannot be compiled in float32. This module's operators therefore use torch's product if possible,
+and otherwise loop over the groups. A compiler sees an operator as one opaque node, because the group sizes depend on
+data and would break the graph. FlopCounterMode sees a product of known size.
 
-Shapes: N rows in order of their groups, E groups, D input features, O output features. `ends_E` (int32) holds the index
-at which each group ends.
+Shapes: N rows sorted by group, E groups, D input features, O output features. `ends_E` (int32) holds the index at which
+each group ends.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,10 @@ def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
 
 @library.custom_op("archlab::grouped_outer", mutates_args=())
 def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
-    """Sum the outer products of each group's rows: [N, O] and [N, D] -> [E, O, D]. This is the weight's gradient."""
+    """Sum the outer products of each group's rows: [N, O] and [N, D] -> [E, O, D].
+
+    This is the gradient of `grouped_linear` for the weight.
+    """
     if _fits_kernel(y_NO, x_ND):
         return F.grouped_mm(y_NO.T, x_ND, offs=ends_E)
     weight_EOD = x_ND.new_zeros(len(ends_E), y_NO.shape[1], x_ND.shape[1])

@@ -1,7 +1,7 @@
 """Initial values of parameters, by role.
 
-Every tensor has its own random stream, derived from the seed and the tensor's name. If one setting of the config
-changes, the initial values of all other tensors stay bitwise identical.
+Every tensor has its own random stream, derived from the seed and the tensor's name. If a setting of
+the config changes, all tensors that it does not concern keep bitwise identical initial values.
 """
 
 import hashlib
@@ -30,5 +30,5 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
 def _normal(like: Tensor, deviation: float, stream: str) -> Tensor:
     seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.empty(like.shape, dtype=torch.float32)  # not the default dtype, which would change the values
+    drawn = torch.empty(like.shape, dtype=torch.float32)  # a fixed dtype, because it affects the values
     return drawn.normal_(0.0, deviation, generator=generator)

@@ -1,4 +1,4 @@
-"""Checks of the inputs of a forward pass. Shapes: B batch, T tokens."""
+"""Checks of a forward pass's inputs. Shapes: B batch, T tokens."""
 
 from torch import Tensor
 
@@ -31,7 +31,7 @@ def check_inputs(
         raise UserError(f"cache: made for a batch of {cache.batch}; the tokens are a batch of {len(tokens_BT)}")
     if cache is not None and cache.model is not config and cache.model != config:
         raise UserError("cache: made for a model with another config; make one with Cache(model.config, ...)")
-    # Lengths are known on the host. Reading positions would wait for the device, and break a compiled graph.
+    # Use lengths, which the host knows. Reading positions would wait for the device, and break a compiled graph.
     longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
     if isinstance(config.position, Learned) and longest > config.max_seq_len:
         raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
@@ -82,7 +82,7 @@ def _check_prefix(
         )
     if cache is not None and cache.length:
         raise UserError(
-            f"prefix: the cache already holds {cache.length} tokens; allowed only in the first pass of a text"
+            f"prefix: the cache already holds {cache.length} tokens; a prefix is allowed only in the first pass"
         )
     B, T = tokens_BT.shape
     if prefix_B.shape != (B,) or prefix_B.dtype not in WHOLE:
@@ -90,5 +90,5 @@ def _check_prefix(
     padding_B1 = cache.padding_B1 if cache else prefix_B.new_zeros(1, 1)
     longest_B1 = (T - padding_B1).clamp(min=0) if lengths_B is None else lengths_B[:, None]
     if ((prefix_B[:, None] < 0) | (prefix_B[:, None] > longest_B1)).any():
-        value = f"{prefix_B.tolist()} tokens of texts of {longest_B1.expand(B, 1).flatten().tolist()}"
+        value = f"{prefix_B.tolist()} tokens in texts of {longest_B1.expand(B, 1).flatten().tolist()} tokens"
         raise UserError(f"prefix: {value}; allowed: 0 to the text's length in this pass")

@@ -71,25 +71,25 @@ def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
     """Return whether to convert the tensors to float32 first.
 
     On CPUs, a fused kernel in bfloat16 takes two to three times as long as in float32. A decoding step is an exception,
-    because it would convert the whole cache. A bias must have the dtype of q, and in bfloat16 the biases of distant
-    keys would become equal.
+    because it would convert the whole cache. A bias is also better in float32. It must have the dtype of q, and in
+    bfloat16 the biases of distant keys would become equal.
     """
     return (q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1) or bias_BHQS is not None
 
 
 def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
-    """Return whether torch fuses attention only if values are as wide as queries, as it does on CPUs.
+    """Return whether torch's fused attention requires values as wide as queries, as it does on CPUs.
 
-    Otherwise torch materializes the whole matrix of scores.
+    For other widths, torch would materialize the whole score matrix.
     """
     return q_BHQC.device.type == "cpu"
 
 
 def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """Return whether torch fuses attention with a mask when query heads share keys.
+    """Return whether torch's fused attention with a mask is fast for query heads that share keys.
 
-    On CPU it does, but with a single query it would read each key once per head. On a GPU, the kernel with masks does
-    not support groups, and torch would use the kernel that materializes the whole matrix of scores.
+    On a CPU it is, except for a single query, for which it would read each key once per head. On a GPU, the fused
+    kernel with masks does not support shared keys, so torch would materialize the whole score matrix.
     """
     return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
 
@@ -179,14 +179,14 @@ def blocked(
     if not (isinstance(mask_BQS, Visible) and mask_BQS.can_be_cut):
         return inner(q_BHQC, k_BKSC, v_BKSV, mask_BQS, None, softmax)
     dtype = q_BHQC.dtype
-    if inner is reference or _is_better_wide(q_BHQC, None):  # once instead of in every block that sees a key
+    if inner is reference or _is_better_wide(q_BHQC, None):  # convert once, not in every block that sees a key
         q_BHQC, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
     if mask_BQS.starts_BQ is None:
         return in_stretches(q_BHQC, k_BKSC, v_BKSV, mask_BQS.stretches, softmax, inner).to(dtype)
     return _blocked_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS, softmax, inner).to(dtype)
 
 
-@outside_graphs  # documents begin at other places in each batch, and each would be compiled again
+@outside_graphs  # documents begin at other places in each batch, so each batch would be compiled
 def _blocked_documents(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Visible, softmax: Softmax, inner: Kernel
 ) -> Tensor:
@@ -210,7 +210,7 @@ KERNELS: dict[KernelName, Kernel] = {
 
 
 def choose_kernel(name: str, needs: KernelNeeds) -> Kernel:
-    """Return the named kernel; `auto` chooses one. Raise UserError if the kernel cannot compute this attention."""
+    """Return the kernel with this name; for `auto`, choose one. Raise UserError if it cannot compute this attention."""
     return KERNELS[kernel_for(name, needs)]
 
 
@@ -225,7 +225,7 @@ def in_call(
     mask: Mask | None,
     is_cached: bool,
 ) -> KernelNeeds:
-    """Return everything that a call requires of its kernel, because of the layer or of the call's tensors."""
+    """Return the requirements of one call: those of the layer, completed with those of the call's tensors."""
     tensors = (x for x in (q, k, v, bias, sinks) if x is not None)
     return KernelNeeds(
         needs.softcap,
@@ -256,13 +256,13 @@ def prefer_products(model: nn.Module, up_to: int) -> None:
 
 
 class Attend:
-    """Attention of one layer: softmax(scale q k^T + bias) v, computed by the kernel that its site names."""
+    """Attention of one layer: softmax(scale q k^T + bias) v. The layer's `Site` names the kernel."""
 
     def __init__(self, config: AnyAttention, site: Site) -> None:
         self.scale, self.softcap, self.dropout = config.scale, config.softcap, site.dropout.attention
         self.kernel = site.kernel
         self.needs = config.kernel_needs(site)
-        choose_kernel(self.kernel, self.needs)  # raises errors now if possible
+        choose_kernel(self.kernel, self.needs)  # to raise errors early
 
     def __call__(
         self,

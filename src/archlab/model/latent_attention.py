@@ -49,7 +49,8 @@ class LatentAttention(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """Apply attention: [B, T, D] -> [B, T, D].
 
-        A cache keeps the new latent vectors. A sequence shard gathers those of all processes.
+        `state` is a cache, which stores the new latent vectors, or a sequence shard, which gathers the latent vectors
+        of all processes.
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
@@ -84,8 +85,8 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         """Return the attention output, [B, H, T, V], without materializing keys and values.
 
-        All heads share one key of width E, whose first R numbers are the value. The whole key is passed as the value
-        and the rest is cut off afterwards: equal widths need no copy.
+        All heads share one key of width E. Its first R numbers are the value. The whole key is passed as the value,
+        because equal widths need no copy; the other numbers are cut off afterwards.
         """
         config = self.config
         kv_up_HXR = self.kv_up.weight.unflatten(0, (config.n_heads, -1))

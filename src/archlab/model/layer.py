@@ -28,8 +28,8 @@ class Layer(nn.Module):
 
     A serial layer has attention in one stage and the MLP in the next. In a parallel layer both are branches of one
     stage, which read the same norm or have their own norms. A recurrent mixer is a branch next to attention, or
-    replaces it. If the norm is carried, outputs are added not to x but to the output of `before`. The branch `f` is
-    the module `f`, and its norms are the module `f_norms`.
+    replaces it. If the norm is carried, outputs are added to the output of `before` instead of x. The attribute `f`
+    holds the module of branch f, and `f_norms` holds its norms.
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
@@ -69,18 +69,18 @@ class Layer(nn.Module):
 
 
 def make_component(config: Component, site: Site) -> nn.Module:
-    """Create the module of a config: `forward(x_BTD, context, state) -> y_BTD`."""
+    """Create the module of a component. Its `forward(x_BTD, context, state)` returns a tensor [B, T, D]."""
     return make(config, site, check=check_component)
 
 
 def check_component(kind: type[Component], module: nn.Module, config: Component, site: Site) -> nn.Module:
-    """Check a plug-in's module against its config. Raise UserError if its parameters or their roles differ."""
+    """Check a plug-in's module. Raise UserError if its parameters or roles differ from those that the config states."""
     made = check_parameters(kind, module, sum(config.parameters(site).values()))
     if other := [of.role.name for of in made if of.role.name not in (*config.roles(), "constant", "embedding")]:
         raise breach(
             kind,
-            f"its module has a parameter with the role {other[0]}; allowed: {', '.join(config.roles())} (what "
-            "`roles` of its config returns)",
+            f"its module has a parameter with the role {other[0]}; allowed: {', '.join(config.roles())} "
+            "(returned by `roles` of its config)",
         )
     check_forward(kind, module, "x, context, state", like_input)
     if isinstance(module, MultiHeadAttention):

@@ -1,7 +1,7 @@
 """Mixer of Mamba 2: a state-space model with one decay per head (Dao & Gu 2024).
 
-Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Lowercase axes as in recurrent.py; in
-addition g group, r head within its group, p head_dim, n d_state.
+Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Lowercase axes are as in recurrent.py;
+in addition, g group, r head within its group, p head_dim, n d_state.
 """
 
 import torch
@@ -101,7 +101,7 @@ def scan(
     B_bcsgn, C_bcqgn = chunked(B_BTGN), chunked(C_BTGN)
     between_bchqs, since_bchq = decays(chunked(log_decay_BTH), starts_BT)
     between_bcgrqs, since_bcgrq = (y.unflatten(2, (G, -1)) for y in (between_bchqs, since_bchq))
-    # Within a chunk it is attention whose weights are C.B times the decay between the two tokens.
+    # Within a chunk, the scan is attention with the weights C.B times the decay between the two tokens.
     weights_bcgrqs = torch.einsum("bcqgn,bcsgn->bcgqs", C_bcqgn, B_bcsgn)[:, :, :, None] * between_bcgrqs
     y_bcqgrp = torch.einsum("bcgrqs,bcsgrp->bcqgrp", weights_bcgrqs, x_bcsgrp)
     # Compute what every chunk adds to the state, then the state before every chunk.

@@ -33,7 +33,7 @@ class Mask(Protocol):
 
     @property
     def tiles(self) -> "BlockMask":
-        """Mask in the form of flex_attention."""
+        """The mask as a `BlockMask` for flex_attention."""
         ...
 
 
@@ -82,7 +82,7 @@ class NoMask:
 
 
 @dataclass(frozen=True)
-class Given:
+class TensorMask:
     """Mask that is already a tensor."""
 
     dense: Tensor
@@ -98,18 +98,21 @@ class Given:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Blocks of queries with the mask of the keys with which they are compared."""
+    """Neighboring blocks of equal size, and the mask of the keys that their queries see."""
 
     blocks: QueryBlocks
-    mask: Given | None
-    """Mask, [count or 1, size, shared keys and then the block's own]. None means that every block is plain causal."""
+    mask: TensorMask | None
+    """Mask, [count or 1, size, S]. The S keys are the shared keys, followed by the block's own keys.
+
+    None means that every block is plain causal.
+    """
     shared: Tensor | None
     """Indices of the keys that all blocks share; None without shared keys."""
 
 
 @dataclass(frozen=True)
 class Visible:
-    """Mask that follows from a rule about positions."""
+    """Mask that is computed from positions and a rule, such as causal with a sliding window."""
 
     rule: Visibility
     query_BQ: Tensor
@@ -127,7 +130,7 @@ class Visible:
     key_starts_BS: Tensor | None = None
     """`starts_BQ` of the keys; None if queries and keys belong to the same tokens."""
     runs: tuple[range, ...] | None = None
-    """Indices of the queries in the sequence, if they are only some of its tokens; otherwise None.
+    """Indices of the queries in the sequence, if the queries are only some of its tokens; otherwise None.
 
     The keys are all tokens of the sequence.
     """
@@ -144,17 +147,17 @@ class Visible:
 
     @property
     def tiles(self) -> "BlockMask":
-        """Mask in the form of flex_attention."""
+        """The mask as a `BlockMask` for flex_attention."""
         return self._once("tiles", self._tiles)
 
     @property
     def stretches(self) -> list[Stretch]:
-        """Mask in blocks of queries. Each row must be one sequence, or some tokens of one."""
+        """The mask in blocks of queries. Each row must be one sequence, or some tokens of one sequence."""
         return self._once("stretches", self._stretches)
 
     @property
     def documents(self) -> list[tuple[int, list[Stretch]]]:
-        """Mask of packed documents: (length, blocks) of each piece, with all rows one after another.
+        """The mask of packed documents: the length and the blocks of each piece, for all rows one after another.
 
         A piece is a document, or several short documents in a row. Pieces do not see each other.
         """
@@ -162,7 +165,7 @@ class Visible:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether `stretches` or `documents` exist: nothing is cached or padded, and no prefix is visible."""
+        """Whether `stretches` or `documents` can be computed: nothing is cached or padded, and no prefix is visible."""
         is_text = self.is_whole or (self.runs is not None and self.starts_BQ is None)
         return is_text and (self.prefix_B11 is None or self.rule.visibility != "prefix")
 
@@ -170,17 +173,18 @@ class Visible:
     def is_worth_cutting(self) -> bool:
         """Whether blocks save enough work.
 
-        For whole sequences, blocks must compute at most half of the pairs of queries and keys. For some tokens of a
-        sequence it is enough that blocks skip any pair, because no kernel treats them as plain causal. For packed
-        documents, the answer depends only on the length of a row, because reading where documents begin would
-        synchronize the device.
+        For whole sequences, blocks must compute at most half of the query/key pairs. If this process has only some
+        tokens of a sequence, skipping any pair is enough, because no kernel can use a plain causal mask. For packed
+        documents, the answer depends only on the row length, because reading document boundaries would synchronize the
+        device.
         """
         return self._once("is_worth_cutting", self._is_worth_cutting)
 
     def prepare(self, *, is_biased: bool) -> None:
-        """Compute the form that the kernel of `auto` will need, so that no layer computes it in its compiled graph.
+        """Compute the form of the mask that the kernel chosen by `auto` needs.
 
-        Forms that depend on data, and those for flex_attention, are computed outside of graphs anyway.
+        Otherwise each layer would compute it in its compiled graph. Forms that depend on data, and the form for
+        flex_attention, are computed outside of graphs anyway.
         """
         is_cut = self.is_worth_cutting and not is_biased
         if is_cut and self.starts_BQ is None:
@@ -243,7 +247,7 @@ class Visible:
                 row, start = divmod(first, self.starts_BQ.shape[1])
                 at = slice(start, start + length)
                 mask = self._seen((slice(row, row + 1), at, None), (slice(row, row + 1), None, at), None)
-                pieces.append((length, [Stretch(QueryBlocks(0, 1, length, 0, length), Given(mask), None)]))
+                pieces.append((length, [Stretch(QueryBlocks(0, 1, length, 0, length), TensorMask(mask), None)]))
             first += length
         return pieces
 
@@ -269,9 +273,12 @@ def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
 def stretches(
     rule: Visibility, length: int, device: torch.device, runs: tuple[range, ...] | None = None
 ) -> list[Stretch]:
-    """Return the blocks of one sequence without a prefix. With `runs`, only those of the queries with these indices."""
+    """Return the blocks of one sequence without a prefix.
+
+    With `runs`, return only the blocks of queries with these indices.
+    """
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
-    selected = blocks if runs is None else query_blocks.of_runs(blocks, runs)
+    selected = blocks if runs is None else query_blocks.blocks_in_runs(blocks, runs)
     return [_stretch(rule, of_one_size, device) for of_one_size in selected]
 
 
@@ -284,11 +291,11 @@ def _stretch(rule: Visibility, blocks: QueryBlocks, device: torch.device) -> Str
     first_N11 = blocks.first_key + moved_N11
     seen_NQS = visible(rule, query_NQ1, first_N11 + torch.arange(blocks.n_keys, device=device))
     if blocks.shared is None:
-        return Stretch(blocks, Given(seen_NQS), None)
+        return Stretch(blocks, TensorMask(seen_NQS), None)
     shared = _indices(blocks.shared, device)
     is_own_N1S = (shared >= first_N11) & (shared < first_N11 + blocks.n_keys)
     seen_of_shared_NQS = visible(rule, query_NQ1, shared) & ~is_own_N1S
-    return Stretch(blocks, Given(torch.cat((seen_of_shared_NQS, seen_NQS), -1)), shared)
+    return Stretch(blocks, TensorMask(torch.cat((seen_of_shared_NQS, seen_NQS), -1)), shared)
 
 
 def _indices(keys: SharedKeys, device: torch.device) -> Tensor:
@@ -298,7 +305,7 @@ def _indices(keys: SharedKeys, device: torch.device) -> Tensor:
 
 
 def causal_tiles(n_queries: int, n_keys: int, device: torch.device) -> "BlockMask":
-    """Return the plain causal mask in the form of flex_attention."""
+    """Return the plain causal mask as a `BlockMask` for flex_attention."""
     return _tiles(lambda b, h, q, k: k <= q, 1, n_queries, n_keys, device)
 
 
@@ -311,8 +318,8 @@ def _tiles(
 ) -> "BlockMask":
     """Return the tiles that contain a visible key.
 
-    On a GPU the code is compiled, so that the whole [Q, S] mask is never materialized. On a CPU it is not compiled,
-    because the compiled code fails there.
+    On a GPU, the code is compiled, so that the whole [Q, S] mask is never materialized. On a CPU, the compiled code
+    would fail.
     """
     from torch.nn.attention.flex_attention import create_block_mask
 

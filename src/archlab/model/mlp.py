@@ -43,7 +43,10 @@ class MLP(nn.Module):
 
 
 def inner(config: Dense, activation: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
-    """Return the input of the down projection. `gate` and `up` are the two products; gate is None in a plain MLP."""
+    """Return the input of the down projection.
+
+    `gate` and `up` are the outputs of the projections with these names. `gate` is None in an MLP without a gate.
+    """
     if gate is None or not isinstance(config, GatedMLP):
         return activation(up)
     if config.clamp is not None:

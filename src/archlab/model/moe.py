@@ -23,7 +23,7 @@ from archlab.model.state import State
 class MoE(nn.Module):
     """Mixture of experts: the sum of weight_e * MLP_e(x) over the chosen experts e.
 
-    The output of a shared expert, if the config has one, is added.
+    If the config has a shared expert, its output is added.
     """
 
     def __init__(self, config: MoEConfig, site: Site) -> None:
@@ -52,9 +52,9 @@ class MoE(nn.Module):
 class Experts(nn.Module):
     """MLPs of all E experts, in stacked matrices.
 
-    Rows are sorted by expert, so that each expert is one matrix product. The outputs of a token's experts are gathered
-    and summed in the order in which the router chose them. The result therefore does not depend on other tokens or on
-    the device's order of additions.
+    Rows are sorted by expert, so that each expert computes one matrix product. The outputs of a token's experts are
+    gathered and summed in the order in which the router chose the experts. The result therefore does not depend on
+    other tokens or on the order in which the device adds.
     """
 
     def __init__(self, config: MoEConfig, d_model: int) -> None:

@@ -63,7 +63,7 @@ class RMSNorm(nn.Module):
         if self.weight is not None and self.cast != "before_weight" and is_training_eagerly():
             wide = at_least_float32(x)
             return _RMSNormed.apply(wide, wide, self.weight.to(wide.dtype) + self.offset, self.eps).to(x.dtype)
-        if self.is_plain and has_format_of(self.weight, x):  # torch converts both by itself, and rounds once
+        if self.is_plain and has_format_of(self.weight, x):  # torch converts x and the weight, and rounds once
             return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         normed = F.rms_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
         if self.weight is None:
@@ -74,7 +74,7 @@ class RMSNorm(nn.Module):
 
 
 class _RMSNormed(torch.autograd.Function):
-    """F.rms_norm times the weight, with autograd's gradients bit for bit in two thirds of the time.
+    """F.rms_norm times the weight. Gradients are bit for bit those of autograd, in two thirds of the time.
 
     Plain autograd keeps three tensors as large as x, and allocates seven more in the backward pass. The argument x is
     passed twice, so that its gradient through the mean square is separate. Autograd then adds the two gradients one by
@@ -88,7 +88,7 @@ class _RMSNormed(torch.autograd.Function):
         return (x * inverse).mul_(weight)
 
     @staticmethod
-    @once_differentiable  # a second derivative would take `inverse` as a constant
+    @once_differentiable  # a second derivative would treat `inverse` as a constant
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -102,7 +102,10 @@ class _RMSNormed(torch.autograd.Function):
 
 @implements(schema.PartialRMSNorm)
 class PartialRMSNorm(nn.Module):
-    """Partial RMSNorm: x / sqrt(mean(first^2) + eps) * w, where `first` is the first fraction of the features."""
+    """Partial RMSNorm: x / sqrt(mean(first^2) + eps) * w.
+
+    `first` holds the first features of x; the config's `share` is their fraction.
+    """
 
     timed_as = "norms"
 
@@ -113,7 +116,7 @@ class PartialRMSNorm(nn.Module):
         self.constants = {"weight": 1.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize over the last axis, whose first features give the mean square: [..., *shape] -> [..., *shape]."""
+        """Divide by the root mean square of the first features: [..., *shape] -> [..., *shape]."""
         wide = at_least_float32(x)
         mean_square = wide[..., : self.n_first].square().mean(-1, keepdim=True)
         return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
@@ -158,7 +161,7 @@ class DynamicTanh(nn.Module):
 
 
 def make_norm(config: schema.BlockNorm | QKNorm, *shape: int) -> nn.Module:
-    """Return the norm of the config. It normalizes over the last axis of `shape`; each entry has its own weight."""
+    """Return the norm of a config. It normalizes over the last axis; per-feature weights have the shape `shape`."""
     return make(config, shape, check=_check_norm)
 
 
@@ -174,7 +177,7 @@ def _no_norm(config: schema.NoNorm, shape: Shape) -> nn.Module:
 
 
 class HeadNorm(nn.Module):
-    """Norm of queries or keys. Its scope is one head, or all heads concatenated."""
+    """Norm of queries or keys, over each head or over all heads concatenated."""
 
     timed_as = "norms"
 

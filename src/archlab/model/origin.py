@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Origin:
-    """Contents of a model's published folder besides architecture and weights."""
+    """Contents of a published model's folder besides architecture and weights."""
 
     family: str | None = None
     """Name of the model family. None for a model trained with archlab."""

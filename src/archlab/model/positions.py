@@ -1,9 +1,9 @@
 """Positions that are added to the token embedding (sinusoidal, learned) or to the attention scores (all others).
 
-RoPE, which rotates instead, is in rotary.py.
+RoPE, which rotates queries and keys instead, is in rotary.py.
 
-Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim. A position bias is a module that maps the
-distances (query position - key position, [B or 1, Q, S]) and the queries to [B or 1, H, Q, S].
+Shapes: B batch, T tokens, D d_model, H heads, Q queries, S keys, C head_dim. A position bias is a module. Its inputs
+are the distances (query position - key position, [B or 1, Q, S]) and the queries. Its output is [B or 1, H, Q, S].
 """
 
 import math
@@ -55,7 +55,7 @@ class LearnedPositions(nn.Module):
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """Return position vectors in `dtype`: [B, T] -> [B, T, D].
 
-        The Decoder checks that no position is beyond the last one.
+        `Decoder` checks that no position is after the last learned one.
         """
         return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)
 
@@ -118,7 +118,8 @@ class T5Bias(nn.Module):
 def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Return the bucket of each distance >= 0.
 
-    Half the buckets are for single distances; the others are logarithmic up to max_distance.
+    Half of the buckets hold one distance each. The other half cover distances up to max_distance on a logarithmic
+    scale.
     """
     exact = buckets // 2
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
@@ -128,7 +129,10 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 @implements(schema.Shaw)
 class ShawBias(nn.Module):
-    """Shaw bias: scale * q.a(distance), with a learned vector a per clipped distance for all heads (Shaw 2018)."""
+    """Shaw bias: scale * q.a(distance) (Shaw 2018).
+
+    Each clipped distance has a learned vector a, which all heads share.
+    """
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -146,7 +150,7 @@ class ShawBias(nn.Module):
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """Return the module whose output is added to the embedding. Return None if no positions are added to it."""
+    """Return the module whose output is added to the token embedding; None for other kinds of positions."""
     if model.position.acts_on != "embedding":
         return None
     n_parameters = model.position.of_all_layers(model.added_width, model.max_seq_len, model.attention.score_heads)
@@ -154,7 +158,7 @@ def make_positions(model: ModelConfig) -> nn.Module | None:
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:
-    """Return the table of position biases that all layers share; None if there is no such table."""
+    """Return the position bias module that all layers share; None if the model has none."""
     heads = model.attention
     if not model.position.is_shared or not isinstance(heads, AnyAttention):
         return None

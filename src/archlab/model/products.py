@@ -23,7 +23,7 @@ from archlab.model.torch_private import softmax_backward
 BLOCK = 64
 """Number of queries in a block.
 
-Larger blocks would compute more masked scores; smaller blocks would make products slower.
+Larger blocks would compute more masked scores. Smaller blocks would make matrix products slower.
 """
 
 
@@ -37,8 +37,7 @@ library.define(
 def causal_products(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, scale: float) -> Tensor:
     """Return the attention output, [B, H, T, V].
 
-    Scores are rounded to the dtype of q. Their softmax is computed in at least float32, and then rounded to that dtype,
-    too.
+    Scores and attention weights are rounded to the dtype of q. The softmax is computed in at least float32.
     """
     return torch.ops.archlab.causal_products(q_BHTC, k_BKTC, v_BKTV, scale)[0].transpose(1, 2)
 
@@ -81,9 +80,9 @@ def _gradients(
 
 
 def _outputs(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor) -> tuple[Tensor, Tensor]:
-    """Allocate the outputs of the forward pass.
+    """Allocate the output and the attention weights of the forward pass.
 
-    The first output has the order of axes that the output projection reads.
+    The axes of the output are in the order that the output projection reads, [B, T, H, V].
     """
     B, H, T, _ = q_BHTC.shape
     n_weights = sum(B * H * (end - first) * end for first, end in _bounds(T))

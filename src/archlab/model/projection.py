@@ -9,7 +9,7 @@ from archlab.model.arithmetic import at_least_float32
 
 
 class Projection(nn.Linear):
-    """Linear map with a role, which decides its initial values. `model/init.py` sets them, not the constructor."""
+    """Linear map with a role. The role decides the initial values, which `model/init.py` sets later."""
 
     constants = {"bias": 0.0}  # noqa: RUF012 - read only
 
@@ -46,6 +46,6 @@ def is_compiled_row(x: Tensor) -> bool:
 def row_product(x: Tensor, matrix_NK: Tensor) -> Tensor:
     """Multiply one row, [..., K], by a matrix of any dtype. Return [..., N] in at least float32."""
     x_K = at_least_float32(x).flatten()
-    # as_strided makes the compiler store x. Otherwise it would compute x, for example a norm, again for each of N rows.
+    # as_strided makes the compiler store x. Otherwise it would compute x, such as a norm, again for each of N rows.
     x_K = x_K.as_strided(x_K.shape, x_K.stride())
     return (matrix_NK.to(x_K.dtype) * x_K).sum(-1).view(*x.shape[:-1], -1)

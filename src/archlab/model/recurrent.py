@@ -1,8 +1,7 @@
 """Parts that recurrent mixers share: a short convolution, a chunked scan, and a norm with a gate.
 
 A scan cuts a sequence into chunks. Within a chunk, matrix products mix all tokens at once; a state is passed from chunk
-to chunk. Between two tokens, the state decays by the product of the decays of all tokens after the first token, up to
-and including the second.
+to chunk. From token s to a later token q, the state decays by the product of the decays of tokens s + 1 to q.
 
 Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs kept as state, S = W + T. Axes of a scan: b
 batch, c chunk, q token of a chunk, s earlier token of the same chunk, h head.
@@ -23,7 +22,7 @@ class CausalConv(nn.Module):
     """Causal convolution per channel: y_t = sum over j of w_j x_{t-K+1+j} (+ b).
 
     Inputs before the sequence are 0. `widths` holds the channel counts of the inputs that are concatenated. The state
-    `conv` holds the last K - 1 inputs. Padded positions contribute nothing to others, and their outputs are 0.
+    `conv` holds the last K - 1 inputs. Padding does not affect other positions, and the outputs at padding are 0.
     """
 
     def __init__(self, widths: tuple[int, ...], kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
@@ -49,11 +48,11 @@ class CausalConv(nn.Module):
             y_BTC = self._in_documents(window_BSC, context.starts_BT).to(x_BTC.dtype)
         else:
             y_BCT = F.conv1d(window_BSC.transpose(1, 2), self.weight, self.bias, groups=len(self.weight))
-            y_BTC = y_BCT.transpose(1, 2).contiguous()  # the order in which the following code reads it
+            y_BTC = y_BCT.transpose(1, 2).contiguous()  # the following code reads it in this order
         return without_padding(self.activation(y_BTC), context)
 
     def _in_documents(self, window_BSC: Tensor, starts_BT: Tensor) -> Tensor:
-        """Convolve tap by tap, because no tap may reach back beyond the start of its document."""
+        """Convolve one tap at a time, so that no tap reaches back beyond the start of a token's document."""
         T = starts_BT.shape[1]
         age_BT1 = (torch.arange(T, device=starts_BT.device) - starts_BT)[..., None]
         y_BTC = torch.zeros_like(window_BSC[:, :T])
@@ -67,7 +66,7 @@ class CausalConv(nn.Module):
 
 
 def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
-    """Return x with 0 at padded positions."""
+    """Return x with 0 at padding."""
     return x_BTC if context.is_real_BT is None else x_BTC * context.is_real_BT[..., None]
 
 
@@ -84,15 +83,15 @@ def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
 
 
 def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return how much of token s is left at token q, [b, c, h, q, s], and of the chunk's first state, [b, c, h, q].
+    """Return the decay from token s to token q, [b, c, h, q, s], and from before the chunk to token q, [b, c, h, q].
 
-    Both are 0 if a document starts in between; the first is also 0 if s comes after q. `log_decay` of each token is <=
-    0.
+    Decays are factors from 0 to 1. They are 0 if a document starts in between, and if s comes after q. `log_decay` of
+    each token is <= 0.
     """
     log_bchq = log_decay_bcqh.transpose(2, 3)
     n, size = log_decay_bcqh.shape[1:3]
     causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_decay_bcqh.device).tril()
-    # Sums over the tokens between the two. Differences of sums from the chunk's start would be of far larger numbers.
+    # Sum over the tokens between s and q. Subtracting sums from the chunk's start would lose precision.
     between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0).cumsum(-2)
     since_bchq = log_bchq.cumsum(-1)
     seen = causal_qs
@@ -102,15 +101,15 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
         starts_bc1q = (chunked(starts_bt) - first_c1)[:, :, None]
         seen = causal_qs & (starts_bc1q[..., None] <= index_s)
         since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
-    # Mask before exp, so that hidden entries are 0, and their gradients, too.
+    # Mask before exp, so that hidden entries and their gradients are 0.
     return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp()
 
 
 def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
     """Return initial values: A_log = ln A, A from `least` to `most`, and dt_bias for steps dt from 0.001 to 0.1.
 
-    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here the values are
-    evenly spaced, and the order of dt is unrelated to that of A, so that they do not depend on a seed.
+    dt_bias is the inverse softplus of dt. Published code draws A uniformly and dt log-uniformly. Here both are spaced
+    evenly, so that they do not depend on a seed, and dt is in an order unrelated to A.
     """
     heads = torch.arange(n_heads, dtype=torch.float64)
     A = least + (most - least) * (heads + 0.5) / n_heads

@@ -62,8 +62,8 @@ class RGLRU(nn.Module):
         """Apply the mixer: [B, T, D] -> [B, T, D]."""
         u_BTW = self.conv(self.x(x_BTD), context, state)
         log_decay_BTW = -8 * self.forget_gate(u_BTW) * F.softplus(at_least_float32(self.Lambda), threshold=40)
-        is_first_BT1 = (context.positions_BT == 0)[..., None]  # of a text or document: no earlier state
-        tiny = torch.finfo(log_decay_BTW.dtype).tiny  # keeps the gradient of the square root finite at 0
+        is_first_BT1 = (context.positions_BT == 0)[..., None]  # of a text or document, which has no earlier state
+        tiny = torch.finfo(log_decay_BTW.dtype).tiny  # avoids an infinite gradient of the square root at 0
         share_BTW = (-torch.expm1(2 * log_decay_BTW)).clamp_min(tiny).sqrt().masked_fill(is_first_BT1, 1)
         decay_BTW = log_decay_BTW.exp().masked_fill(is_first_BT1, 0)
         S_BTW, left_BTW = scan(decay_BTW, share_BTW * self.input_gate(u_BTW) * u_BTW)
@@ -74,9 +74,9 @@ class RGLRU(nn.Module):
 
 
 def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
-    """Return S_t = a_t S_{t-1} + b_t from S = 0, and how much of an earlier state is left at each t.
+    """Return S_t = a_t S_{t-1} + b_t, starting from S = 0, and the product of the decays a up to each t.
 
-    Combine runs of 1, 2, 4, ... tokens, each from two runs of half the length (Hillis & Steele 1986).
+    Runs of 1, 2, 4, ... tokens are combined, each from two runs of half the length (Hillis & Steele 1986).
     """
     run, T = 1, decay_BTW.shape[1]
     while run < T:
@@ -87,9 +87,9 @@ def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _initial_rates(channels: int) -> Tensor:
-    """Return the initial Lambda, with which a fully open gate, r = 1, keeps a = 0.9 to 0.999 of a state.
+    """Return the initial Lambda. If the recurrence gate r is 1, the decays a are then 0.9 to 0.999.
 
-    The paper draws a uniformly; here the values are evenly spaced.
+    The paper draws a uniformly; here the values are evenly spaced over the channels.
     """
     a = 0.9 + 0.099 * (torch.arange(channels, dtype=torch.float64) + 0.5) / channels
     return (-a.log() / 8).expm1().log()

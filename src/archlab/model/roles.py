@@ -40,8 +40,7 @@ class Role:
     is_added_once: bool = False
     """Whether the parameter is added to a component's output, as an output bias is.
 
-    Under tensor parallelism every process has the parameter, but the sum over processes must contain the parameter
-    once.
+    Under tensor parallelism, every process has the parameter, but the sum over processes must contain it only once.
     """
 
 
@@ -75,7 +74,7 @@ def _head(model: ModelConfig, _fan_in: int) -> float:
 
 
 def _convolution(_model: ModelConfig, fan_in: int) -> float:
-    return 1 / math.sqrt(3 * fan_in)  # deviation of torch's uniform default, which published code keeps
+    return 1 / math.sqrt(3 * fan_in)  # as in torch's uniform default, which published code uses
 
 
 def _constant(_model: ModelConfig, _fan_in: int) -> float:
@@ -92,7 +91,7 @@ ROLES: dict[RoleName, Role] = {
     "constant": Role("constant", _constant, decays="never", group="vector"),
     "output_bias": Role("constant", _constant, decays="never", group="vector", is_added_once=True),
 }
-"""Name -> role.
+"""Roles by name.
 
 `input` reads the residual stream (q, k, v, up, gate) or a narrow vector, which `narrow` computes from the stream.
 `output` writes to the stream (attention out, MLP down). `convolution` is the kernel of a convolution over tokens.
@@ -113,8 +112,8 @@ class RoleOf(NamedTuple):
 def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -> list[RoleOf]:
     """Return the parameters of a plug-in's module with their roles.
 
-    Raise UserError if the object is not a module, a parameter has no role, or the class states another number of
-    parameters.
+    Raise UserError if the object is not a module, if a parameter has no role, or if the number of parameters differs
+    from the number that the class states.
     """
     if not isinstance(module, nn.Module):
         raise breach(kind, f"made a {type(module).__name__}; allowed: a torch.nn.Module")
@@ -138,7 +137,7 @@ def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -
             raise breach(kind, f"{value}; allowed: a number, or a tensor of its shape")
     n_made = sum(of.parameter.numel() for of in made)
     if n_made != n_stated:
-        raise breach(kind, f"{kind.__name__} says {n_stated:,} parameters, but its module has {n_made:,}")
+        raise breach(kind, f"{kind.__name__} states {n_stated:,} parameters, but its module has {n_made:,}")
     return made
 
 

@@ -21,8 +21,8 @@ class Frequencies(NamedTuple):
 
 
 def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
-    """Return the frequencies in sequences of the given lengths. `pairs` is 0 .. n/2 - 1 in the dtype of the result."""
-    # A quotient, as in published code. A negative power differs in the last bit, which matters in long texts.
+    """Return the frequencies for sequences of the given lengths. `pairs` is 0 .. n/2 - 1 in the dtype of the result."""
+    # Divide, as published code does. A negative power would differ in the last bit, which matters in long texts.
     plain = 1 / config.theta ** (2 * pairs / n)
     match config.scaling:
         case schema.NoScaling():
@@ -47,14 +47,17 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
 
 
 def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
-    """Scale a pair by its rotations in the original length: stretch below `low`, keep above `high` (Llama 3.1)."""
+    """Scale each frequency by the pair's number of rotations in the original length (Llama 3.1).
+
+    Frequencies with few rotations are divided by `factor`, those with many are kept, and those in between are blended.
+    """
     rotations = s.original_max_seq_len * plain / (2 * math.pi)
     kept = ((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
     return kept * plain + (1 - kept) * plain / s.factor
 
 
 def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
-    """Keep the frequency of fast pairs, stretch slow pairs, and blend in between (Peng 2023)."""
+    """Keep the frequencies of fast pairs, divide those of slow pairs by `factor`, and blend in between (Peng 2023)."""
 
     def pair_that_rotates(times: float) -> float:
         return n * math.log(s.original_max_seq_len / (times * 2 * math.pi)) / (2 * math.log(theta))
@@ -65,7 +68,7 @@ def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
     last_kept, first_slowed = max(last_kept, 0), min(first_slowed, n - 1)
     kept = 1 - ((pairs - last_kept) / ((first_slowed - last_kept) or 1e-3)).clamp(0, 1)
     waves = theta ** (2 * pairs / n)
-    # The same steps as in published code, for the same reason as above.
+    # The same operations as in published code, because the last bit matters in long texts.
     return 1 / (s.factor * waves) * (1 - kept) + 1 / waves * kept
 
 

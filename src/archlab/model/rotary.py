@@ -15,10 +15,10 @@ from archlab.model.rope_scaling import frequencies
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotation of queries and keys: cos and sin of every position's angles, [B or 1, 1, T, rotating].
+    """Rotation of queries and keys: cos and sin of every position's angles, [B or 1, 1, T, R].
 
-    The values are in at least float32. Each pair of dimensions has two entries in cos and in sin, one per dimension.
-    sin is negative for the first dimension.
+    R is the number of rotated dimensions. The values are in at least float32. Each pair of dimensions has two entries
+    in cos and in sin, one per dimension. sin is negative for the first dimension.
     """
 
     cos: Tensor
@@ -65,7 +65,7 @@ class CheckedRotation:
 
 
 def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotation:
-    """Raise UserError if the object that a plug-in's position kind created cannot rotate."""
+    """Raise UserError if the object that a plug-in's position kind created has no usable method `rotate`."""
     if not callable(getattr(rotation, "rotate", None)):
         raise breach(kind, f"made a {type(rotation).__name__} without rotate; allowed: an object with rotate(x)")
     check_arguments(kind, rotation.rotate, "x")
@@ -73,5 +73,5 @@ def check_rotation(kind: type[Position], rotation: Any, *_: Any) -> CheckedRotat
 
 
 def _of_both(first: Tensor, second: Tensor, interleaved: bool) -> Tensor:
-    """Combine two tensors [..., pairs] to [..., 2 * pairs], in the order of the dimensions."""
+    """Combine the values for both dimensions of each pair: two tensors [..., pairs] -> [..., 2 * pairs]."""
     return torch.stack((first, second), dim=-1).flatten(-2) if interleaved else torch.cat((first, second), dim=-1)

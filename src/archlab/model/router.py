@@ -16,9 +16,9 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
 
 TINY = 1e-20
-"""Number that is added to sums of scores before a division by them.
+"""Small number added to sums of scores before dividing by them, because sigmoid scores may all be 0.
 
-Sigmoids may all be 0. In all other cases, rounding absorbs the number.
+In all other cases, rounding absorbs the number.
 """
 
 
@@ -34,9 +34,9 @@ class Routing(NamedTuple):
 
 
 class Router(nn.Module):
-    """Router, which chooses each token's experts and their weights.
+    """Module that chooses each token's experts and their weights.
 
-    The router computes logits W x + b, scores, and the choice, all in at least float32.
+    It computes logits W x + b, then scores and the choice, all in at least float32.
     """
 
     correction: Tensor | None
@@ -63,7 +63,7 @@ class Router(nn.Module):
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
     def choose(self, scores_NE: Tensor) -> Tensor:
-        """Choose experts by score plus per-expert bias, among the allowed groups: [N, E] -> [N, K], best first."""
+        """Choose experts by score plus per-expert bias, within the allowed groups: [N, E] -> [N, K], best first."""
         corrected_NE = scores_NE if self.correction is None else scores_NE + self.correction
         return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
@@ -89,20 +89,26 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def correct(self, chosen_E: Tensor) -> None:
-        """Raise the bias of experts below the mean load and lower that of the others. Called after an update."""
+        """Raise the bias of experts with less than the mean load, and lower it for experts with more.
+
+        Training calls this method after each update.
+        """
         if self.correction is not None and self.config.correction is not None:
             self.correction += self.config.correction.rate * (chosen_E.mean() - chosen_E).sign()
 
 
 class Load(NamedTuple):
-    """Statistics of one router in one pass, as sums over real tokens, so that micro-batches can be added."""
+    """Statistics of one router in one pass.
+
+    All values are sums over tokens without padding, so that the values of several micro-batches can be added.
+    """
 
     chosen_E: Tensor
     """Number of times that each expert was chosen."""
     scores_E: Tensor
     """Sum over the tokens of each expert's score. The scores of one token add up to 1."""
     log_z_squared: Tensor
-    """Sum of log^2 Z, where Z is the softmax denominator of the logits."""
+    """Sum over the tokens of (log Z)^2, where Z is the denominator of the softmax over the logits."""
     tokens: Tensor
     """Number of tokens without padding."""
 

@@ -1,8 +1,8 @@
 """Cache of a model: the states that layers keep between passes, as tensors of fixed shape that are written in place.
 
 Keys and values are stored in slots. With a sliding window, the cache has only as many slots as the window needs, used
-as a ring buffer. A recurrent mixer keeps the tensors of its config. The index of a token counts padding; token i of a
-sequence that is padded on the left by p has position i - p.
+as a ring buffer. A recurrent mixer keeps the state tensors that its config lists. Token indices count padding: in a
+sequence with p padding tokens on the left, token i has position i - p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ def is_step(n_new: int) -> bool:
 class State:
     """State of one component: tensors of shape [B, *shape].
 
-    A tensor with a row per token has the shape [B, heads, slots, width]. Token i is stored in slot i % slots, where it
-    overwrites an older token.
+    A tensor with one row per token has the shape [B, heads, slots, width]. Token i is stored in slot i % slots, where
+    it overwrites an older token.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class State:
         self.length = length
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a tensor, which may be written in place."""
+        """Return the tensor with this name. The caller may write to it in place."""
         return self.tensors[name]
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
@@ -133,7 +133,7 @@ class Cache:
             }
             for layer in layer_configs(model)
         ]
-        """For each layer, name of the branch -> state. Branches without a state are left out."""
+        """For each layer, a dict from branch name to state. Branches without a state are left out."""
         self.padding_B1, self.least_padding = torch.zeros(1, 1, dtype=torch.int64, device=device), 0
         if padding is not None:
             padding_B = torch.as_tensor(padding, device=device)

@@ -14,13 +14,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DispatchMode = _python_dispatch.TorchDispatchMode
-"""Base class of modes that see every operation of torch. The profiler, the only public alternative, hides values."""
+"""Base class of modes that see all torch operations. The profiler, the only public alternative, hides tensor values."""
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """Return the gradient of the scores from that of their softmax over the last axis, with the same shape.
+    """Return the gradient of the scores, given the gradient of their softmax over the last axis.
 
-    Three public operations compute the same result, but write the whole tensor two more times.
+    All tensors have the same shape. Three public operations compute the same result, but write the whole tensor two
+    more times.
     """
     return torch.ops.aten._softmax_backward_data(grad, weights, -1, grad.dtype)
 
@@ -56,16 +57,17 @@ def set_recompile_limit(forms: int) -> None:
 
 
 def skip_size_checks() -> None:
-    """Turn off size checks in compiled code, in this process. The guards have already checked the shapes."""
+    """Turn off size checks in compiled code, in this process. torch's guards have already checked the shapes."""
     from torch._inductor import config
 
     config.size_asserts = False
 
 
 def exchange_rows(x: Tensor, received: list[int], sent: list[int], group: "torch.distributed.ProcessGroup") -> Tensor:
-    """Send `sent[i]` rows to process i of the group and return `received[i]` rows from each, with a gradient.
+    """Send `sent[i]` rows to process i of the group and return the rows received from each process.
 
-    The public `torch.distributed.nn.functional.all_to_all_single` writes into a tensor that the caller allocates.
+    The function is differentiable. `received[i]` is the number of rows from process i. The public
+    `torch.distributed.nn.functional.all_to_all_single` writes into a tensor that the caller allocates.
     """
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 

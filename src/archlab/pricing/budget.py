@@ -21,7 +21,7 @@ For a mixture of experts, only the parameters that a token uses count.
 """
 
 FLOPS_PER_PARAMETER = 6
-"""FLOPs per parameter and training token, by the rule that counts only products with weights (Kaplan 2020)."""
+"""Training FLOPs per parameter and token if only products with weights are counted (Kaplan 2020)."""
 
 
 class TokenBudget(Base):
@@ -29,7 +29,7 @@ class TokenBudget(Base):
 
     tokens: int
     flops: float
-    """FLOPs of forward and backward passes. Only visible pairs of a query and a key count."""
+    """FLOPs of forward and backward passes. Only query-key pairs that the mask allows count."""
     is_rule: bool
     """Whether `tokens` follows the rule of 20 tokens per parameter instead of the config."""
 
@@ -55,7 +55,7 @@ PUBLISHED_MFU = (
 )
 """Published values from table 3 of the PaLM paper and table 4 of the Llama 3 paper.
 
-The PaLM paper also counts hidden pairs of a query and a key; archlab counts visible pairs only.
+The PaLM paper also counts query-key pairs that the causal mask hides; archlab does not count these.
 """
 
 
@@ -66,8 +66,8 @@ class Spent(Base):
     price: float | None
     """Price of the run. null if the price per device and hour is unknown."""
     mfu: float
-    """Model FLOPs utilization: FLOPs of the budget divided by the FLOPs that the devices could compute in that time at
-    peak speed."""
+    """Model FLOPs utilization: FLOPs of the token budget divided by the FLOPs that the devices could compute in
+    `seconds` at peak speed."""
 
 
 def rule_in_words(counts: Parameters) -> str:
@@ -94,7 +94,8 @@ def spent(
 
 
 def at_mfu(at_best: Spent, mfu: float) -> Spent:
-    """Return the time and price of the same run at the utilization `mfu`. They are never below those of `at_best`."""
+    """Return the time and price of a run with the utilization `mfu`. They are never below those of `at_best`, its best
+    case."""
     times = max(1.0, at_best.mfu / mfu)
     price = None if at_best.price is None else at_best.price * times
     return Spent(seconds=at_best.seconds * times, price=price, mfu=at_best.mfu / times)
@@ -105,7 +106,8 @@ LOWEST_MFU = min(PUBLISHED_MFU, key=lambda published: published.low)
 
 
 def at_published_mfu(at_best: Spent) -> tuple[Spent, Spent]:
-    """Return the time and price of the same run at the highest and at the lowest published utilization."""
+    """Return the time and price of a run at the highest and at the lowest published utilization. `at_best` is its best
+    case."""
     return at_mfu(at_best, HIGHEST_MFU.high), at_mfu(at_best, LOWEST_MFU.low)
 
 
@@ -118,12 +120,13 @@ class PlanPair(NamedTuple):
 
     @property
     def fitting(self) -> TrainingPlan | None:
-        """Plan that fits into memory and recomputes the least. None if neither plan fits."""
+        """`plain` if it fits into memory, otherwise `recomputed` if that fits. None if neither plan fits."""
         return next((plan for plan in self if plan.fits), None)
 
 
 _AS_FAST = 1.01
-"""Relative step time up to which ways count as equally fast, because the estimates are not accurate to 1%."""
+"""Maximum step time, relative to the fastest way, of a way that counts as equally fast. The estimates are not accurate
+to 1%."""
 
 
 class ChosenWay(NamedTuple):
@@ -153,17 +156,19 @@ def choose(plans_by_way: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
 
 
 def ways(devices: int) -> list[Parallel]:
-    """Return the ways to divide a run among `devices` devices in a single dimension of parallelism."""
+    """Return the ways to divide a run among `devices` devices with a single kind of parallelism."""
     return [Parallel(**{way: devices}) for way in WAYS] if devices > 1 else [Parallel()]
 
 
-def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple[dict[Parallel, PlanPair], list[str]]:
-    """Return the plans of all possible ways, and the reasons why the other ways are impossible.
+def divide(
+    config: Config, partitions: Sequence[Parallel], device: Hardware
+) -> tuple[dict[Parallel, PlanPair], list[str]]:
+    """Return the plans of all partitions that are possible, and the reasons why the others are impossible.
 
-    Raise UserError if no way is possible.
+    Raise UserError if no partition is possible.
     """
     plans_by_way, refused = dict[Parallel, PlanPair](), dict[str, list[str]]()
-    for parallel in tried:
+    for parallel in partitions:
         try:
             plans_by_way[parallel] = PlanPair(
                 *(plan_training(config, parallel, device, recompute=recompute) for recompute in (False, True))
@@ -183,9 +188,10 @@ def plans_as_json(
     device: Hardware,
     price: float | None,
 ) -> dict[str, Any]:
-    """Return all plans as JSON, with exact numbers. `spent` is the time and price of each token budget.
+    """Return all plans as values for JSON, with exact numbers.
 
-    Layers are recomputed only if the plan does not fit otherwise.
+    `spent` lists the time and price of each token budget, for the plan without recomputation of layers. If that plan
+    does not fit into memory, the plan with recomputation is used.
     """
     token_budgets = budgets(config)
     chosen = choose(plans_by_way)

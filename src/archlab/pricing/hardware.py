@@ -30,6 +30,10 @@ PerSecond = Annotated[Flops, Field(ge=1, le=1e30)]
 THIS = "this"
 """Name of the machine that archlab runs on, once it has been measured."""
 
+_CLOSE = 0.5
+"""Minimum similarity (0 to 1) of a suggested name. Names of devices are short: in `h1oo`, half of the letters differ
+from `h100`."""
+
 _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float32": ("bfloat16",),
     "tf32": ("float32", "bfloat16"),
@@ -56,8 +60,7 @@ class Link(Base):
 
 
 class Derivation(Base):
-    """Derivation of a peak speed that the maker does not publish: units times clock times operations per unit and
-    cycle."""
+    """Derivation of a peak speed that the maker does not publish: `units * clock * per_cycle`."""
 
     units: Count
     """Number of units (cores)."""
@@ -70,15 +73,17 @@ class Derivation(Base):
 
 
 class Rate(Base):
-    """Time of one kind of operation. The four terms, all in seconds, are added."""
+    """Cost of one kind of operation. Its time in seconds is the sum of four terms, one for each field."""
 
     per_flop: NonNegative
     """Seconds per FLOP of matrix products."""
     per_byte: NonNegative
+    """Seconds per byte that is read or written."""
     per_large_byte: NonNegative
     """Additional seconds per byte, on top of `per_byte`, for tensors whose memory is requested from the operating
     system."""
     per_operation: NonNegative
+    """Seconds per operation, however little it computes."""
 
 
 class Rates(Base):
@@ -96,17 +101,17 @@ class Measurements(Base):
     products: dict[NumberFormat, dict[str, Positive]]
     """FLOPs per second of the product of two square matrices, by number format and matrix size."""
     copy_bandwidth: Positive
-    """Bytes per second that copying a large array reads and writes together."""
+    """Bytes per second, read plus written, when a large array is copied."""
     read_bandwidth: Positive
     """Bytes per second at which a large matrix is read for a product with a vector, as in decoding."""
     cached_read_bandwidth: Positive
     """Bytes per second at which a matrix that fits into a cache is read for a product with a vector."""
     dispatch: Positive
-    """Seconds between the starts of two small operations: the minimum cost of an operation."""
+    """Seconds between the starts of two small operations, which is the minimum time of an operation."""
     threads: Count
     """Number of threads used for the measurement."""
     passes: dict[PassName, dict[NumberFormat, Rates]] = Field(default_factory=dict)
-    """Measured cost of each operation, by number format. The measured models were not compiled."""
+    """Measured cost of each kind of operation, by pass and number format. The measured models were not compiled."""
 
 
 class Hardware(Base):
@@ -136,7 +141,7 @@ class Hardware(Base):
     figure is published.
     """
     network: Link | None = None
-    """Link between servers. null if it depends on the buyer's choice."""
+    """Link between servers. null if the buyer chooses it."""
     devices_per_server: Count = 1
     link_joins: Count | None = None
     """Number of devices that `link` connects, if it reaches beyond one server. null means the devices of one server."""
@@ -162,8 +167,8 @@ class Hardware(Base):
     """Number of devices: 8 for h100x8."""
 
     def speed(self, number_format: NumberFormat) -> float:
-        """Return the operations per second of one device in this format, or in the format that the device uses in its
-        place."""
+        """Return the operations per second of one device in this format, or in the format that the device uses instead
+        of it."""
         return next(self.peak[known] for known in (number_format, *_INSTEAD[number_format]) if known in self.peak)
 
     def rates(self, name: PassName, number_format: NumberFormat) -> Rates | None:
@@ -185,10 +190,11 @@ def hardware() -> Iterator[tuple[str, Hardware]]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """Load a device by name, `this` machine as measured, or a YAML file. `h100x8` means 8 devices of h100.
+    """Load the description of a device.
 
-    Names are compared like those of presets. Raise UserError if the name is unknown or this machine has not been
-    measured.
+    `name` is a device that comes with archlab, a YAML file, or `this` for this machine. `h100x8` means 8 devices of the
+    kind `h100`. Case, dots, dashes and underscores do not matter. Raise UserError if the name is unknown, or if this
+    machine has not been measured.
     """
     if file := _file_of(name):
         try:
@@ -198,11 +204,11 @@ def load_hardware(name: str) -> Hardware:
             raise UserError(f"{error}{advice}") from None
     if (several := re.fullmatch(r"(.+)[x×](\d{1,9})", name)) and (file := _file_of(several[1])):
         if not int(several[2]):
-            raise UserError(f"hardware {name!r} has no devices; at least 1 is needed, as in {several[1]}x8")
+            raise UserError(f"hardware {name!r} has no devices; allowed: at least 1, as in {several[1]}x8")
         return _read(file).model_copy(update={"count": int(several[2])})
-    begun = [known for known in devices() if known.startswith(f"{name.lower()}-")]
-    hint = f"; did you mean {' or '.join(begun)}?" if begun else nearest(name, devices())
-    raise UserError(f"unknown hardware {name!r}{hint or ';'} `archlab list hardware` shows all")
+    longer = [known for known in devices() if known.startswith(f"{name.lower()}-")]
+    hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, devices(), _CLOSE)
+    raise UserError(f"unknown hardware {name!r}{hint or ';'} `archlab list hardware` shows all devices")
 
 
 def _file_of(name: str) -> Path | Traversable | None:
@@ -220,7 +226,7 @@ def _file_of(name: str) -> Path | Traversable | None:
 def _read(file: Path | Traversable) -> Hardware:
     device = validate(Hardware, read_yaml(file), str(file))
     if not {"float32", "bfloat16"} & device.peak.keys():
-        raise UserError(f"{file}: peak has only {', '.join(device.peak)}; float32 or bfloat16 (or both) is needed")
+        raise UserError(f"{file}: peak has only {', '.join(device.peak)}; float32 or bfloat16 is needed, too")
     return device
 
 

@@ -1,4 +1,4 @@
-"""Memory in bytes: weights, caches and recurrent states, and a training step on one device."""
+"""Memory in bytes of caches and recurrent states, and of a training step on one device."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -41,14 +41,14 @@ class TrainingMemory(Base):
 
 
 def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the bytes that one more token adds to the caches of all layers, as long as no window is full."""
+    """Return the bytes that one more token adds to the caches of all layers, as long as no sliding window is full."""
     return kv_cache_bytes(model, context=1, bytes_each=bytes_each)
 
 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens.
 
-    A layer caches no more tokens than its window.
+    A layer with a sliding window caches at most as many tokens as the window contains.
     """
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
 
@@ -59,7 +59,7 @@ def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES[
 
 
 def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
-    """Yield each tensor that layers keep for one sequence, and the number of layers that have such a tensor."""
+    """Yield each tensor that layers keep for one sequence, with the number of layers that keep it."""
     if sees_as(model, "two_sided"):
         return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
@@ -99,7 +99,7 @@ class StepMemory(Base):
     logits: int
     """Bytes of the logits that the loss processes at once.
 
-    If it processes them in chunks, the gradient of the head is included.
+    If the loss processes the logits in chunks, the gradient of the head is included.
     """
     peak: int
     """Peak memory in bytes, including weights and optimizer state, but not Python and torch themselves."""
@@ -123,13 +123,13 @@ def step_memory(
 
     Without an `optimizer`, AdamW is counted. The peak is at one of two moments:
 
-    - In the loss, all activations are in memory. In the first micro-batch only the head's gradient joins them; from
-      the second micro-batch on, all gradients do.
+    - In the loss, all activations are in memory. So is the head's gradient if there is one micro-batch, or all
+      gradients if there are several.
     - In the update, all gradients are in memory, but no activations.
 
-    Between these moments, each layer frees as much memory as its gradients take. With recomputation the peak can also
-    be in the backward pass of the last or of the first layer: all activations of that layer are in memory, but no
-    logits.
+    Between these moments, memory does not grow, because each layer frees as much as its gradients take. With
+    recomputation, the peak can also be in the backward pass of the last or of the first layer: all activations of that
+    layer are in memory, but no logits.
     """
     layers = distinct_layers(model)
     fixed = training_memory(parameters(model), optimizer or AdamW())
@@ -170,7 +170,7 @@ def _head_bytes(model: ModelConfig) -> int:
 
 
 class SavedBytes(NamedTuple):
-    """Bytes of activations kept for the backward pass, as the modules keep them without a compiler."""
+    """Bytes of activations kept for the backward pass by modules that are not compiled."""
 
     waiting: float
     """Bytes kept by each micro-batch whose backward pass has not started."""
@@ -194,9 +194,9 @@ def bytes_after(model: ModelConfig, model_pass: Pass) -> float:
 
 
 def saved_bytes(layers: Mapping[LayerConfig, int], model_pass: Pass, *, recompute: bool) -> SavedBytes:
-    """Return the bytes that `layers` keep. `layers` maps each distinct layer to the number of its copies.
+    """Return the bytes that layers keep. `layers` maps each distinct layer to the number of its copies.
 
-    With `recompute`, a layer keeps only its input; the rest is in memory for one layer at a time.
+    With `recompute`, each layer keeps only its input; its other activations are in memory for one layer at a time.
     """
     bytes_of_layer = {layer: layer_bytes(layer, model_pass) for layer in layers}
     if not recompute:

@@ -1,4 +1,4 @@
-"""Parameter counts by part of the model, from resolved layers. They equal what `archlab.Decoder` allocates."""
+"""Parameter counts by part of the model, computed from resolved layers. They equal those of `archlab.Decoder`."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Parameters(Base):
     head: int
     """Parameters of an untied head, of the projection or dense layer before the head, and of the bias on the logits."""
     idle: int
-    """Parameters that one token does not use, because it is not routed to their experts."""
+    """Parameters of the experts that one token does not use."""
     matrices: int
     """Parameters in the weight matrices of layers, which Muon updates.
 
@@ -48,7 +48,7 @@ class Parameters(Base):
     @computed_field
     @property
     def non_embedding(self) -> int:
-        """Parameters without the token embedding, learned positions and an untied head.
+        """Number of parameters without the token embedding, learned positions and an untied head.
 
         Scaling laws count these (Kaplan 2020).
         """

@@ -37,14 +37,14 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> "Parallel":
-        """Parse text like `shard=8,tensor=2`. Raise UserError if it has another form."""
+        """Parse text like `shard=8,tensor=2`. Raise UserError if the text has another form."""
         sizes = dict[str, int]()
         for part in (part.strip() for part in text.split(",")):
             way, _, size = part.partition("=")
             if way not in WAYS or way in sizes or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
-                hint = nearest(way, WAYS) if way not in WAYS else ";"
+                hint = nearest(way, WAYS) if way not in WAYS else ""
                 raise UserError(
-                    f"parallel: cannot read {part!r}{hint} allowed: {', '.join(WAYS)}, "
+                    f"--parallel: cannot read {part!r}{hint or ';'} allowed: {', '.join(WAYS)}, "
                     "each at most once, as in shard=8,tensor=2"
                 )
             sizes[way] = int(size)
@@ -63,17 +63,17 @@ class Parallel:
         """Number of parts that the batch is divided into: replicas times shards."""
         return self.replicate * self.shard
 
-    def within(self, way: str) -> int:
-        """Return the distance, in devices, between neighbors that communicate in this dimension.
+    def neighbor_distance(self, way: str) -> int:
+        """Return the distance, in devices, between neighbors that communicate in the dimension `way`.
 
         The devices of a tensor group are closest together. Shards, replicas and pipeline stages follow in this order.
         """
         nearer = {"tensor": 1, "shard": self.tensor, "replicate": self.tensor * self.shard}
         return nearer.get(way, self.tensor * self.replicas)
 
-    def reach(self, way: str) -> int:
-        """Return the number of devices across which one group of this dimension is spread."""
-        return self.within(way) * getattr(self, way)
+    def group_span(self, way: str) -> int:
+        """Return the number of devices over which one group of the dimension `way` is spread."""
+        return self.neighbor_distance(way) * getattr(self, way)
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,16 @@ class Cut:
     def unevenness(self) -> float:
         """Work of the slowest stage divided by the mean of all stages.
 
-        A pipeline takes this many times as long as one with even stages.
+        A step takes longer by this factor than with even stages.
         """
         return self.work[self.slowest] * len(self.work) / sum(self.work)
 
 
 def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
-    """Return the division into `n_stages` stages whose slowest stage has the least work, for sequences of `tokens`
-    tokens.
+    """Return the division into `n_stages` stages that minimizes the work of the slowest stage.
 
-    The other stages are as even as that allows. Raise UserError if there are fewer layers than stages.
+    The work is that of sequences of `tokens` tokens. The other stages are made as even as possible. Raise UserError if
+    there are fewer layers than stages.
     """
     layers, model_pass = layer_configs(model), Pass(1, tokens)
     if n_stages > len(layers):
@@ -118,9 +118,9 @@ def _total(operations: Iterable[Operation]) -> float:
 
 
 def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
-    """Return the division whose slowest stage has the least work.
+    """Return the division that minimizes the work of the slowest stage.
 
-    `work` is the work of each layer, and `after` that of the head, which follows the layers.
+    `work` is the work of each layer, and `after` is the work of the head, which follows the layers.
     """
     before = [0.0, *accumulate(work)]
     low, high = 0.0, before[-1] + after
@@ -140,9 +140,9 @@ def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
 
 
 def _ends(before: Sequence[float], after: float, n_stages: int, most: float) -> list[int] | None:
-    """Return the earliest possible first layer of each stage if no stage has more work than `most`.
+    """Return the earliest possible first layer of each stage if no stage may have more work than `most`.
 
-    Return None if `most` is too little.
+    Return None if this limit is too low.
     """
     end, starts = len(before) - 1, list[int]()
     limit = before[-1] + after - most

@@ -1,4 +1,4 @@
-"""Time of a pass on a device: the best case from the peaks (Williams 2009), or an estimate from measured operations."""
+"""Time of a pass on a device: the best case (roofline, Williams 2009), or an estimate from measured operations."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -26,18 +26,18 @@ class RooflineEstimate(Base):
     seconds_by_kind: dict[OperationKind, float]
 
 
-def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> RooflineEstimate:
+def ideal(pass_work: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> RooflineEstimate:
     """Return the best case (roofline) for a pass.
 
     The time of each kind of operation is the longer of two: its matrix FLOPs at peak speed, or its bytes at full memory
     bandwidth. Nothing else takes time, and no two kinds overlap. A compiled model moves fewer bytes than are counted,
     because a compiler fuses operations. A real device reaches neither its peak nor its full bandwidth.
     """
-    passed = list(passed)
+    pass_work = list(pass_work)
     peak, bandwidth = hardware.speed(number_format), hardware.bandwidth
     computing, moving, flops = 0.0, 0.0, 0.0
     by_kind: dict[OperationKind, float] = {}
-    for work in passed:
+    for work in pass_work:
         matrix_flops = work.flops if work.kind in OF_MATRICES else 0.0
         compute, memory = matrix_flops / peak, work.n_bytes / bandwidth
         by_kind[work.kind] = max(compute, memory)
@@ -48,7 +48,7 @@ def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberForma
     return RooflineEstimate(
         seconds=seconds,
         tokens_per_second=tokens / seconds,
-        flops_per_byte=matrix_flops_per_byte(passed),
+        flops_per_byte=matrix_flops_per_byte(pass_work),
         ridge=peak / bandwidth,
         limit="compute" if computing > moving else "memory",
         of_peak=flops / peak / seconds,
@@ -67,30 +67,30 @@ class MeasuredEstimate(Base):
     """Tokens per second. In a decoding step, the tokens of all sequences count."""
     seconds_by_kind: dict[OperationKind, float]
     latency: float
-    """Fixed cost of all operations, in seconds, however little they compute.
+    """Fixed cost of all operations, in seconds. Each operation costs at least this much, however little it computes.
 
-    It grows with depth, but not with width.
+    The sum grows with the depth of the model, but not with its width.
     """
 
 
-def untimed(passed: Iterable[Work], rates: Rates) -> list[OperationKind]:
-    """Return the kinds of operations in this pass that did not occur in any measured model."""
-    return [work.kind for work in passed if work.kind not in rates.by_kind]
+def untimed(pass_work: Iterable[Work], rates: Rates) -> list[OperationKind]:
+    """Return the kinds of operations in this pass that were not measured, because no measured model has them."""
+    return [work.kind for work in pass_work if work.kind not in rates.by_kind]
 
 
-def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEstimate:
-    """Return the estimated time of a pass, which must not contain untimed kinds of operations."""
-    passed = list(passed)
-    by_kind: dict[OperationKind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
+def predicted(pass_work: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEstimate:
+    """Return the estimated time of a pass. All its kinds of operations must have been measured (see `untimed`)."""
+    pass_work = list(pass_work)
+    by_kind: dict[OperationKind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in pass_work}
     seconds = sum(by_kind.values())
-    latency = sum(work.count * rates.by_kind[work.kind].per_operation for work in passed)
+    latency = sum(work.count * rates.by_kind[work.kind].per_operation for work in pass_work)
     return MeasuredEstimate(
         seconds=seconds, tokens_per_second=tokens / seconds, seconds_by_kind=by_kind, latency=latency
     )
 
 
 def features(work: Work) -> tuple[float, float, float, float]:
-    """Return the quantities that have a cost, in the order of the fields of `Rate`.
+    """Return the quantities to multiply by the fields of `Rate`, in the same order.
 
     Only FLOPs of matrix products count. Other operations compute little per number, so memory traffic determines their
     time.

@@ -1,5 +1,4 @@
-"""Everything that can be computed from a config without building the model, and whether a device can serve the
-model."""
+"""Cost of a config (parameters, FLOPs, bytes), computed without building the model, and memory for serving it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,9 +72,9 @@ class Cost(Base):
     training_flops: float | None
     """FLOPs of the whole training run. Only visible pairs count. null if `training_tokens` is null."""
     kv_bytes_per_token: int
-    """Bytes that one more token adds to the caches of all layers, as long as no window is full."""
+    """Bytes that one more token adds to the caches of all layers, as long as no sliding window is full."""
     kv_cache_bytes: int
-    """Cache bytes of the whole batch for this context. A layer caches at most its window."""
+    """Cache bytes of the whole batch for this context. A sliding window limits the cached tokens."""
     recurrent_bytes: int
     """Bytes of the recurrent states of the whole batch. The context does not change them."""
     weight_bytes: int
@@ -93,8 +92,9 @@ class Cost(Base):
     """Work of each pass by kind of operation. Only visible pairs of tokens count.
 
     - training: A step of `train.batch_tokens` tokens with forward pass, backward pass and update.
-    - prefill: The whole batch at once, with logits of each last token.
-    - decoding: One more token of each sequence at that context. It is missing if the model cannot decode from a cache.
+    - prefill: The whole batch at once, with logits for the last token of each sequence.
+    - decoding: The last token of each sequence of `context` tokens. This pass is missing if the model cannot decode
+      from a cache.
     """
     products: dict[PassName, dict[str, Work]]
     """Matrix products with weights in `work`, by part of the model."""
@@ -107,8 +107,8 @@ class Cost(Base):
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
     """Compute parameters, FLOPs and bytes of a config from its resolved layers.
 
-    `context` defaults to the training sequence length (`train.seq_len`). Raise UserError if it is longer than the table
-    of learned positions.
+    `context` defaults to the training sequence length (`train.seq_len`). Raise UserError if `context` is longer than a
+    table of learned positions.
     """
     model, train = config.model, resolve_train(config)
     context = context or train.seq_len
@@ -149,7 +149,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
 
 
 def training_pass(config: Config, dtype: Format) -> Pass:
-    """Return the pass of a training step of `train.batch_tokens` tokens, counting what its kernels compute."""
+    """Return the pass of a training step of `train.batch_tokens` tokens. It counts all FLOPs that kernels compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
@@ -184,7 +184,7 @@ def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterato
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:
-    """Return the bytes of weights, cache and states. Activations are negligible."""
+    """Return the bytes of weights, cache and states that a decoding step reads. Activations are negligible."""
     step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
 
@@ -202,7 +202,7 @@ class Room(Base):
 
 
 def room(costs: Cost, device: Hardware) -> Room:
-    """Compare the memory needed for serving with the memory of one device, as its driver prints it."""
+    """Compare the memory needed for serving with the memory of one device."""
     kept = costs.kv_cache_bytes + costs.recurrent_bytes
     left, needed = device.memory - costs.weight_bytes, costs.weight_bytes + kept
     texts = max(0, left * costs.batch // kept) if kept else None if left >= 0 else 0

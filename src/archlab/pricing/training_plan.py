@@ -34,11 +34,11 @@ from archlab.pricing.partition import Cut, Parallel, cut
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 
-OWNED = 4 * FLOAT32_BYTES
-"""Bytes per parameter: weight, gradient and AdamW's two running means."""
+BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
+"""Bytes that a device keeps per parameter it owns: weight, gradient and AdamW's two running means, in float32."""
 PLAN_FORMAT: Format = "bfloat16"
 """Number format of matrix products."""
-SHORT = BYTES[PLAN_FORMAT]
+BYTES_PER_WEIGHT = BYTES[PLAN_FORMAT]
 """Bytes per weight in a matrix product, and per number of the residual stream that is sent."""
 
 TOKENS_OF_A_STEP = 2**20
@@ -51,7 +51,7 @@ class TrainingPlan(Base):
     batch_tokens: int
     """Tokens per step, over all devices."""
     recomputes: bool
-    """Whether layers keep only their inputs and are recomputed in the backward pass."""
+    """Whether layers keep only their inputs and compute their other activations again in the backward pass."""
     micro_batch: int
     """Number of sequences that a replica processes at a time."""
     memory: dict[str, int]
@@ -67,7 +67,7 @@ class TrainingPlan(Base):
     stages: list[int]
     """Number of layers in each pipeline stage. The division minimizes the work of the slowest stage."""
     bubble: float
-    """Fraction of the time that a device of the pipeline waits for the others."""
+    """Fraction of the time that a pipeline stage waits for the other stages."""
     computing: float
     """Best-case seconds of computing in a step, including the pipeline bubble."""
     sending: float
@@ -119,7 +119,7 @@ class _Stage:
         return self.index == self.n_stages - 1
 
     @cached_property
-    def around(self) -> int:
+    def outside_layers(self) -> int:
         """Number of parameters before or after the layers.
 
         The first and the last stage each hold a copy of a tied matrix.
@@ -132,12 +132,15 @@ class _Stage:
         after += counts.embedding if tied else 0
         return before * self.is_first + after * self.is_last
 
-    def held(self, tensor: int) -> float:
+    def parameters_per_device(self, tensor: int) -> float:
         """Return the number of parameters on one device of a tensor group of `tensor` devices."""
-        return sum(n * layer.held_by_one(tensor) for layer, n in self.layers.items()) + self.around / tensor
+        return (
+            sum(n * layer.parameters_per_device(tensor) for layer, n in self.layers.items())
+            + self.outside_layers / tensor
+        )
 
     def in_matrices(self, tensor: int) -> float:
-        """Return the number of these parameters in weight matrices of layers. Each matrix is divided evenly."""
+        """Return the number of parameters in weight matrices of layers, on one device of a tensor group."""
         return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
@@ -157,7 +160,7 @@ def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recom
     """Plan training steps of `train.batch_tokens` tokens (default: 2^20).
 
     Each replica processes `train.micro_batch_tokens` tokens at a time (default: one sequence). Raise UserError if
-    something cannot be divided evenly.
+    the batch or a layer cannot be divided evenly.
     """
     model = config.model
     _check(model, parallel)
@@ -199,7 +202,7 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
 
 
 def _micro_batch(batch: _Batch) -> Pass:
-    return Pass(batch.micro, batch.tokens, bytes_each=SHORT, is_training=True)
+    return Pass(batch.micro, batch.tokens, bytes_each=BYTES_PER_WEIGHT, is_training=True)
 
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:
@@ -211,7 +214,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
 def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_Stage]:
     """Return the distinct stages.
 
-    Only the first of several equal stages is kept, because it starts the most micro-batches.
+    Of several equal stages, only the first is returned, because it holds the most micro-batches.
     """
     layers = layer_configs(model)
     stages: dict[object, _Stage] = {}
@@ -227,7 +230,7 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
     Early stages hold more micro-batches, because they start new ones while late stages still process earlier ones.
     """
-    t, own = parallel.tensor, stage.held(parallel.tensor)
+    t, own = parallel.tensor, stage.parameters_per_device(parallel.tensor)
     model_pass = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.n_micro_batches)
     waiting, in_use = saved_bytes(stage.layers, model_pass, recompute=recompute)
@@ -235,9 +238,9 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     after = bytes_after(stage.model, model_pass) if stage.is_last else 0
     return {
         "weights, gradients, averages": math.ceil(
-            (OWNED * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
+            (BYTES_PER_PARAMETER * own - stage.optimizer_saves * stage.in_matrices(t)) / parallel.shard
         ),
-        "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
+        "bfloat16 weights": math.ceil(BYTES_PER_WEIGHT * own) if parallel.shard == 1 else 0,
         "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
         "activations": math.ceil((waiting * begun + in_use + before + after) / t),
         "logits": math.ceil(logits_bytes(stage.model, model_pass, "cuda") / t) if stage.is_last else 0,
@@ -245,14 +248,14 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
 
 def _gathered(stage: _Stage, tensor: int) -> int:
-    """Return the bytes of gathered weights.
+    """Return the bytes of gathered weights and of one gathered gradient.
 
-    They are those of the current layer with its gradient, of the next layer, and of all weights outside the layers,
-    which stay gathered.
+    The gathered weights are those of the current layer, of the next layer, and of everything outside the layers. The
+    gradient is that of the largest of these parts.
     """
-    largest = max(layer.held_by_one(tensor) for layer in stage.layers)
-    around = stage.around / tensor
-    return math.ceil(SHORT * (2 * largest + around) + FLOAT32_BYTES * max(largest, around))
+    largest = max(layer.parameters_per_device(tensor) for layer in stage.layers)
+    outside_layers = stage.outside_layers / tensor
+    return math.ceil(BYTES_PER_WEIGHT * (2 * largest + outside_layers) + FLOAT32_BYTES * max(largest, outside_layers))
 
 
 def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device: Hardware, recompute: bool) -> int:
@@ -276,7 +279,9 @@ def _seconds(
     micro_batch = ideal(
         by_kind(stage.operations(model_pass, recompute=recompute)), device, PLAN_FORMAT, model_pass.rows
     )
-    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows)
+    updated = ideal(
+        by_kind([update(stage.parameters_per_device(t) / parallel.shard)]), device, PLAN_FORMAT, model_pass.rows
+    )
     return micro_batch.seconds / t, updated.seconds
 
 
@@ -287,15 +292,18 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
       backward pass, and reduces gradients after each micro-batch. Recomputation gathers nothing more, because the
       backward pass of the same layer needs the same weights.
     - replicate: Replicas average their gradients once per step.
-    - tensor: Recomputation sends its data again.
-    - pipeline: The first stage sends the stream, the last stage sends its gradient back, and the others send both.
+    - tensor: Devices gather and scatter the residual stream before and after each group of branches, and once more in a
+      recomputation.
+    - pipeline: The first stage sends the residual stream, and the last stage sends its gradient back. The other stages
+      send both.
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
-    own = max(stage.held(t) for stage in stages)
+    own = max(stage.parameters_per_device(t) for stage in stages)
+    per_parameter = 2 * BYTES_PER_WEIGHT + FLOAT32_BYTES
     gathered = max(
-        (2 * SHORT + FLOAT32_BYTES) * stage.held(t) - SHORT * stage.around / t for stage in stages
-    )  # fmt: skip
-    stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
+        per_parameter * stage.parameters_per_device(t) - BYTES_PER_WEIGHT * stage.outside_layers / t for stage in stages
+    )
+    stream = batch.texts * batch.tokens * stages[0].model.d_model * BYTES_PER_WEIGHT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
         "replicate": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
@@ -309,17 +317,17 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
 def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     """Return the bytes per second that one device sends.
 
-    The members of a group in one server can use the network adapters of all of them: one ring of devices leaves the
-    server through each adapter. A device then sends at the combined speed of these adapters, but not faster than its
-    own link.
+    Members of a group that share a server can use the network adapters of all members: one ring of devices leaves the
+    server through each adapter. A device then sends at the combined speed of these adapters, but at most at the speed
+    of its own link.
     """
-    reach = parallel.reach(way)
-    if reach <= device.linked and device.link:
+    span = parallel.group_span(way)
+    if span <= device.linked and device.link:
         return device.link.bandwidth
     if device.network is None:
-        raise UserError(f"{device.name} has no known link between {reach} devices")
+        raise UserError(f"{device.name} has no known link between {span} devices")
     if way == "pipeline":
         return device.network.bandwidth
-    together = max(1, device.devices_per_server // parallel.within(way))
+    together = max(1, device.devices_per_server // parallel.neighbor_distance(way))
     out = together * device.network.bandwidth
     return min(out, device.link.bandwidth) if device.link and together > 1 else out

@@ -33,8 +33,8 @@ _Key = TypeVar("_Key")
 PassName = Literal["training", "prefill", "decoding"]
 
 BACKWARD = 2
-"""Cost of the backward pass in forward passes: one product for the gradient of the inputs, one for that of the
-weights."""
+"""Cost of the backward pass relative to the forward pass. For each matrix product, the backward pass computes two: one
+for the gradient of the inputs, and one for the gradient of the weights."""
 
 LOSS_FLOPS = 6
 """FLOPs per logit: subtract the maximum, exp, sum and divide; two more for the gradient."""
@@ -65,7 +65,7 @@ class Work(Base):
     """Number of operations."""
     flops: float
     weight_bytes: float
-    """Bytes of parameters that are read."""
+    """Bytes of the parameters that are read."""
     kept_bytes: float
     """Bytes read from caches and states that earlier passes wrote."""
     moved_bytes: float
@@ -171,15 +171,15 @@ def update(n_parameters: float) -> Operation:
     return Operation("optimiser", "optimiser", OPTIMIZER_FLOPS * n_parameters, moved=moved)
 
 
-def matrix_flops_per_byte(passed: Iterable[Work]) -> float:
+def matrix_flops_per_byte(pass_work: Iterable[Work]) -> float:
     """Return the arithmetic intensity (Williams 2009): FLOPs of matrix products per byte; 0 if there are no bytes."""
-    passed = list(passed)
-    n_bytes = sum(work.n_bytes for work in passed)
-    return sum(work.flops for work in passed if work.kind in OF_MATRICES) / n_bytes if n_bytes else 0.0
+    pass_work = list(pass_work)
+    n_bytes = sum(work.n_bytes for work in pass_work)
+    return sum(work.flops for work in pass_work if work.kind in OF_MATRICES) / n_bytes if n_bytes else 0.0
 
 
 def by_kind(operations: Iterable[Operation]) -> list[Work]:
-    """Return the totals of each kind, in the order of KINDS. Kinds that do not occur are left out."""
+    """Return the totals of each kind of operation, in the order of KINDS. Kinds that do not occur are left out."""
     totals = _sums(operations, lambda o: o.kind)
     return [totals[kind] for kind in KINDS if kind in totals]
 
@@ -187,7 +187,7 @@ def by_kind(operations: Iterable[Operation]) -> list[Work]:
 def products_by_part(operations: Iterable[Operation]) -> dict[str, Work]:
     """Return the totals of matrix products with weights for each part of the model, in the order of the model.
 
-    Components name their parts; the head is one more part.
+    Parts are named by the components, such as `mlp`; the head is one more part.
     """
     return _sums((o for o in operations if o.kind == "products"), lambda o: o.part)
 
@@ -214,7 +214,7 @@ class FlopsPerToken(Base):
     """FLOPs per token, averaged over the positions of a sequence, for each part of the model.
 
     Components name their parts. The part `head` maps the last hidden state to the logits. Its FLOPs are the same
-    whether it is tied or not.
+    whether the head is tied or not.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -132,7 +132,7 @@ def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
 
 
 def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
-    """Return the models that have the part in question and whose choice is known."""
+    """Return the models that have this part and whose choice is known."""
     known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
     return [row for row in known if choice.of(row) != NOTHING]
 
@@ -230,7 +230,7 @@ _LETTER, _LINE = 6.2, 13
 _GAP = 8
 """Gap between a dot and the name of its model, in pixels."""
 _UNUSUAL = 1.4
-"""Smallest factor beyond the rule of thumb at which a model is named."""
+"""Smallest deviation from the rule of thumb, as a factor, at which the chart names a model."""
 _SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
 _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
 """Vega expression that formats 1e9 as 1B."""
@@ -276,8 +276,8 @@ def _mlp_kind(row: AtlasRow) -> str:
 def _named(
     dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield unusual models, the most unusual first, with the side of the dot on which the name covers no dot and no
-    other name."""
+    """Yield the models far from the rule of thumb, the farthest first, each with the side of its dot on which the name
+    fits. There, the name covers no dot and no other name."""
     if not proportion.guides:
         return
     low, high = proportion.guides[0], proportion.guides[-1]

@@ -42,11 +42,11 @@ def sentences(finding: Finding) -> Iterator[str]:
         yield f"Published: {finding.published}."
     if finding.others:
         names, more = ", ".join(finding.others[:_MOST_NAMES]), len(finding.others) - _MOST_NAMES
-        yield f"Published models that do it anyway: {names}{f' and {more} more' if more > 0 else ''}."
+        yield f"Published models that do this anyway: {names}{f' and {more} more' if more > 0 else ''}."
 
 
 def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
-    """Yield the rows of a table of pipeline stages, starting with the headings. Adjacent stages that are alike share a
+    """Yield the rows of a table of pipeline stages, starting with the headings. Identical adjacent stages share a
     row."""
     layers, counted, last = layer_configs(case.config.model), case.counted, len(cut.layers) - 1
     head = counted.embedding if case.config.model.head.tied else counted.head

@@ -9,11 +9,14 @@ from typing import Any
 import altair as alt
 import jinja2
 import vl_convert
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from archlab.config.core.text import visible
 from archlab.data.file_cache import cached
 from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
+
+_CODE = MarkdownIt("zero").enable("backticks")
 
 
 def render_page(
@@ -46,6 +49,11 @@ def sentence(title: str) -> str:
     return title[:1].upper() + title[1:]
 
 
+def with_code(text: str) -> Markup:
+    """Return a paragraph as HTML. Text between backticks becomes code, and all other characters stay as they are."""
+    return Markup(_CODE.renderInline(visible(text)))
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -56,7 +64,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=_printed,
     )
-    environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega}
+    environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega, "with_code": with_code}
     return environment
 
 

@@ -1,4 +1,4 @@
-"""All shape rules, and the findings of these rules for a config."""
+"""All shape rules, and the violations of these rules by a config."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -23,7 +23,7 @@ class Finding(Base):
     field: str
     value: float
     layers: list[int]
-    """Layer indices. Empty if the value is the same in all layers."""
+    """Indices of the layers with this value. Empty if the value is the same in all layers."""
     why: str
     sources: list[str]
     """Sources of the rule, as keys of evidence/sources.yaml."""
@@ -32,10 +32,10 @@ class Finding(Base):
     published: Distribution | None
     """Distribution of the value over published models.
 
-    Set only for notes, and only if at least two models have the value.
+    None for a warning, or if fewer than two published models have the value.
     """
     others: list[str]
-    """Published models that break the rule in the same direction, with their values."""
+    """Published models that break the rule in the same direction (too small or too large), with their values."""
     measured: PublishedResult | None
     """Published measurement closest to the value."""
 

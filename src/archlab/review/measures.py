@@ -46,7 +46,7 @@ def all_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def attention_width(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the width of multi-head attention relative to d_model.
+    """Yield n_heads * head_dim / d_model of multi-head attention.
 
     Latent attention is left out, because its projections have a narrow bottleneck and the ratio means little.
     """
@@ -74,7 +74,7 @@ def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
 
 
 def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
-    """Yield the total width of all experts that a token uses, relative to d_model."""
+    """Yield the total hidden width of all experts that a token uses, divided by d_model."""
     if isinstance(layer.mlp, MoE):
         width = layer.mlp.active * layer.mlp.d_ff + (layer.mlp.shared.d_ff if layer.mlp.shared else 0)
         yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
@@ -113,14 +113,13 @@ def vocabulary_share(case: Case) -> Iterator[Reading]:
 
 
 def head_share(case: Case) -> Iterator[Reading]:
-    """Yield the fraction of all parameters that are in an untied head; 0 if the head is tied to the embedding."""
+    """Yield the fraction of all parameters that are in an untied head. It is 0 if the head is tied to the embedding."""
     own = 0 if case.config.model.head.tied else case.counted.head
     yield Reading("untied head / all parameters", own / case.counted.total)
 
 
 def stages(case: Case) -> Iterator[Reading]:
-    """Yield the work of the slowest pipeline stage divided by the mean of all stages, for the best division of the
-    layers."""
+    """Yield (work of the slowest pipeline stage) / (mean work of all stages), for the best partition of the layers."""
     if case.cut:
         field = f"slowest of {case.pipeline} stages / mean"
         yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))
@@ -136,7 +135,7 @@ def weight_decay(case: Case) -> Iterator[Reading]:
 
 
 def post_norm_warmup(case: Case) -> Iterator[Reading]:
-    """Yield the length of the learning-rate warm-up if the model has a post-norm layer."""
+    """Yield the length of the learning-rate warm-up if some layer is post-norm."""
     norms = [layer.norm for layer, _ in case.layers.values()]
     if any("stream" in norm.slots for norm in norms):
         yield Reading("train.warmup of a post-norm model", resolve_train(case.config).warmup)

@@ -23,7 +23,7 @@ _ANDRIUSHCHENKO = ("andriushchenko2023", "values read from a plot")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
-    """Return the usual range of vocabulary sizes for a number of languages. None returns the whole range."""
+    """Return the usual range of vocabulary sizes for a number of languages. None means any number of languages."""
     match languages:
         case None:
             return Between(30_000, 270_000)
@@ -59,9 +59,9 @@ UNTIED_HEAD = ShapeRule(
     level="note",
     measure=_HEAD_SHARE.measure,
     usual=_HEAD_SHARE,
-    why="An untied head is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share "
-    "one table and spend the parameters on layers. The usual range is that of published models in the atlas, from "
-    "half to twice the size.",
+    why="An untied head is a second table as large as the embedding; 0 means a tied head (model.head.tied=true). "
+    "Small models usually share one table and spend the parameters on layers. The usual range is that of published "
+    "models of half to twice the size in the atlas.",
     sources=("press2016", "tao2024"),
     claims=(10,),
     broken_by=("model.vocab_size=256000",),
@@ -73,8 +73,8 @@ KV_HEADS = ShapeRule(
     level="note",
     measure=_KV_HEADS.measure,
     usual=_KV_HEADS,
-    why="Each KV head makes the cache larger, and decoding reads more. Very few KV heads lower the quality. The usual "
-    "range is that of published models in the atlas, from half to twice the size.",
+    why="Each KV head makes the cache larger, and decoding must read all of it. Very few KV heads lower the quality. "
+    "The usual range is that of published models of half to twice the size in the atlas.",
     sources=("ainslie2023", "shazeer2019"),
     claims=(13,),
     broken_by=("model.attention={n_heads: 64, n_kv_heads: 64, head_dim: 64}",),
@@ -109,8 +109,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=in_each_layer(measures.mixture_ratio),
         usual=always(Between(1, 12)),
-        why="In the models of the atlas, all experts of a token together are about as wide as a dense MLP, or a few "
-        "times as wide.",
+        why="In the models of the atlas, the experts that a token uses are together one to a few times as wide as a "
+        "dense MLP.",
         sources=(),
         broken_by=("model.mlp={kind: moe, experts: 8, active: 4, d_ff: 14336}",),
         kept_by=("model.mlp={kind: moe, experts: 8, active: 2, d_ff: 14336}",),
@@ -129,7 +129,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         measured=(
             PublishedResult(
                 0.125,
-                "perplexity 30.9 to 31.2, compared with 29.9 at 1 (Billion Word, MLP wider by as much)",
+                "perplexity 30.9 to 31.2, compared with 29.9 at 1 (Billion Word, with a wider MLP to compensate)",
                 "shazeer2019",
             ),
         ),
@@ -139,8 +139,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.aspect,
         usual=always(Between(20, 250)),
-        why="About 100 is common, and the optimum is broad. Deep models wait for more layers per token and suit "
-        "pipeline parallelism; wide models suit tensor parallelism.",
+        why="About 100 is common, and the optimum is broad. Deep models run more layers one after another for each "
+        "token and suit pipeline parallelism; wide models suit tensor parallelism.",
         sources=("kaplan2020",),
         claims=(9,),
         broken_by=("model.n_layers=16",),
@@ -228,8 +228,8 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         level="note",
         measure=measures.weight_decay,
         usual=always(Between(0.01, 0.3)),
-        why="0.1 is common. In a single epoch it does not regularize. It changes the effective size of the steps, so a "
-        "different value needs a different learning rate.",
+        why="0.1 is common. Within a single epoch, weight decay does not regularize. It changes the effective step "
+        "size, so a different value needs a different learning rate.",
         sources=("andriushchenko2023",),
         claims=(11,),
         broken_by=("train.weight_decay=0",),
@@ -254,7 +254,7 @@ NOTE_RULES: tuple[ShapeRule, ...] = (
         measured=(
             PublishedResult(
                 0,
-                "BLEU 32.0 with RAdam instead of a warm-up, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
+                "BLEU 32.0 with RAdam instead of a warm-up, 32.3 with a warm-up; 33.4 for pre-norm without one (IWSLT)",
                 "xiong2020",
                 "values read from a plot",
             ),

@@ -16,12 +16,12 @@ class Distribution(Base):
     n: int
     """Number of models in the distribution."""
     kind: str
-    """Kind of models, as a plural noun."""
+    """Plural noun for the models, for example `models with latent attention`."""
     median: float
     low: float
-    """10% quantile of the value."""
+    """10th percentile of the value."""
     high: float
-    """90% quantile of the value."""
+    """90th percentile of the value."""
 
     def __str__(self) -> str:
         return f"{self.n} {self.kind}, median {shown(self.median)}, 10-90% {shown(self.low)} to {shown(self.high)}"
@@ -33,16 +33,15 @@ def published() -> tuple[tuple[PublishedModel, Case], ...]:
 
 
 NEAR = 2
-"""Factor for models of about the same size: their number of active parameters is between half and twice that of the
-model."""
+"""Models are of about the same size if their numbers of active parameters differ by at most this factor."""
 _FEWEST = 5
-"""Minimum number of models that define a usual range."""
+"""Minimum number of published models for a usual range."""
 
 
 def near(case: Case) -> list[tuple[PublishedModel, Case]]:
     """Return published models of about the same size that archlab can build.
 
-    Other models are left out, because the atlas contains only a part of their settings.
+    Models that archlab cannot build are left out, because the atlas contains only some of their settings.
     """
     size = case.counted.active
     buildable = ((entry, other) for entry, other in published() if entry.about.buildable)
@@ -57,7 +56,7 @@ def near_in_words(case: Case) -> str:
 
 @dataclass(frozen=True)
 class RangeNear:
-    """Usual range of a quantity: its range among published models of about the same size."""
+    """Usual range of a quantity, which is its range among published models of about the same size."""
 
     measure: Measure
     from_zero: bool = False
@@ -93,7 +92,10 @@ class Published:
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
-        """Return models that break the rule in the same direction, each with its value, the most extreme first."""
+        """Return models whose values also break the rule and are also too small, or also too large.
+
+        Each model is listed with its value, the most extreme first.
+        """
         side = usual.side(reading.value)
         names: list[tuple[float, str]] = []
         for entry, readings in self._readings(rule):

@@ -21,7 +21,8 @@ class Reading:
     """Name of the field, or of a ratio of fields."""
     value: float
     kind: str = "models"
-    """Kind of models, as a plural noun. Values of the same field and kind are comparable."""
+    """Plural noun for the models, for example `models with latent attention`. Values of the same field and kind are
+    comparable."""
     layers: tuple[int, ...] = ()
     """Indices of the layers with this value. Empty if all layers that have the field have the same value."""
 
@@ -40,7 +41,7 @@ class Case:
 
     @cached_property
     def layers(self) -> dict[str, tuple[LayerConfig, tuple[int, ...]]]:
-        """Layer kind -> (layer, indices of its layers)."""
+        """Layer config, and indices of the layers, by layer kind."""
         layers: dict[str, tuple[LayerConfig, list[int]]] = {}
         for index, layer in enumerate(layer_configs(self.config.model)):
             layers.setdefault(layer.kind, (layer, []))[1].append(index)
@@ -64,7 +65,10 @@ Measure = Callable[[Case], Iterable[Reading]]
 
 
 def in_each_layer(read: Callable[[LayerConfig], Iterable[Reading]]) -> Measure:
-    """Return a measure of all layers, made from a measure of one layer. Layer indices are set only if layers differ."""
+    """Turn a measure of one layer into a measure of all layers.
+
+    A reading has layer indices only if other layers have a different value.
+    """
 
     def measure(case: Case) -> Iterator[Reading]:
         indices_of: dict[Reading, list[int]] = {}
@@ -143,7 +147,7 @@ class MultipleOf:
 
 @dataclass(frozen=True)
 class Shares:
-    """Multiples and divisors of a number, which can be divided or copied evenly among `number` devices."""
+    """Multiples and divisors of a number. They can be divided or copied evenly among `number` devices."""
 
     number: int
 
@@ -168,7 +172,7 @@ class PublishedResult:
 
 @dataclass(frozen=True)
 class ShapeRule:
-    """Shape rule. `usual` returns None for a case to which the rule does not apply."""
+    """Shape rule. `usual` returns None if the rule does not apply to the case."""
 
     name: str
     level: Level
@@ -180,7 +184,7 @@ class ShapeRule:
     broken_by: tuple[str, ...]
     """Overrides that make llama-3-8b break the rule."""
     kept_by: tuple[str, ...]
-    """Overrides with which llama-3-8b still meets the rule, but only just."""
+    """Overrides with which llama-3-8b just meets the rule."""
     measured: tuple[PublishedResult, ...] = ()
     """Published measurements of the cost of breaking the rule."""
     claims: tuple[int, ...] = ()
@@ -189,16 +193,16 @@ class ShapeRule:
     """Function that reads the values of a published model. None means `measure`."""
 
     def broken(self, case: Case) -> list[tuple[Reading, Usual]]:
-        """Return each reading that the rule does not accept, together with the accepted values."""
+        """Return each reading that the rule rejects, together with the accepted values."""
         usual = self.usual(case)
         return (
             [] if usual is None else [(reading, usual) for reading in self.measure(case) if usual.side(reading.value)]
         )
 
     def nearest_measured(self, value: float, usual: Usual) -> PublishedResult | None:
-        """Return the measurement closest to a value.
+        """Return the published measurement closest to a value.
 
-        Measurements that break the rule in the other direction do not count.
+        If the value is too large, measurements at values that are too small do not count, and vice versa.
         """
         points = [point for point in self.measured if usual.side(point.at) in (0, usual.side(value))]
         return min(points, key=lambda point: abs(point.at - value) / (max(point.at, value) or 1), default=None)
@@ -211,18 +215,18 @@ def always(usual: Usual) -> Callable[[Case], Usual]:
 LARGE = 512
 """Minimum width of the residual stream for rules about multiples and vocabulary sizes.
 
-A narrower model is an experiment. Its matrix products are too small to fill a GPU in any shape, and a large vocabulary
-would be most of the model.
+A narrower model counts as an experiment. Its matrix products are too small to fill a GPU in any shape, and a large
+vocabulary would be most of the model.
 """
 
 
 def is_large(case: Case) -> bool:
-    """Return whether the model's width is at least LARGE, so that it is more than an experiment."""
+    """Return whether the model is at least LARGE wide. Narrower models count as experiments."""
     return case.config.model.d_model >= LARGE
 
 
 def for_large_models(usual: Usual) -> Callable[[Case], Usual | None]:
-    """Return a function that returns `usual` for large models, and None for experiments."""
+    """Return a function that returns `usual` for large models and None for smaller ones."""
     return lambda case: usual if is_large(case) else None
 
 

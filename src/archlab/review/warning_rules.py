@@ -23,8 +23,8 @@ _SIZING = ("anthony2024", "nvidia2020")
 def usual_devices(n_parameters: float) -> int | None:
     """Return the assumed number of tensor-parallel devices.
 
-    It is 8 (one server) from 10B parameters on, and 2 from 1B on. It is None for smaller models, because one device is
-    enough.
+    From 10B parameters on, it is 8 (one server). From 1B parameters on, it is 2. For smaller models, it is None,
+    because one device is enough.
     """
     if n_parameters < 1_000_000_000:
         return None
@@ -32,7 +32,10 @@ def usual_devices(n_parameters: float) -> int | None:
 
 
 def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
-    """Return a function from a case to the accepted values for its number of devices. An unknown number is assumed."""
+    """Return a function that maps a config under review to the accepted values for its number of devices.
+
+    If the number is unknown, `usual_devices` supplies it.
+    """
 
     def usual_for(case: Case) -> Usual | None:
         devices = case.tensor or usual_devices(case.counted.total)
@@ -109,8 +112,8 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         level="warning",
         measure=in_each_layer(measures.query_heads),
         usual=_over_devices(MultipleOf),
-        why="Tensor parallelism gives every device whole heads, and vLLM refuses other sizes. --tensor sets the number "
-        "of devices. Without it, 2 devices are assumed from 1B parameters on, and 8 from 10B.",
+        why="Tensor parallelism gives every device whole heads, and vLLM refuses other numbers of heads. --tensor sets "
+        "the number of devices. Without it, 2 devices are assumed from 1B parameters on, and 8 from 10B.",
         sources=("shoeybi2019",),
         broken_by=("model.attention={n_heads: 31, n_kv_heads: 31}",),
         kept_by=("model.attention={n_heads: 30, n_kv_heads: 30}",),
@@ -132,8 +135,9 @@ WARNING_RULES: tuple[ShapeRule, ...] = (
         level="warning",
         measure=measures.stages,
         usual=always(Between(None, 1.07)),
-        why="All stages wait for the slowest. The cut puts whole layers into stages and the head into the last stage, "
-        "so that the slowest stage has the least work. Published pipelines, counted in the same way, are this even.",
+        why="All stages wait for the slowest. archlab puts whole layers into stages, and the head into the last stage, "
+        "so that the slowest stage has as little work as possible. Published pipelines, measured in the same way, are "
+        "within this range.",
         sources=("llama3", "smith2022", "bloom"),
         broken_by=("model.n_layers=3",),
         kept_by=("model.n_layers=31",),

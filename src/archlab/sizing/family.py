@@ -1,4 +1,4 @@
-"""Families of published models, whose proportions a proposal follows."""
+"""Families of published models. A proposal follows the proportions of a family."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from archlab.pricing.params import Parameters, parameters
 
 @dataclass(frozen=True)
 class FamilyMember:
-    """Model and its proportions."""
+    """A model of a family, with its parameter counts and proportions."""
 
     name: str
     config: Config
@@ -44,7 +44,7 @@ class FamilyMember:
 
     @property
     def d_ff(self) -> int:
-        """Width of the MLP. In a mixture, the total width of all experts that a token uses."""
+        """Width of the MLP. In a mixture of experts, the total width of all experts that a token uses."""
         return words.mlp_width(self.layers) or 0
 
     @property
@@ -79,7 +79,7 @@ class FamilyMember:
 
 CAN_BE_SCALED = "allowed: models that have an MLP and attention with the same heads in every layer"
 
-By = Literal["total", "active"]
+SizeMeasure = Literal["total", "active"]
 """Measure of a model's size: all parameters, or only those that a token uses."""
 
 
@@ -88,12 +88,12 @@ class Family:
     """Models of one kind, sorted by size."""
 
     members: Sequence[FamilyMember]
-    by: By
+    by: SizeMeasure
 
     def nearest(self, target: float, active: float | None = None) -> FamilyMember:
-        """Return the member of the closest size, measured as a ratio.
+        """Return the member whose size is closest to `target` parameters, compared as a ratio.
 
-        If `active` is given, the fraction of active parameters counts, too.
+        If `active` is given, the fraction of active parameters is compared, too.
         """
 
         def distance(member: FamilyMember) -> float:
@@ -110,11 +110,11 @@ class Family:
         above = [member for member in self.members if self._size(member) >= target]
         return [*below[-1:], *above[:1]]
 
-    def at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
-        """Return a ratio at a size.
+    def ratio_at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
+        """Return the family's value of `ratio`, such as d_ff / d_model, for a model of `target` parameters.
 
-        Between two members, the ratio is interpolated logarithmically. Outside their range, it is that of the outermost
-        member.
+        Between two members, the ratio is interpolated logarithmically. A model that is smaller or larger than all
+        members has the ratio of the closest member.
         """
         first, last = (self.neighbors(target) * 2)[:2]
         low, high = self._size(first), self._size(last)
@@ -125,18 +125,20 @@ class Family:
         return getattr(member.counted, self.by)
 
 
-def family_of(like: str, by: By, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
-    """Return the family, or the preset, called `like`.
+def family_of(like: str, by: SizeMeasure, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
+    """Return the family called `like`. The name of a preset gives a family with that model only.
 
-    If a family has dense models and mixtures, only the dense models are used, or only the mixtures if `mixtures` is
-    true. Raise UserError if the name is unknown or no model can be scaled.
+    If the family has dense models and mixtures of experts, only the dense models are used, or only the mixtures if
+    `mixtures` is true. Raise UserError if the name is unknown or no model can be scaled.
     """
     scalable = [member for member in _named(like, atlas) if can_be_scaled(member)]
     if not scalable:
-        raise UserError(f"--like: {like} cannot be scaled; {CAN_BE_SCALED}")
+        raise UserError(f"--like is {like}, which cannot be scaled; {CAN_BE_SCALED}")
     kinds = {member.is_mixture for member in scalable}
     if mixtures and True not in kinds:
-        raise UserError(f"--active: {like} has no experts; allowed: families of mixtures, such as qwen3 or deepseek-v2")
+        raise UserError(
+            f"--active needs a mixture of experts, but --like is {like}; allowed: qwen3, deepseek-v2 and other mixtures"
+        )
     use_mixtures = mixtures or False not in kinds
     members = [member for member in scalable if member.is_mixture == use_mixtures]
     return Family(sorted(members, key=lambda member: getattr(member.counted, by)), by)
@@ -154,11 +156,13 @@ def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
         return [FamilyMember(name, load_config(name))]
     if file or any(entry.family == like for entry in atlas):
         raise UserError(
-            f"--like: archlab has only facts about {like} and cannot build it; `archlab list presets` shows presets"
+            f"--like is {like}; archlab has only facts about this model and cannot build it; "
+            "`archlab list presets` shows all presets"
         )
     known = {*presets(), *(entry.family for entry in atlas)} - set(facts())
     raise UserError(
-        f"--like {like!r}: neither a family nor a preset{nearest(like, known) or '; `archlab list presets` shows them'}"
+        f"--like is {like!r}, which is neither a family nor a preset"
+        f"{nearest(like, known) or '; `archlab list presets` shows all presets'}"
     )
 
 
@@ -174,9 +178,9 @@ def can_be_scaled(member: FamilyMember) -> bool:
 
 
 def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -> PublishedModel:
-    """Return the model of the atlas with the closest shape.
+    """Return the model of the atlas whose shape is closest.
 
-    Width and depth have full weight, the vocabulary size little.
+    Width, depth and MLP width have weight 1, and the vocabulary size has weight 0.25.
     """
     models = [(entry, FamilyMember(entry.preset, entry.config)) for entry in atlas]
     distances = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]

@@ -1,4 +1,4 @@
-"""Formatting of proposals as YAML files, with explanations in comments at the top."""
+"""Format proposals as YAML files, with explanations in comments at the top."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ _WIDTH = 78
 
 
 def as_yaml(request: SizeRequest, proposal: Proposal) -> str:
-    """Return the proposal as YAML.
+    """Return the proposal as YAML, with comments at the top.
 
-    The config extends the closest preset of the family and contains only the differences; the rest is comments.
+    The config extends the closest preset of the family and contains only the fields that differ from the preset.
     """
     comments = "".join(f"# {line}".rstrip() + "\n" for line in _comments(request, proposal))
     return comments + to_yaml({"base": proposal.base, **proposal.change})
@@ -59,12 +59,12 @@ def _about_this_size(proposal: Proposal) -> Iterator[str]:
         median_kv = median(next(iter(readings)).value for model in models if (readings := [*KV_HEADS.measure(model)]))
         yield (
             f"published models {near_in_words(case)}: {tied} of {len(models)} models tie the head; in the others, "
-            f"it holds up to {heads.high:.0%} of the parameters; KV heads: {kv_heads.low} to {kv_heads.high}, "
+            f"the head has up to {heads.high:.0%} of the parameters; KV heads: {kv_heads.low} to {kv_heads.high}, "
             f"median {median_kv:g}"
         )
     if proposal.untied:
         share = f"{proposal.untied.value:.0%}"
-        yield f"the head is tied; untied it would have {share} of the parameters; model.head.tied=false unties it"
+        yield f"the head is tied; an untied head would have {share} of the parameters; model.head.tied=false unties it"
 
 
 def _serving(request: SizeRequest, model: FamilyMember) -> str:
@@ -78,7 +78,7 @@ def _serving(request: SizeRequest, model: FamilyMember) -> str:
 
 
 def _training(request: SizeRequest, model: FamilyMember) -> str:
-    """Yield lines on the training cost, as counted and by the rule C = 6 N D.
+    """Return a sentence about the training FLOPs, as counted and by the rule C = 6 N D.
 
     The rule leaves attention out, and counts embeddings although they cost no FLOPs.
     """

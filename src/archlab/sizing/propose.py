@@ -27,7 +27,7 @@ _VOCABULARIES = ((10, 151_936), (2, 100_352), (1, 49_152))
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """User's request. The first of params (or active), flops and memory that is set determines the size."""
+    """Request for a proposal. The first of params (or active), flops and memory that is set determines the size."""
 
     like: str
     params: int | None = None
@@ -50,12 +50,12 @@ class Proposal:
     change: Raw
     """Fields that differ from the preset."""
     family: Sequence[FamilyMember]
-    """Members of the family directly below and above the proposal in size."""
+    """Next smaller and next larger member of the family, if they exist."""
     nearest: PublishedModel
     untied: Reading | None
     """Fraction of the parameters that an untied head would have.
 
-    None unless the proposal ties the head for this reason.
+    None unless the proposal ties the head because this fraction is too large.
     """
 
 
@@ -77,7 +77,7 @@ def propose(request: SizeRequest) -> Proposal:
         family = family_of(request.like, "total", atlas, mixtures=False)
         target, result = _within(request, family, request.memory)
     else:
-        raise UserError("no size is given; give --params, --active, --flops or --memory, as in --params 1B")
+        raise UserError("no size is set; use --params, --active, --flops or --memory, as in --params 1B")
     model = FamilyMember("proposed", result.config)
     nearest = nearest_published(model, atlas)
     return Proposal(model, result.base, result.change, family.neighbors(target.size), nearest, result.untied)
@@ -85,7 +85,7 @@ def propose(request: SizeRequest) -> Proposal:
 
 @dataclass(frozen=True)
 class _Sized:
-    """Config of the target size."""
+    """A config of the target size, and its origin."""
 
     base: str
     """Name of the preset that the config extends."""
@@ -99,8 +99,8 @@ class _Sized:
 def _of_size(request: SizeRequest, family: Family, target: TargetSize) -> _Sized:
     """Return a config of the target size.
 
-    The head is tied if an untied head would be larger than in published models of about this size, unless the user sets
-    the field.
+    The head is tied if an untied head would have a larger share of the parameters than in published models of about
+    this size. If the user sets `model.head.tied`, that value is used.
     """
     template, change = _template(request, family.nearest(target.size, target.active))
     result = Search(family, template, target).best()
@@ -139,10 +139,10 @@ def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
 
 
 def _within(request: SizeRequest, family: Family, memory: int) -> tuple[TargetSize, _Sized]:
-    """Return a config that fits into `memory` bytes and is almost the largest one that does.
+    """Return almost the largest config whose weights and cache fit into `memory` bytes, with its size.
 
-    The bytes of the weights are proportional to the size. Those of the cache grow about with the square root of the
-    size, in steps of whole heads.
+    The bytes of the weights are proportional to the number of parameters. The bytes of the cache grow about with its
+    square root, in steps of whole heads.
     """
     size, fits, least = memory / BYTES["bfloat16"], None, math.inf
     for _ in range(7):
@@ -160,7 +160,9 @@ def _within(request: SizeRequest, family: Family, memory: int) -> tuple[TargetSi
         else:
             size *= (0.98 * memory / used) ** (used / (weights + cache / 2))
     if fits is None:
-        raise UserError(f"--memory: {binary(memory)} is too little for a model like {request.like} and its cache")
+        raise UserError(
+            f"--memory is {binary(memory)}, which is too little for a model like {request.like} and its cache"
+        )
     return fits
 
 
@@ -171,7 +173,9 @@ def refusal(family: Family, template: ScalableModel, target: TargetSize) -> str:
     nothing = f"no shape with the proportions of {name} has {count(target.size)} parameters"
     if tables > target.size / 10:
         what = "embedding" if model.head.tied else "embedding and head"
-        cost = f"its {what} ({model.vocab_size:,} tokens) alone need {count(tables)} at d_model = {NARROWEST}"
+        cost = (
+            f"its {what} ({model.vocab_size:,} tokens) alone need {count(tables)} parameters at d_model = {NARROWEST}"
+        )
         return f"{nothing}: {cost}; use a larger size or a smaller vocabulary, as in model.vocab_size=8192"
     if target.active is None:
         return nothing
@@ -179,5 +183,5 @@ def refusal(family: Family, template: ScalableModel, target: TargetSize) -> str:
     if any_active := Search(family, template, TargetSize(target.size)).best():
         counted = parameters(any_active[1].model)
         usual = f"{count(counted.active)} active parameters of {count(counted.total)}"
-        return f"{nothing}; the proportions of its experts give {usual}"
+        return f"{nothing}; with the proportions of its experts, the model has {usual}"
     return nothing

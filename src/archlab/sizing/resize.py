@@ -1,4 +1,4 @@
-"""Scaling of a config to another size or width, keeping its own proportions."""
+"""Scaling of a config to another size or width, with its own proportions."""
 
 import re
 from fractions import Fraction
@@ -21,7 +21,7 @@ from archlab.sizing.search import Search, TargetSize
 
 
 def resized(raw: Raw, name: str, size: int) -> Raw:
-    """Return the changes, as dotted field -> value, that give a config `size` parameters within 1%.
+    """Return changes (dotted field to value) after which a config has `size` parameters, within 1%.
 
     The proportions stay the same. Raise UserError if the config has layers that cannot be scaled, or if no shape with
     these proportions has that size.
@@ -45,8 +45,8 @@ _FOLLOW = (MultiHead, Dense, MoE, Absent)
 def at_width(config: Config, name: str, width: int) -> Config:
     """Return the config with d_model = `width`. The number of heads and the widths of MLPs grow in proportion.
 
-    Nothing else changes. Raise UserError, whose message begins with the name of the config, if the number of heads
-    would not be an integer, or if a component has widths that do not depend on d_model.
+    Nothing else changes. Raise UserError if the number of heads would not be an integer, or if a component has widths
+    that do not depend on d_model. The message begins with `name`.
     """
     model, factor = config.model, Fraction(width, config.model.d_model)
     _check_all_follow(model, name)

@@ -37,7 +37,7 @@ class Heads:
     def like(self, n: int, dim: int) -> "Heads":
         """Return `n` heads of width `dim`.
 
-        KV heads divide `n`. With grouped queries, the number of KV heads stays about the same.
+        The number of KV heads divides `n`. With grouped queries, it stays about the same.
         """
         if self.n_kv is None:
             return Heads(n, None, dim)
@@ -63,7 +63,7 @@ class Shape:
     head_dim: int | None
     """Width of a head. None if the attention is latent; its widths then stay the same."""
     width: int
-    """Width of one matrix of the MLP, or of one expert. The other MLPs of the model are scaled by the same factor."""
+    """Width (d_ff) of the MLP, or of one expert. The other MLPs of the model are scaled by the same factor."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,20 @@ class ScalableModel:
 
     @property
     def width(self) -> int:
-        """Value of `Shape.width` for the unscaled model."""
+        """Width (d_ff) of the MLP, or of one expert, in the unscaled model."""
         return self.model.mlp.d_ff  # pyright: ignore[reportAttributeAccessIssue, reportReturnType] - a dense MLP or experts
 
     @property
     def shallowest(self) -> int:
-        """Smallest number of layers that contains all layer kinds."""
+        """Smallest number of layers with which every layer kind occurs."""
         pattern = self.pattern(self.model.n_layers)
         return max(map(pattern.index, set(pattern))) + 1
 
     def pattern(self, n_layers: int) -> list[str]:
         """Return the kind of each layer of a model with `n_layers` layers.
 
-        The pattern repeats. If the pattern lists every layer of the unscaled model, it is stretched in proportion
-        instead.
+        The pattern is repeated, unless it lists every layer of the unscaled model. Such a pattern is stretched to
+        `n_layers` layers.
         """
         layers = self.model.layers
         if layers is None:

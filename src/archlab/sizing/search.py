@@ -12,7 +12,7 @@ from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 from archlab.review.shape_rule import LARGE
 from archlab.review.warning_rules import usual_devices
-from archlab.sizing.family import By, Family
+from archlab.sizing.family import Family, SizeMeasure
 from archlab.sizing.scale import Heads, ScalableModel, Shape, rounded, step_at
 
 TOLERANCE = 0.01
@@ -28,15 +28,15 @@ _WIDTHS = tuple(
 """Candidates for d_model. The widths of the family's members are tried, too."""
 _NEIGHBORS = 6
 _FEWEST, _DEEPEST = 8, 100
-"""Limits of the shape.
+"""Minimum number of heads and of layers (8), and maximum number of layers (100).
 
-With fewer than 8 heads, heads become narrower. With fewer than 8 or more than 100 layers, d_model becomes smaller or
-larger. A template that is outside these limits may stay outside.
+Narrower heads are tried if there would be fewer than 8. If there would be fewer than 8 or more than 100 layers, d_model
+becomes smaller or larger. A template outside these limits may stay outside.
 """
 _NARROWEST_HEADS = {True: 32, False: 64}
-"""Smallest head width of experiments (d_model below 512), and that of other models."""
+"""Minimum head width: 32 if d_model is below 512, as in experiments, otherwise 64."""
 _FARTHEST = math.log(2.5)
-"""Maximum deviation of d_model / n_layers and d_ff / d_model from the family, as the logarithm of a factor."""
+"""Maximum deviation of d_model / n_layers and d_ff / d_model from the family: log(2.5), which is a factor of 2.5."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Search:
     """Search over widths and depths. The width of the MLPs follows from the target size."""
 
     def __init__(self, family: Family, template: ScalableModel, target: TargetSize) -> None:
-        self._by: By = family.by
+        self._by: SizeMeasure = family.by
         self._template, self._target = template, target
-        self._aspect = family.at(target.size, lambda member: member.aspect)
-        self._ff_ratio = family.at(target.size, lambda member: member.ff_ratio)
-        self._attention_ratio = family.at(target.size, lambda member: member.attention_ratio)
+        self._aspect = family.ratio_at(target.size, lambda member: member.aspect)
+        self._ff_ratio = family.ratio_at(target.size, lambda member: member.ff_ratio)
+        self._attention_ratio = family.ratio_at(target.size, lambda member: member.attention_ratio)
         self._widths = sorted({*_WIDTHS, *(member.d_model for member in family.members)})
         self._stacks: dict[int, Stack] = {}
 
     def best(self) -> tuple[Shape, Config] | None:
-        """Return the closest shape that has exactly the right size, with its config.
+        """Return the shape closest to the family that has the target size within the tolerance, with its config.
 
-        Return None if no such shape is close to the family.
+        Return None if no such shape is close enough to the family.
         """
         center = bisect_left(self._widths, 0, key=self._excess)
         widths = self._widths[max(0, center - _NEIGHBORS) : center + _NEIGHBORS + 1]
@@ -79,7 +79,8 @@ class Search:
         """Return the number of parameters by which a model with d_model = `d` and the family's ratios exceeds the
         target size.
 
-        If the target has active parameters, those are compared. The width of the MLPs then follows from the size.
+        If the target has a number of active parameters, active parameters are compared. The width of the MLPs then
+        follows from the target size.
         """
         stack, depth = self._stack(d), round(self._depth(d))
         if self._target.active is None:
@@ -96,8 +97,11 @@ class Search:
                     yield distance, self._shape(d, n_layers, chosen)
 
     def _depths(self, d: int) -> set[int]:
-        """Return depths close to the family's ratio, and depths with which MLPs of the family's width give the target
-        size."""
+        """Return candidates for the number of layers.
+
+        They are close to the depth that follows from the family's ratio, and to the depth that gives the target size
+        with MLPs of the family's width.
+        """
         stack, usual, first = self._stack(d), self._usual_width(d), self._template.shallowest
         small, large = (getattr(stack.sizes(n, usual), self._by) for n in (first, 2 * first))
         filled = first + (self._target.size - small) / (large - small) * first
@@ -106,7 +110,8 @@ class Search:
     def _distance(self, d: int, n_layers: int, width: int) -> float | None:
         """Return the distance of a shape from the family, or None if it is too far away.
 
-        The distance is a sum of squared logarithms of ratios, plus small penalties for uneven numbers.
+        The distance is a sum of squared logarithms of ratios, plus small penalties for numbers that hardware divides
+        badly.
         """
         sizes = self._stack(d).sizes(n_layers, width)
         miss = math.log(getattr(sizes, self._by) / self._target.size) / TOLERANCE
@@ -143,8 +148,8 @@ class Search:
     def _heads(self, d: int) -> Heads:
         """Return the heads at d_model = `d`.
 
-        The number of heads is that of the family, or the closest number that can be divided among devices and that
-        allows as many KV heads as the template has.
+        The number of heads is that of the family, or the closest number that can be divided evenly among devices
+        and by the template's number of KV heads.
         """
         own, width = self._template.heads, self._attention_ratio * d
         dim = own.dim
@@ -157,8 +162,8 @@ class Search:
     def _off(self, heads: Heads, d: int) -> float:
         """Return the distance of the heads from those of the family.
 
-        If these heads cannot be divided among devices but those of the template can, the penalty is larger than for a
-        ratio that is 30% off.
+        If these heads cannot be divided evenly among devices but those of the template can, the penalty is larger than
+        for a total head width that deviates by 30%.
         """
         own = self._template.heads
         uneven = heads.uneven(self._devices) > own.uneven(self._devices)
@@ -182,14 +187,14 @@ class _Counted:
     """Parameter counts outside the layers, and of each kind of layer."""
 
     width: int
-    around: Sizes
+    outside_layers: Sizes
     kinds: dict[str, Sizes]
 
 
 class Stack:
     """Parameter counts of a model for any depth and MLP width.
 
-    The counts are extrapolated linearly from two MLP widths. The rounding of other widths is the only error.
+    The counts are extrapolated linearly from two MLP widths. The only error is that some widths are rounded.
     """
 
     def __init__(self, template: ScalableModel, shape: Shape) -> None:
@@ -201,7 +206,7 @@ class Stack:
         share = (width - self._narrow.width) / (self._wide.width - self._narrow.width)
         return Sizes(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
 
-    def width_for(self, size: float, by: By, n_layers: int) -> float:
+    def width_for(self, size: float, by: SizeMeasure, n_layers: int) -> float:
         """Return the MLP width with which a model of `n_layers` layers has the given size."""
         low, high = (getattr(sizes, by) for sizes in self._both_sizes(n_layers))
         return self._narrow.width + (size - low) / (high - low) * (self._wide.width - self._narrow.width)
@@ -210,7 +215,12 @@ class Stack:
         pattern = self._template.pattern(n_layers)
         numbers = {kind: pattern.count(kind) for kind in self._narrow.kinds}
         low, high = (
-            Sizes(*(counted.around[i] + sum(n * counted.kinds[kind][i] for kind, n in numbers.items()) for i in (0, 1)))
+            Sizes(
+                *(
+                    counted.outside_layers[i] + sum(n * counted.kinds[kind][i] for kind, n in numbers.items())
+                    for i in (0, 1)
+                )
+            )
             for counted in (self._narrow, self._wide)
         )
         return low, high
@@ -222,8 +232,8 @@ def _count(template: ScalableModel, shape: Shape) -> _Counted:
     layers = layer_configs(model)
     sizes = {layer.kind: Sizes(layer.parameters().total(), layer.active_parameters()) for layer in layers}
     whole, kinds = parameters(model), [layer.kind for layer in layers]
-    around = (
+    outside_layers = (
         n_parameters - sum(sizes[kind][i] for kind in kinds)
         for i, n_parameters in enumerate((whole.total, whole.active))
     )
-    return _Counted(shape.width, Sizes(*around), sizes)
+    return _Counted(shape.width, Sizes(*outside_layers), sizes)

@@ -21,14 +21,15 @@ from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
-"""Rule that picks each arm's reference. base: a named reference, usually the first arm. previous: the arm above."""
+"""Rule that picks the arm with which each arm is compared. base: a named arm, usually the first. previous: the arm
+above."""
 
 _Difference = Literal["better", "worse", "differs"]
 _DIFFERENCES: tuple[_Difference, ...] = ("better", "worse", "differs")
 
 _MOST_NAMED = {"previous": 6, "base": 3}
-"""Largest number of arms that one sentence names. A ladder has few steps, so all of them are named. The report's table
-lists the rest."""
+"""Largest number of arms that one sentence names, by rule of `Against`. A ladder has few steps, so all of them are
+named. The report's table lists the other arms."""
 
 _USUAL = ("bits_per_byte", "accuracy")
 
@@ -38,7 +39,7 @@ _BEATS = {
     "differs": ("differs from", "differ from"),
 }
 _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs": ("changed it by", "changed")}
-"""Verbs for the change that an arm or a step of a ladder brings: singular and plural."""
+"""Verb for steps of a ladder, by verdict: for one step, and for several steps."""
 
 
 class _Pair(NamedTuple):
@@ -67,7 +68,8 @@ class _Pair(NamedTuple):
 def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text: str | None = None) -> str:
     """Return the verdict on all arms that have a comparison.
 
-    `outcome` describes the compared values. `text` is a short description of the corpus; None leaves the corpus out.
+    `outcome` describes the compared values. `text` is a short description of the corpus; if it is None, the verdict
+    does not mention the corpus.
     """
     labels = {arm.name: arm.label for arm in arms}
     pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], outcome) for arm in arms if arm.comparison]
@@ -209,8 +211,8 @@ def _undistinguished(pairs: Sequence[_Pair], against: Against) -> str:
 
 
 def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
-    """Return a phrase such as `smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`. Arms that are
-    not named get a range."""
+    """Return a phrase such as `smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`. The arms in
+    `further` are not named; the phrase has one range for them."""
     parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
@@ -226,7 +228,9 @@ def _detail(pair: _Pair) -> str:
     if identical := _identical(pair):
         return identical
     if comparison.smallest_effect is None:
-        return f"difference {pair.amount(comparison.difference or 0)} on every seed, with no scatter to test it against"
+        return (
+            f"difference {pair.amount(comparison.difference or 0)} on every seed; without scatter, it cannot be tested"
+        )
     value = with_unit(" ".join(_amount(pair)), pair.unit)
     difference_text = f"difference {value} over {pair.paired}"
     return f"{difference_text}; smallest detectable difference {pair.amount(comparison.smallest_effect)}"

@@ -15,30 +15,32 @@ from archlab.pricing.units import count
 from archlab.study.schema import StudyConfig
 
 NOT_TRAINED = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
-"""Fields that do not affect what a study's run trains. The dtype affects it, but is a separate part of the run's
-name."""
+"""Fields that are left out of a run's name, because they do not affect the trained model. The dtype does affect it, but
+is a separate part of the name."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One alternative of a study, complete except for the seed of its runs."""
+    """One of the alternatives that a study compares. Its config is complete except for the seed and the fold of each
+    run."""
 
     name: str
     label: str
     config: Config
     overrides: Raw
-    """The fields that the study's file changes for the arm."""
+    """Fields that the study's file changes for the arm, with their values."""
     adjusted: Raw
-    """Field that was adjusted to hold the study's equal quantity constant -> its value."""
+    """Field that was adjusted so that the arm matches the study's `equal` quantity, with its value. Empty if no field
+    was adjusted."""
     follows: Raw
-    """Derived fields that changed as a result of the overrides, for example the head width after a change of the number
-    of heads."""
+    """Derived fields that changed because of the overrides, with their values. For example, the head width depends on
+    the number of heads."""
     tuned: Raw
     """Values of `train` fields that tuning found, in this study or an earlier one."""
     reference: str | None
     """Name of the arm that this arm is compared with; None for the first arm."""
     factors: Raw
-    """Factor -> the arm's level. Empty if the study does not cross factors."""
+    """Level of each crossed factor, by factor. Empty if the study does not cross factors."""
     plain_label: str
     """Label of the arm without the model size."""
     size: int | None = None
@@ -74,13 +76,13 @@ class Arm:
 
 
 def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
-    """Return the fields that each arm changes, with the first arm first. With crossed factors, the last factor varies
-    fastest."""
+    """Return the fields that each arm changes, by arm, in the study's order. With crossed factors, the last factor
+    varies fastest."""
     if not study.cross:
         return study.arms
     names = short_names(study.cross)
     levels = [dict(zip(study.cross, values, strict=True)) for values in product(*study.cross.values())]
-    return {" ".join(said(names[field], value) for field, value in point.items()): point for point in levels}
+    return {" ".join(setting_text(names[field], value) for field, value in point.items()): point for point in levels}
 
 
 def default_label(study: StudyConfig, arm: str) -> str:
@@ -96,7 +98,7 @@ def default_label(study: StudyConfig, arm: str) -> str:
     overrides = overrides_of_arms(study)[arm]
     words = [level for levels in study.cross.values() for level in levels]
     return " ".join(
-        level if isinstance(level, str) and words.count(level) == 1 else said(names[field], level)
+        level if isinstance(level, str) and words.count(level) == 1 else setting_text(names[field], level)
         for field, level in overrides.items()
     )
 
@@ -107,13 +109,13 @@ def section_of(study: StudyConfig, arm: str) -> str:
 
 
 def short_names(factors: Collection[str]) -> dict[str, str]:
-    """Return the name of each factor without its first section, such as `norm.placement`. If two short names would
-    clash, return the full names."""
+    """Return the name of each factor without its first section, such as `norm.placement` for `model.norm.placement`. If
+    two short names would clash, return the full names."""
     short = {field: field.partition(".")[2] or field for field in factors}
     return short if len(set(short.values())) == len(short) else {field: field for field in factors}
 
 
-def said(name: str, level: Any) -> str:
+def setting_text(name: str, level: Any) -> str:
     """Return a setting as on the command line, for example `norm.placement=pre`."""
     return f"{name}={to_yaml_line(level)}"
 

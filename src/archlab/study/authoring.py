@@ -21,13 +21,13 @@ EXAMPLE: Raw = {
     "budget": {"tokens": "256K"},
     "seeds": 3,
 }
-"""Study in the template. It takes a few minutes on two CPU cores."""
+"""Example study for the template. It takes a few minutes on two CPU cores."""
 
 _WIDTH = 100
 
 
 def template(values: Raw = EXAMPLE) -> str:
-    """Return YAML with these values in the order of the schema.
+    """Return a study file with these values, in the order of the schema.
 
     A comment above each field describes it. A field without a value is commented out and shows its default.
     """
@@ -59,7 +59,7 @@ def _comment(text: Any, indent: str = "") -> str:
 
 
 class ConfigFile(Config):
-    """A run's config file: the config, its base, and facts about the published model that it describes."""
+    """A run's config file: the config, its base, and facts about the published model that the config describes."""
 
     base: str | None = None
     """A preset, or a file next to this one. It provides the values of all fields that this file leaves out."""
@@ -68,7 +68,7 @@ class ConfigFile(Config):
 
 
 SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfig}
-"""Kind of file -> schema of that kind."""
+"""Schema of each kind of file."""
 
 
 def json_schema(kind: str = "config") -> Raw:
@@ -95,8 +95,8 @@ def _pop_required(section: Raw, definitions: Raw) -> Raw:
 
 
 def _required_in(value: Raw, definitions: Raw) -> Raw:
-    """Return the schema requirements of a required field's value. For a union the requirements depend on the kind; the
-    first kind is the default."""
+    """Return which fields a section must contain, as a JSON schema. For a union this depends on the kind; the first
+    kind is the default."""
     if reference := value.get("$ref"):
         return _pop_required(definitions[reference.rpartition("/")[2]], definitions)
     kinds = [definitions[kind["$ref"].rpartition("/")[2]] for kind in value.get("anyOf", ()) if "$ref" in kind]

@@ -30,7 +30,7 @@ from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
-"""Field that the study sets -> the part of the study file that decides its value."""
+"""Config fields that the study sets for all arms, each with the field of the study's file that decides its value."""
 
 SAME_FOR_ALL = (
     "data", "train.eval_tokens", "train.eval_seq_len", "train.eval_every", "train.checkpoint_every",
@@ -42,8 +42,9 @@ way."""
 _NOT_TUNABLE = (*SAME_FOR_ALL, *DECIDED_BY, "train.seq_len")
 
 
-def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
-    """Yield a problem for every field and every name that is in the wrong place."""
+def field_problems(study: StudyConfig) -> Iterator[Problem]:
+    """Yield the problems that can be found before the arms are built: unknown names, wrong references, and fields in
+    the wrong section."""
     arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
@@ -65,12 +66,12 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
             if is_under([field], list(study.tune)):
                 yield Problem(
                     f"{section_of(study, name)}.{field}",
-                    "is also in `tune`, which tunes it for all arms; remove it here or there",
+                    "is also in `tune`, which tunes it for all arms; remove one of the two",
                 )
             if is_under([field], list(study.sweep)):
                 yield Problem(
                     f"{section_of(study, name)}.{field}",
-                    "is also in `sweep`, which sweeps it for all arms; remove it here or there",
+                    "is also in `sweep`, which sweeps it for all arms; remove one of the two",
                 )
             if field in DECIDED_BY:
                 yield Problem(f"{section_of(study, name)}.{field}", _decided_message(field))
@@ -85,11 +86,13 @@ def _references(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
         if arm not in arms:
             yield Problem(f"against.{arm}", f"unknown arm{choose(arm, arms)}")
         elif arm == arms[0]:
-            yield Problem(f"against.{arm}", "the first arm has no reference; remove it here, or put another arm first")
+            yield Problem(
+                f"against.{arm}", "the first arm has no reference; remove this entry, or put another arm first"
+            )
         elif reference not in arms:
             yield Problem(f"against.{arm}", f"unknown arm {reference!r}{choose(reference, arms)}")
         elif arm == min(circle := _circle(arm, against), default=None):
-            yield Problem(f"against.{arm}", f"{' -> '.join([*circle, arm])} is a circle; name another reference")
+            yield Problem(f"against.{arm}", f"{' -> '.join([*circle, arm])} is a cycle; name another reference")
 
 
 def _circle(arm: str, against: Mapping[str, str]) -> list[str]:
@@ -108,7 +111,7 @@ def _factors(study: StudyConfig) -> Iterator[Problem]:
         for repeated in [level for i, level in enumerate(levels) if level in levels[:i]][:1]:
             yield Problem(f"cross.{field}", f"{levels} has {repeated!r} twice; give each value once")
         if is_under([field], [other for other in study.cross if other != field]):
-            yield Problem(f"cross.{field}", "one factor contains the other; give separate fields")
+            yield Problem(f"cross.{field}", "overlaps with another factor; give separate fields")
 
 
 def _outcomes(study: StudyConfig) -> Iterator[Problem]:
@@ -116,22 +119,27 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
     if study.primary is not None and study.primary not in names:
         yield Problem("primary", f"unknown outcome {study.primary!r}{choose(study.primary, names)}")
     if study.primary in study.measure and study.measure[study.primary].source == "config":
-        yield Problem("primary", f"{study.primary} is counted, so there is nothing to test; name a measured outcome")
+        yield Problem(
+            "primary",
+            f"{study.primary} is computed from the config, so there is nothing to test; name a measured outcome",
+        )
     for name, outcome in study.measure.items():
         if name in COLUMNS or name in study.cross:
             yield Problem(f"measure.{name}", "is already a column of runs.csv; choose another name")
         elif name in kinds(Outcome) and name != getattr(outcome, "kind", name):
             yield Problem(
                 f"measure.{name}",
-                f"is the name of another kind of outcome; choose another name, or set its kind to {name}",
+                f"is the name of another kind of outcome; choose another name, or set kind: {name}",
             )
     swept = [name for name, outcome in study.measure.items() if outcome.source == "sweep"]
     for name in swept if not study.sweep else ():
-        yield Problem(f"measure.{name}", "needs a sweep; give its rates in `sweep`")
+        yield Problem(f"measure.{name}", "needs a sweep; add `sweep` with the learning rates to try")
     if len(study.sweep) > 1:
         yield Problem("sweep", f"has {len(study.sweep)} fields; give one")
     for field in study.sweep if study.sweep and not swept else ():
-        yield Problem(f"sweep.{field}", "no outcome uses it; add sensitivity, best_loss or best_rate to `measure`")
+        yield Problem(
+            f"sweep.{field}", "no outcome uses this sweep; add sensitivity, best_loss or best_rate to `measure`"
+        )
 
 
 def overridden_fields(overrides: Raw) -> list[str]:
@@ -143,7 +151,7 @@ def overridden_fields(overrides: Raw) -> list[str]:
 
 
 def _not_tunable(section: str, values: Raw) -> Iterator[Problem]:
-    allowed = "fields of train that change how an arm learns, not the text or how the arm is judged"
+    allowed = "fields of train, except those that change the text or the evaluation"
     for field in values:
         if not field.startswith("train.") or field in _NOT_TUNABLE:
             yield Problem(f"{section}.{field}", f"cannot be tuned; allowed: {allowed}")
@@ -159,7 +167,7 @@ def _decided_message(field: str) -> str:
     return f"is set by the study's {DECIDED_BY[field]} for all arms; remove it"
 
 
-_OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+_TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
@@ -173,7 +181,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
     if study.primary in ("bits_per_byte", "accuracy") and study.primary not in named:
         yield Problem("primary", f"{study.primary!r} is not measured in this study{choose(study.primary, list(named))}")
     for name, outcome in named.items():
-        if is_task and isinstance(outcome, _OF_TEXT):
+        if is_task and isinstance(outcome, _TEXT_OUTCOMES):
             yield Problem(f"measure.{name}", "needs text, but the study has a task; allowed: accuracy, answers")
         if not is_task and isinstance(outcome, Answers):
             yield Problem(f"measure.{name}", "needs a task; add data.task to `set`")

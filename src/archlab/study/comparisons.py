@@ -3,11 +3,11 @@
 Averages and interactions of factors are weighted sums of arms (Fisher 1935). They are tested like the difference of two
 arms, on the same seeds.
 
-A trend tells whether the difference of an arm carries over to larger models. For each seed, a straight line is fitted
-to the differences over the logarithm of the size, with equal weights; the trend is its slope. Weighting each size by
-its variance would be more precise if the variances were known. Three to five seeds do not determine the variances, and
-a test that takes estimated variances as exact finds slopes that do not exist. A trend says nothing about sizes beyond
-the trained ones.
+A trend tells whether the difference between an arm and its reference carries over to larger models. For each seed, a
+straight line is fitted to the differences, as a function of the logarithm of the model size. All sizes have equal
+weights, and the trend is the slope of the line. Weighting each size by its variance would be more precise if the
+variances were known. Three to five seeds do not determine the variances, and a test that takes estimated variances as
+exact finds slopes that do not exist. A trend says nothing about sizes beyond the trained ones.
 """
 
 import statistics
@@ -19,10 +19,20 @@ from typing import Any, NamedTuple, Protocol
 
 from archlab.pricing.params import parameters
 from archlab.pricing.units import count
-from archlab.study.arm import Arm, said, short_names
+from archlab.study.arm import Arm, setting_text, short_names
 from archlab.study.outcome_schema import Outcome
 from archlab.study.record import Comparison, FactorContrast, Heading, OutcomeStatistics, SizeTrend, Trend
-from archlab.study.stats import Contrast, Folds, Values, Weights, compare, exactly, independent, pairwise, weighted
+from archlab.study.stats import (
+    Contrast,
+    Folds,
+    Values,
+    Weights,
+    compare,
+    compare_exact,
+    independent,
+    pairwise,
+    weighted,
+)
 
 
 class Crossed(Protocol):
@@ -33,7 +43,7 @@ class Crossed(Protocol):
 
     @property
     def factors(self) -> Mapping[str, Any]:
-        """Factor -> the arm's level."""
+        """Level of each crossed factor, by factor."""
         ...
 
 
@@ -41,26 +51,26 @@ class PlannedContrast(NamedTuple):
     """A contrast between factor levels, planned before its values are known."""
 
     factors: Mapping[str, tuple[Any, Any]]
-    """Factors as in `FactorContrast.factors`."""
+    """First and other level of each factor, as in `FactorContrast.factors`."""
     sum: Contrast
     effects: tuple[Weights, Weights] | None
     """Weights of the two effects of an interaction: the effect of the last factor at the first level of the other
-    factor, and its effect at the other level. None for an average."""
+    factor, and its effect at the other level. None for an average effect."""
 
 
 def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
-    """Return all comparisons that are corrected together: arms with their references, contrasts of factors, and
-    trends."""
+    """Return all comparisons that Holm's correction covers together: arms with their references, contrasts of factors,
+    and trends."""
     references = {arm.name: arm.reference for arm in arms if arm.reference}
     factors = {name: planned.sum for name, planned in factor_contrasts(arms).items()}
     return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
 
 
 def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
-    """Return a mapping from the name of each contrast to the contrast: the interactions of every two factors, then the
-    average effects.
+    """Return the contrasts of the crossed factors, by name: the interactions of every two factors, then the average
+    effects.
 
-    With one factor the mapping is empty, because the comparisons of the arms already show the factor's effect.
+    With one factor the result is empty, because the comparisons of the arms already show the factor's effect.
     """
     levels: dict[str, list[Any]] = {}
     for factor, level in (pair for arm in arms for pair in arm.factors.items()):
@@ -86,7 +96,7 @@ def contrast_summaries(
     tested: Mapping[str, OutcomeStatistics],
     folds: Folds,
 ) -> list[FactorContrast]:
-    """Return the summary of each contrast. `values` holds the values of the arms; `tested` holds the statistics by
+    """Return the summary of each contrast. `values` holds the outcome's values by arm; `tested` holds the statistics by
     contrast."""
     return [
         FactorContrast(
@@ -103,8 +113,8 @@ def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]
     (condition, (first, other)), (factor, step) = factors.items()
     effects = (_effect(arms, factor, step, {condition: first}), _effect(arms, factor, step, {condition: other}))
     names = short_names(arms[0].factors)
-    changed = said(names[factor], step[1])
-    conditions = [f"where {said(names[condition], level)}" for level in (first, other)]
+    changed = setting_text(names[factor], step[1])
+    conditions = [f"where {setting_text(names[condition], level)}" for level in (first, other)]
     total = {**effects[1], **{arm: -weight for arm, weight in effects[0].items()}}
     return f"{changed} {conditions[1]}", PlannedContrast(factors, Contrast(total, conditions[0]), effects)
 
@@ -112,7 +122,7 @@ def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]
 def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
     ((factor, step),) = factors.items()
     name = short_names(arms[0].factors)[factor]
-    first, other = (f"{said(name, level)} on average" for level in step)
+    first, other = (f"{setting_text(name, level)} on average" for level in step)
     return other, PlannedContrast(factors, Contrast(_effect(arms, factor, step, {}), first), None)
 
 
@@ -128,7 +138,8 @@ def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], conditi
 
 
 def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
-    """Return the two mean effects of an interaction, over the seeds that all arms have. Return None for an average."""
+    """Return the two mean effects of an interaction, over the seeds on which all its arms have a value. Return None
+    without such seeds, and for an average effect."""
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
         return None
@@ -140,7 +151,7 @@ class PlannedTrend(NamedTuple):
     """The trend of one arm over sizes, planned before its values are known."""
 
     arms: Sequence[Arm]
-    """The arm at each size, in ascending order."""
+    """The arm at each size, in ascending order of size."""
     reference: str
     """Label of the reference."""
     sizes: Sequence[int]
@@ -152,7 +163,7 @@ class PlannedTrend(NamedTuple):
 
 
 def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
-    """Return a mapping from the name of each trend to the trend. Empty if all arms have the same size."""
+    """Return the trends, by name. Empty if all arms have the same size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
     trends = dict[str, PlannedTrend]()
@@ -170,12 +181,12 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
 def size_trends(
     planned: Mapping[str, PlannedTrend], tested: Mapping[str, OutcomeStatistics], folds: Folds
 ) -> list[SizeTrend]:
-    """Return the summary of each trend. `tested` holds the statistics of the arms and of the changes."""
+    """Return the summary of each trend. `tested` holds the statistics by arm and by trend."""
     return [_trend(name, trend, tested, folds) for name, trend in planned.items()]
 
 
 def _weights(sizes: Sequence[int]) -> list[float]:
-    """Return weights for values at these sizes. Their weighted sum is the change of the fitted line from the first size
+    """Return one weight per size, such that `sum(weight * value)` is the change of the fitted line from the first size
     to the last."""
     x = [log(size) for size in sizes]
     centered = [value - fmean(x) for value in x]
@@ -213,8 +224,8 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
 
 
 def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
-    """Return the trend of a significant change. If the line crosses zero, only line ends with a significant difference
-    count."""
+    """Return the word for a significant change of a fitted line. If the line crosses zero, an end of the line counts
+    only if its difference is significant."""
     first, last = line
     if first * last >= 0:
         return "grows" if abs(last) > abs(first) else "shrinks"
@@ -236,10 +247,10 @@ def outcome_statistics(
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
 ) -> dict[str, OutcomeStatistics]:
-    """Return two mappings: arm -> its values and its comparison with its reference, and contrast -> its values and its
-    comparison with zero."""
+    """Return the statistics of an outcome, by arm and by contrast. Each arm is compared with its reference, and each
+    contrast with zero."""
     if outcome.source == "config":
-        comparisons = exactly(values, references, outcome.better, contrasts)
+        comparisons = compare_exact(values, references, outcome.better, contrasts)
     else:
         comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds)
     sums = {name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from archlab.pricing.units import count
-from archlab.study.arm import said, short_names
+from archlab.study.arm import setting_text, short_names
 from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, plural, span, with_unit
 from archlab.study.record import Comparison, FactorContrast, Heading, SizeTrend, Verdict
 
@@ -14,17 +14,16 @@ others."""
 
 
 class _Interaction(NamedTuple):
-    """Interaction: the effect of `changed` under the condition `here`, compared with the effect under the condition
-    `there`."""
+    """An interaction: the effect of `changed` under `condition`, compared with its effect under `first_condition`."""
 
     changed: str
     """Changed setting, for example `warmup=0.1`."""
-    here: str
-    """Condition, for example `norm.placement=post`."""
-    there: str
-    """Condition at the first level, for example `norm.placement=pre`."""
+    condition: str
+    """Setting of the other factor, for example `norm.placement=post`."""
+    first_condition: str
+    """Setting of the other factor at its first level, for example `norm.placement=pre`."""
     effects: tuple[float, float]
-    """Effect of `changed` under `there`, then under `here`."""
+    """Effect of `changed` under `first_condition`, then under `condition`."""
     comparison: Comparison
     outcome: Heading
 
@@ -75,10 +74,14 @@ def _with(interactions: Sequence[_Interaction], *verdicts: Verdict) -> list[_Int
 def _interaction(contrast: FactorContrast, outcome: Heading) -> _Interaction:
     names = short_names(contrast.factors)
     (condition, (first, other)), (factor, (_, level)) = contrast.factors.items()
-    here, there = said(names[condition], other), said(names[condition], first)
     assert contrast.comparison
     return _Interaction(
-        said(names[factor], level), here, there, contrast.effects or (0.0, 0.0), contrast.comparison, outcome
+        changed=setting_text(names[factor], level),
+        condition=setting_text(names[condition], other),
+        first_condition=setting_text(names[condition], first),
+        effects=contrast.effects or (0.0, 0.0),
+        comparison=contrast.comparison,
+        outcome=outcome,
     )
 
 
@@ -90,17 +93,19 @@ def _difference_sentence(interaction: _Interaction) -> str:
     pairs = paired([comparison], interaction.outcome.source)
     proof = f"{interaction.interval()} ({pairs}, Holm {p_equals(comparison.p_holm or 0)})"
     if before * after < 0:
-        first_clause = f"{_does(after, comparison)} by {interaction.amount(abs(after))} with {interaction.here}"
-        second_clause = f"{_does(before, comparison)} by {interaction.amount(abs(before))} with {interaction.there}"
+        first_clause = f"{_verb(after, comparison)} by {interaction.amount(abs(after))} with {interaction.condition}"
+        second_clause = (
+            f"{_verb(before, comparison)} by {interaction.amount(abs(before))} with {interaction.first_condition}"
+        )
         return f"{interaction.changed} {first_clause} and {second_clause}, a difference of {size} {proof}."
     more = "more" if abs(after) > abs(before) else "less"
-    does = _does(before + after, comparison)
-    conditions = f"with {interaction.here} than with {interaction.there}"
-    return f"{interaction.changed} {does} by {size} {more} {conditions} {proof}."
+    verb = _verb(before + after, comparison)
+    conditions = f"with {interaction.condition} than with {interaction.first_condition}"
+    return f"{interaction.changed} {verb} by {size} {more} {conditions} {proof}."
 
 
-def _does(effect: float, comparison: Comparison) -> str:
-    """Return the verb for an effect. The verb depends on whether differences of this sign were judged to be better."""
+def _verb(effect: float, comparison: Comparison) -> str:
+    """Return the verb for an effect. The verb depends on whether differences of this sign were judged better."""
     if comparison.verdict == "differs":
         return "lowers the outcome" if effect < 0 else "raises the outcome"
     is_same_direction = (effect < 0) == ((comparison.difference or 0) < 0)
@@ -110,8 +115,8 @@ def _does(effect: float, comparison: Comparison) -> str:
 def _summary_sentence(alike: Sequence[_Interaction], relation: str, all_are: str, proof: str) -> str:
     if len(alike) == 1:
         interaction = alike[0]
-        effect = f"The effect of {interaction.changed} with {interaction.here}"
-        return f"{effect} {relation} that with {interaction.there} ({proof})."
+        effect = f"The effect of {interaction.changed} with {interaction.condition}"
+        return f"{effect} {relation} that with {interaction.first_condition} ({proof})."
     return f"{plural(len(alike), 'interaction')} are {all_are} ({proof})."
 
 
@@ -137,22 +142,24 @@ def _trend_sentence(trend: SizeTrend, outcome: Heading) -> str:
     over = f"from {count(trend.sizes[0])} to {count(trend.sizes[-1])} parameters"
     change = trend.comparison
     if change is None or change.difference is None:
-        question = f"whether the difference between {both_arms} carries over {over}"
+        question = f"whether the difference between {both_arms} stays the same {over}"
         return f"It cannot be told {question}: runs diverged or are missing."
     pairs = paired([change], outcome.source)
     size = f"{with_unit(difference(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
     if change.verdict == "equivalent":
         margin = margin_of(change.margin or 0.0, unit)
         return (
-            f"The difference between {both_arms} carries over {over} within {margin} "
+            f"The difference between {both_arms} stays the same {over}, within {margin} "
             f"(change {size} over {pairs}, Holm {p_equals(change.p_equivalent or 0)})."
         )
     if trend.trend == "cannot be told":
         effect = change.smallest_effect
-        least = "" if effect is None else f"; smallest detectable change {with_unit(difference(effect, unit), unit)}"
+        detectable = (
+            "" if effect is None else f"; smallest detectable change {with_unit(difference(effect, unit), unit)}"
+        )
         return (
             f"It cannot be told whether the difference between {both_arms} grows or shrinks {over} "
-            f"(change {size} over {pairs}{least})."
+            f"(change {size} over {pairs}{detectable})."
         )
     proof = f"(change {size} over {pairs}, Holm {p_equals(change.p_holm or 0)})"
     return f"The difference between {both_arms} {trend.trend} {over} {proof}."

@@ -1,4 +1,5 @@
-"""Build the arms of a study: one validated config per arm, in which the equal quantity is matched and checked."""
+"""Build the arms of a study: one validated config per arm. If the study has `equal`, each arm is adjusted to match that
+quantity."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,13 +23,13 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
 from archlab.study.arm import NOT_TRAINED, Arm, default_label, levels_of, overrides_of_arms, section_of
-from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden_fields, unfit_outcomes
+from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, field_problems, overridden_fields, unfit_outcomes
 from archlab.study.fit import at_sizes, match_config, quantity_function
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
 
 _NEVER_FOLLOWS = ("train.seq_len",)
-"""Derived field that an arm must set explicitly to change, because the field decides how the arm is judged."""
+"""Derived fields that change only if the arm sets them, because they decide how the arm is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +38,25 @@ class _Draft:
 
     arm: Arm
     raw: Raw
-    """The arm's raw values before any adjustment."""
+    """Unvalidated values of the arm's config, before any adjustment."""
     untuned: Config
     """The arm's config without its tuned values."""
 
 
-def arms(study: StudyConfig) -> list[Arm]:
-    """Return every arm, with the equal quantity matched.
+def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
+    """Return every arm, with the quantity of `equal` matched.
 
-    Raise UserError with all problems at once: invalid fields, outcomes that do not fit the text or task, arms that
-    cannot be matched, and arms that differ from their reference in more than their overrides.
+    `source` is the name of the study's file in error messages. Raise UserError with all problems at once: invalid
+    fields, outcomes that do not fit the text or task, arms that cannot be matched, and arms that differ from their
+    reference in more than their overrides.
     """
-    problems = list(misplaced_fields(study))
+    problems = list(field_problems(study))
     try:
         base = overlay(read_config(study.base), study.set, Config)
         base["plugins"] = [*dict.fromkeys([*base.get("plugins", ()), *study.plugins])]
     except UserError as error:
         problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
-        raise_problems(list(dict.fromkeys(problems)), "the study")
+        raise_problems(list(dict.fromkeys(problems)), source)
         raise
     designed = list[Arm]()
     try:
@@ -65,8 +67,15 @@ def arms(study: StudyConfig) -> list[Arm]:
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
     problems += [*_unused_text(designed, study), *unfit_outcomes(study, designed)]
-    raise_problems(list(dict.fromkeys(problems)), "the study")
+    raise_problems(list(dict.fromkeys(problems)), source)
     return designed
+
+
+def single_arm_note(designed: Sequence[Arm]) -> list[str]:
+    """Return a note if no arm has a reference; otherwise an empty list."""
+    if any(arm.reference for arm in designed):
+        return []
+    return ["the study has only one arm, so nothing is compared; add another arm"]
 
 
 def _arms_of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem]]:
@@ -160,7 +169,8 @@ def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
-    """Return the arms whose overrides are invalid with any base, and the errors."""
+    """Return the errors in the arms' overrides, by arm. The overrides are applied to a preset, because the study's base
+    could not be read."""
     errors: dict[str, UserError] = {}
     for name, overrides in overrides_of_arms(study).items():
         raw = read_config("tiny-llama")
@@ -175,7 +185,7 @@ def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
 
 
 def grid(study: StudyConfig) -> list[Raw]:
-    """Return every combination of the values to tune over. Empty without tuning."""
+    """Return every combination of the values in `tune`. Empty without tuning."""
     if not study.tune:
         return []
     return [dict(zip(study.tune, values, strict=True)) for values in product(*study.tune.values())]
@@ -258,7 +268,7 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
         tokens = int(study.budget.bytes * tokens_per_byte(config.data, config.model.vocab_size))
     batches = tokens // train.batch_tokens
     if not batches:
-        needed = f"a run needs at least one batch of {train.batch_tokens:,}; raise the budget"
+        needed = f"a run needs at least one batch of {train.batch_tokens:,} tokens; raise the budget"
         problem = f"{budget} are enough for only {tokens:,} tokens, but {needed}"
         raise ConfigError([Problem("train.tokens", problem)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
@@ -280,7 +290,7 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
     moved = {field: values for field, values in changed.items() if not _is_declared(field, values, declared)}
     silent = {f: v for f, v in moved.items() if values.get(f) != reference_values.get(f) or f in _NEVER_FOLLOWS}
     if silent:
-        lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
+        lines = [f"    {field}: {old} in {reference.name}, {new} in {arm.name}" for field, (old, new) in silent.items()]
         hint = "add these fields to the arm, or to `set` for all arms"
         raise UserError("\n".join([f"differs from {reference.name} in fields that it does not set; {hint}", *lines]))
     return {field: new for field, (_, new) in moved.items() if not is_under([field], SAME_FOR_ALL)}

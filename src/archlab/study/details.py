@@ -1,4 +1,4 @@
-"""Details of an arm's runs in a summary, in addition to outcomes: curves, probes and single documents."""
+"""Details of an arm's runs besides its outcomes: learning curves, probes and documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
@@ -45,7 +45,7 @@ _FEWEST = 5
 """Smallest number of documents for which an interval is computed."""
 
 _SHOWN = 5
-"""Number of documents shown at each end of the ranking."""
+"""Number of documents shown at each end of the ranking of differences."""
 
 
 class _Pair(NamedTuple):
@@ -58,8 +58,8 @@ class _Pair(NamedTuple):
 
 
 def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> DocumentView | None:
-    """Compare an arm with its reference on the documents that the arm and the reference scored with the same seed.
-    Return None if there are too few documents."""
+    """Compare an arm with its reference on the documents that both scored with the same seed. Return None if there are
+    too few documents."""
     pairs = _pairs(arm, reference)
     if len(pairs) < _FEWEST:
         return None
@@ -69,14 +69,14 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
     residuals = bits - ratio * n_bytes
     n = len(pairs)
     error = sqrt(n / (n - 1) * float((residuals**2).sum())) / float(n_bytes.sum())
-    reach = float(scipy.stats.t.isf(ALPHA / 2, n - 1)) * error
+    half_width = float(scipy.stats.t.isf(ALPHA / 2, n - 1)) * error
     ordered = sorted(pairs, key=lambda pair: pair.bits / pair.bytes)
     n_shown = min(_SHOWN, n // 2)
     return DocumentView(
         documents=n,
         difference=float(ratio),
-        low=float(ratio) - reach,
-        high=float(ratio) + reach,
+        low=float(ratio) - half_width,
+        high=float(ratio) + half_width,
         lowest=_shown(ordered[:n_shown]),
         highest=_shown(ordered[: -n_shown - 1 : -1]),
     )

@@ -1,4 +1,4 @@
-"""Fit the base of a study to each model size, and each arm to the quantity that is held equal."""
+"""Scale the base of a study to each model size, and adjust each arm to the quantity that is held equal."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class Sized(NamedTuple):
     """Parameter count; None if the study only has the size of its base."""
     base: Raw
     study: StudyConfig
-    """Study with a budget in tokens, FLOPs or bytes, and with the tuned values for this size."""
+    """Study with the tuned values for this size. Its budget is in tokens, FLOPs or bytes, not per parameter."""
 
 
 def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
@@ -70,12 +70,12 @@ def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:
 
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Field that can be adjusted -> the value at which the search stops."""
+"""Largest value that the search tries, approximately, for each field that can be adjusted."""
 
 
 def quantity_function(equal: Equal) -> Callable[[Config], float]:
-    """Return the function that computes the equal quantity of a config: its parameter count, or its training FLOPs per
-    token as the kernels compute them."""
+    """Return the function that computes the equal quantity of a config. The quantity is the parameter count, or the
+    training FLOPs per token, including the masked query-key pairs that the kernel computes."""
     if equal.parameters is not None:
         return lambda config: parameters(config.model).total
     return computed_training_flops
@@ -92,7 +92,8 @@ def describe_equal(equal: Equal) -> str:
 
 
 def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, int]]:
-    """Return the arm's config with the equal quantity at `target`, and the adjusted field with its value.
+    """Return the arm's config, adjusted so that its equal quantity is near `target`, and the adjusted field with its
+    value.
 
     An arm within the tolerance is not changed. Raise UserError if no value of the field brings the arm within the
     tolerance.
@@ -104,7 +105,7 @@ def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[st
     current = flatten(resolved(config)).get(equal.by)
     difference = f"has {size(config):,.0f} {_quantity_name(equal)} instead of {target:,.0f}"
     if current is None:
-        raise UserError(f"{difference}, and no {equal.by} to adjust")
+        raise UserError(f"{difference}, and it has no {equal.by} to adjust")
     nearest = current
     for step in _steps(equal.by, config):
         value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step, LARGEST[equal.by])

@@ -1,4 +1,4 @@
-"""A study's folder: the record of the study that owns it, and all files except the runs."""
+"""A study's folder: its files except the runs, and the check that it belongs to the study."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _PARTS_OF_ENVIRONMENT = {
     "threads": "number of threads",
     "compiled": "choice to compile",
 }
-"""Part of a run's environment that affects rounding or speed -> its name in messages."""
+"""Fields of a run's environment that affect rounding or speed, each with its name in messages."""
 
 
 class CorpusRecord(Base):
@@ -62,7 +62,7 @@ class CorpusRecord(Base):
 
 
 Corpora = Mapping[str, CorpusRecord]
-"""Arm -> its tokenized corpus. Arms with the same vocabulary share a corpus."""
+"""Tokenized corpus by arm. Arms with the same vocabulary share a corpus."""
 
 _RECORDS = TypeAdapter(list[CorpusRecord])
 
@@ -86,7 +86,7 @@ def _open(config: Config) -> CorpusRecord:
     )
 
 
-def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
+def describe_text(study: StudyConfig, arms: Sequence[Arm]) -> str:
     """Return one line about the corpus of all arms: its name, bytes and folds.
 
     The corpus is not tokenized. Raise UserError if the corpus cannot be read or has too few folds.
@@ -123,7 +123,7 @@ def read_corpora(arms: Sequence[Arm], study: Path) -> Corpora | None:
     Return None if an arm's corpus is not recorded, or if another version recorded it. Raise UserError if the record is
     damaged.
     """
-    verify(study / _CORPUS, "delete it, and archlab reads the text itself")
+    verify(study / _CORPUS, "delete it, and archlab reads the text again")
     try:
         records = _RECORDS.validate_json((study / _CORPUS).read_bytes())
     except (OSError, ValueError):
@@ -151,9 +151,9 @@ def write_planned_seeds(study: Path, seeds: Seeds) -> None:
 
 
 def planned_seeds(study: Path) -> Seeds | None:
-    """Return the planned seeds from the study's folder, or None without a record. Raise UserError if the record is
-    damaged."""
-    file, remedy = study / _PLANNED, "delete it, and archlab gives no warning of seeds that were added later"
+    """Return the planned seeds from the study's folder, or None if they are not recorded. Raise UserError if the record
+    is damaged."""
+    file, remedy = study / _PLANNED, "delete it, but archlab then cannot warn of seeds that were added later"
     verify(file, remedy)
     try:
         return _PlannedSeeds.model_validate_json(file.read_bytes()).seeds
@@ -193,9 +193,9 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         ]
     if earlier := _study_in(folder):
         if earlier.question != config.question:
-            raise UserError(f"{folder} holds another study ({earlier.question!r}); give another folder")
+            raise UserError(f"{folder} contains another study ({earlier.question!r}); choose another folder")
     elif foreign:
-        raise UserError(f"{folder} has other files ({foreign[0]}) and no study.yaml; give an empty folder")
+        raise UserError(f"{folder} contains other files ({_first(foreign)}); choose an empty or new folder")
     values = config.model_dump(mode="json", exclude_defaults=True)
     remember([*config.plugins, *plugins_of(base)])
     if copied:
@@ -210,8 +210,13 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         write_planned_seeds(folder, config.seeds)
 
 
+def _first(names: Sequence[str], n: int = 2) -> str:
+    """Return the first `n` names, separated by commas. `...` replaces the others."""
+    return ", ".join([*names[:n], *(["..."] if len(names) > n else [])])
+
+
 def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
-    """Return the fields in which the study in the folder differs from this study."""
+    """Return the names of the fields in which the study in the folder differs from this study."""
     earlier = _study_in(folder)
     if earlier is None or earlier.question != config.question:
         return []
@@ -255,12 +260,12 @@ def remove_stale(runs: Path, now: Mapping[str, Any]) -> None:
 
 
 def environment_warnings(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a warning for each part of the environment in which the runs differ, and one if some runs were made by
-    other code."""
+    """Yield a warning for each part of the environment in which the runs differ. Also warn if other code made some of
+    the runs."""
     known = [environment for environment in environments if environment]
     for key, part in _PARTS_OF_ENVIRONMENT.items():
         values = list(dict.fromkeys(str(environment[key]) for environment in known if key in environment))
         if len(values) > 1:
-            yield f"its runs differ in the {part} ({listed(values)}), which can cause differences between arms"
+            yield f"the runs differ in the {part} ({listed(values)}), which can cause differences between arms"
     if any(environment.get("code") != code_digest() for environment in known):
         yield "another version of archlab's code made some runs; `archlab study run --renew` trains them again"

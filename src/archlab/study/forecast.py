@@ -20,7 +20,7 @@ from archlab.study.schema import Budget, StudyConfig, most_seeds
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
-"""Function from a config to the seconds of its training; None if the time cannot be estimated."""
+"""Function that maps a config to its training time in seconds, or to None if the time cannot be estimated."""
 
 
 class Forecast(Base):
@@ -33,7 +33,7 @@ class Forecast(Base):
     """Seconds of training; null if the time cannot be estimated."""
 
 
-def as_timed(machine: Hardware) -> Clock:
+def measured_clock(machine: Hardware) -> Clock:
     """Return the clock of a machine that `archlab hardware --measure` has measured.
 
     The clock assumes all threads of the machine and no compilation. If the dtype is auto, it assumes the faster dtype.
@@ -53,8 +53,8 @@ def as_timed(machine: Hardware) -> Clock:
     return clock
 
 
-def at_pace(flops_per_second: float) -> Clock:
-    """Return the clock of a machine whose training FLOPs per second were measured with another model."""
+def pace_clock(flops_per_second: float) -> Clock:
+    """Return a clock that divides a config's training FLOPs by a speed that was measured with another model."""
 
     def clock(config: Config) -> float:
         return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
@@ -62,7 +62,7 @@ def at_pace(flops_per_second: float) -> Clock:
     return clock
 
 
-def at_best(device: Hardware) -> Clock:
+def ideal_clock(device: Hardware) -> Clock:
     """Return the clock for a device that reaches the limits on its data sheet. Real training is slower."""
 
     def clock(config: Config) -> float:
@@ -102,7 +102,7 @@ _LARGEST = 2e11
 """Largest FLOPs of a step that is timed. With this limit, all timed steps together take a few seconds."""
 
 
-def as_rehearsed(config: Config) -> Clock | None:
+def rehearsed_clock(config: Config) -> Clock | None:
     """Time training steps of this config, and return a clock that assumes the same FLOPs per second for other configs.
 
     The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.
@@ -134,12 +134,12 @@ class ListedStudy(Base):
     others: list[str]
     """Names of the other outcomes."""
     takes: dict[str, Forecast]
-    """Scale -> the estimate at that scale."""
+    """Estimated runs, FLOPs and time at each scale."""
 
 
 def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
-    """Yield the studies with these names, in order. `clocks` maps scales to clocks; scales without a clock get no
-    time."""
+    """Yield the studies with these names, in order. `clocks` holds the clock for each scale; without a clock, the time
+    is not estimated."""
     for name in names:
         study = library_study(name, AS_IT_STANDS)
         yield ListedStudy(

@@ -38,7 +38,7 @@ def difference(value: float, unit: Unit) -> str:
 
 
 def four_digits(value: float) -> float:
-    """Round to four digits, which is exact enough for a chart with thousands of points."""
+    """Round to four significant digits, which is exact enough for a chart with thousands of points."""
     return float(f"{value:.4g}")
 
 
@@ -53,8 +53,8 @@ def margin_of(value: float, unit: Unit) -> str:
 
 
 def interval(low: float | None, high: float | None, unit: Unit = "bits per byte") -> str:
-    """Format the interval of a difference: `[-1.280, -1.100]`, or `[-48.2, -44.7]` for fractions. Return "" without an
-    interval."""
+    """Format the interval of a difference: `[-1.280, -1.100]`, or `[-48.2, -44.7]` for fractions. Return "" if there is
+    no interval."""
     return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]".replace("%", "")
 
 
@@ -100,7 +100,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def paired(comparisons: Sequence[Comparison], source: Source) -> str:
-    """Return the basis of a test in words: `3 paired seeds`, `12 paired seeds on 10 folds`, `9 paired rounds`."""
+    """Describe the pairs that a test uses: `3 paired seeds`, `12 paired seeds on 10 folds`, `9 paired rounds`."""
     pairs = [comparison.pairs for comparison in comparisons]
     number = span(str(min(pairs)), str(max(pairs)))
     noun = "round" if source == "timing" else "seed"
@@ -110,7 +110,7 @@ def paired(comparisons: Sequence[Comparison], source: Source) -> str:
 
 
 def verdict(arm: ArmSummary) -> str:
-    """Return the verdict on an arm, such as `better`; `reference` for the arm that has no reference."""
+    """Return the verdict on an arm, such as `better`. Return `reference` for an arm that has no reference itself."""
     return arm.comparison.verdict if arm.comparison else "reference"
 
 

@@ -20,7 +20,7 @@ from archlab.errors import UserError
 from archlab.training.measures import OF_LAYERS
 
 Better = Literal["lower", "higher", "neither"]
-"""Values of an outcome that count as better. `neither`: a difference is neither good nor bad."""
+"""Direction in which an outcome improves. `neither`: a difference is neither good nor bad."""
 
 Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s", "bytes", "count", "norm", "rate"]
 """Unit of an outcome's values. The unit also decides how values are formatted."""
@@ -119,11 +119,12 @@ class TokensTo(Outcome):
 
 
 class OnTheWay(Outcome):
-    """Held-out loss at the last evaluation within a fraction of training, such as before the learning rate decays."""
+    """Held-out loss at the last evaluation in the first part of training, for example before the learning rate
+    decays."""
 
     kind: Literal["on_the_way"] = "on_the_way"
     share: Annotated[Share, Field(gt=0)]
-    """Fraction of the training tokens."""
+    """Length of the first part, as a fraction of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
 
@@ -143,8 +144,8 @@ class LargestGradient(Outcome):
 
 
 class Spikes(Outcome):
-    """Number of steps that `train.spikes` reports because their loss or gradient is far above the preceding window. A
-    run that is not longer than that window has no value."""
+    """Number of steps that `train.spikes` reports. The loss or gradient of these steps is far above that of the steps
+    in the window before them. A run that is not longer than the window has no value."""
 
     kind: Literal["spikes"] = "spikes"
     source: ClassVar[Source] = "log"
@@ -172,9 +173,10 @@ class Probe(Outcome):
     of: ProbeName
     """Name of the probe's measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """Reduction of the layers' values to one number. `last_over_first`: the last layer's divided by the first's."""
+    """Way to reduce the layers' values to one number. `last_over_first` divides the last layer's value by the first
+    layer's."""
     at: Literal["start", "end"] = "end"
-    """Probe that gives the value. `start`: the first probe, before any update. `end`: the last probe."""
+    """Probe whose value is used. `start`: the first probe, before any update. `end`: the last probe."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
@@ -207,12 +209,12 @@ class WindowPart(Outcome):
 
 
 class Beyond(Outcome):
-    """Bits per byte of held-out tokens beyond the training length, in windows of `times` that length (Press 2022). If
+    """Bits per byte of held-out tokens beyond the training length, in windows that are `times` as long (Press 2022). If
     train.eval_seq_len is set, it replaces the training length."""
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2
-    """Length of the windows, in multiples of the training length. Only tokens beyond one such length are scored."""
+    """Length of the windows, in multiples of the training length. Only tokens beyond the training length are scored."""
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
     heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
@@ -281,7 +283,7 @@ class DecodingSpeed(Outcome):
 
 
 class NormShare(Outcome):
-    """Fraction of the time of an uncompiled training step that norms take, with nothing else running."""
+    """Fraction of an uncompiled training step's time that is spent in norms, with nothing else running."""
 
     kind: Literal["norm_share"] = "norm_share"
     source: ClassVar[Source] = "timing"
@@ -326,8 +328,8 @@ class Intensity(Outcome):
 
 
 class Sensitivity(Outcome):
-    """Learning-rate sensitivity (Wortsman 2023): the mean excess of the final loss over that of the best rate, over all
-    swept rates. The loss of each run is capped at the loss of an untrained model."""
+    """Learning-rate sensitivity (Wortsman 2023): the mean of (final loss - lowest final loss) over all swept rates. The
+    loss of each run is capped at the loss of an untrained model."""
 
     kind: Literal["sensitivity"] = "sensitivity"
     source: ClassVar[Source] = "sweep"
@@ -357,7 +359,7 @@ class BestRate(Outcome):
 def register_outcome(
     name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
 ) -> None:
-    """Register an outcome in the older form, for files from before classes registered themselves.
+    """Register an outcome in the older form, which uses a function instead of a class.
 
     `function(run, options)` returns a finite number, or None for a run without a value.
     """
@@ -380,7 +382,7 @@ def outcomes_with_kinds(value: Any) -> Any:
     }
 
 
-_OfItsName = Annotated[
+_SettingsWithoutKind = Annotated[
     dict[str, Any] | None,
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
@@ -389,6 +391,6 @@ _OfItsName = Annotated[
 _AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
     dict[Line, Outcome],
-    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _OfItsName]),
+    BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _SettingsWithoutKind]),
 ]
-"""Name -> outcome. If an outcome has no kind, its name is the kind."""
+"""Outcomes by name. An outcome without a kind has its name as its kind."""

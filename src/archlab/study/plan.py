@@ -30,17 +30,17 @@ class StudyPlan:
     arms: Sequence[Arm]
     corpora: Corpora
     outcomes: Mapping[str, Outcome]
-    """Name -> outcome. The primary outcome comes first."""
+    """Outcomes by name, with the primary outcome first."""
     threads: int
 
     def compared(self, arm: Arm, seed: int) -> Run:
-        """Return the compared run of an arm and seed. Seeds take turns on the test folds."""
+        """Return the run that is compared for an arm and a seed. The seeds are evaluated on the test folds in turn."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
-        """Return the run at each value of the swept field. Empty without a sweep."""
+        """Return the runs of an arm and a seed, by value of the swept field. Empty without a sweep."""
         return {
             value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
@@ -50,7 +50,7 @@ class StudyPlan:
     def tuning(self) -> dict[str, list[list[Run]]]:
         """Return the tuning runs of each arm for each point of the grid. Empty without tuning.
 
-        Tuning runs are evaluated on the last fold, so no value is chosen for the text of the comparison.
+        Tuning runs are evaluated on the last fold, so the text of the comparison does not affect the choice.
         """
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
@@ -96,14 +96,14 @@ def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
     n_folds = plan.config.folds or corpus.test_folds
     used = {seed % n_folds for seed in seeds}
     if len(used) == 1 < n_folds:
-        yield f"all seeds are judged on fold {min(used)}, so the intervals are about that part of the text only"
+        yield f"all seeds are judged on fold {min(used)}, so the intervals hold only for that part of the text"
     elif 1 < len(used) < min(len(seeds), _FEW_FOLDS):
         yield (
             f"{len(seeds)} seeds are judged on {len(used)} folds, so the test has {len(used)} values; more folds (up "
             f"to {corpus.n_folds - bool(plan.config.tune)}) would find smaller differences"
         )
     if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, Task):
-        yield f"the tokenizer may have learned from the judging folds after the first {corpus.test_folds}"
+        yield f"the tokenizer may have been trained on some judging folds: those after the first {corpus.test_folds}"
 
 
 class TuningResult(NamedTuple):
@@ -114,7 +114,7 @@ class TuningResult(NamedTuple):
     warnings: list[str]
     """One warning for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
     points: list[TuningPoint]
-    """Every point of the tuning grid, for each of these arms."""
+    """Every point of the tuning grid, for each arm in `arms`."""
 
 
 def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:

@@ -9,20 +9,20 @@ import numpy as np
 import scipy  # loads its parts on first use
 
 POWER = 0.8
-"""Probability with which a true difference is to be detected."""
+"""Probability that a test detects a true difference of the planned size."""
 
 _COVERED = 0.95
 
 
 def smallest_effect(deviation: float, pairs: int, freedom: int, alpha: float) -> float:
-    """Return the true difference that a new study of this design detects with 80% probability in a two-sided t-test at
-    `alpha`.
+    """Return the smallest true difference that a new study of this design detects with 80% probability in a two-sided
+    t-test at `alpha`.
 
     `deviation` is the standard deviation of the differences in one study, and `freedom` its degrees of freedom. With
-    few pairs, the observed deviation can be far from the true one. If it were used as the true one, studies of 3 pairs
-    would detect the result with a probability of only 63%. So the 80% cover both sources of chance: the observed
-    deviation and the new study's test. If many studies each state such a difference, and the true difference equals it,
-    four of five new studies detect it.
+    few pairs, the observed deviation can be far from the true one. If the observed deviation were treated as the true
+    one, a new study of 3 pairs would detect the returned difference with a probability of only 63%. So the 80% include
+    two sources of chance: the observed deviation and the new study's test. If many studies each state such a
+    difference, and the true difference equals it, four of five new studies detect it.
     """
     return _mean_for_observed_deviation(freedom, alpha) * deviation / sqrt(pairs)
 
@@ -33,12 +33,12 @@ def pairs_for(effect: float, deviation: float, freedom: int, alpha: float) -> in
 
 
 def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: float) -> tuple[float, float]:
-    """Return the 95% interval of the difference that such a test would detect with 80% probability if the true
+    """Return a 95% interval for the difference that the same test would detect with 80% probability if the true
     deviation were known.
 
-    The interval follows from the interval of the true deviation, by the chi-square distribution of the observed
-    variance, and has the unit of `deviation`. Few pairs estimate the deviation badly: with 3 pairs, the upper end is 12
-    times the lower.
+    The interval follows from the interval of the true deviation, which comes from the chi-square distribution of the
+    observed variance. It has the unit of `deviation`. Few pairs estimate the deviation badly: with 3 pairs, the upper
+    end is 12 times the lower.
     """
     tail = (1 - _COVERED) / 2
     scale = _mean_for_true_deviation(freedom, alpha) * deviation / sqrt(pairs)

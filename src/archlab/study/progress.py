@@ -62,7 +62,7 @@ class PhaseProgress:
             note(f"{label}: {progress.note}")
         if progress.busy and name not in self._busy:
             self._busy.add(name)
-            note(f"{label}: another process is training it; waiting for that process")
+            note(f"{label}: another process is training this run; waiting for that process")
         if progress.failed:
             note(f"{label}: failed: {progress.failed}")
         if progress.summary is not None:

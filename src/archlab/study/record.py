@@ -18,8 +18,8 @@ from archlab.study.outcome_schema import BY_SEED, Better, Source, Unit
 _FILE = "summary.json"
 _RUNS = "runs.csv"
 
-_OF_ARMS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
-COLUMNS = ("arm", "seed", "diverged", *_OF_ARMS)
+_ARM_COLUMNS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
+COLUMNS = ("arm", "seed", "diverged", *_ARM_COLUMNS)
 """Columns of `runs.csv` in addition to factors and outcomes."""
 
 Verdict = Literal[
@@ -31,14 +31,14 @@ not measured. "reference diverged" and "too few runs": nothing could be tested."
 
 
 class Comparison(Base):
-    """Difference of an arm from its reference, paired by seed: arm minus reference, in the outcome's unit."""
+    """Difference between an arm and its reference, paired by seed: arm minus reference, in the outcome's unit."""
 
     reference: Shown
     """Name of the reference arm. For a contrast, a description of the subtracted arms."""
     pairs: int
     """Number of seeds, or rounds of timing, on which all compared arms have a value."""
     folds: int | None = None
-    """Number of folds that evaluate these seeds, if several seeds share a fold and are averaged; otherwise null."""
+    """Number of folds on which these seeds are evaluated, if seeds share a fold and are averaged; otherwise null."""
     difference: float | None
     """Mean paired difference, averaged over folds if seeds share folds; null if no pair exists."""
     low: float | None
@@ -56,7 +56,7 @@ class Comparison(Base):
     """Smallest true difference that a new study of this design detects with 80% probability. It accounts for the
     uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
     smallest_effect_low: float | None = None
-    """Lower end of the 95% interval of `smallest_effect`, which is that wide because the true scatter is unknown."""
+    """Lower end of the 95% interval of `smallest_effect`. The interval shows how uncertain the scatter is."""
     smallest_effect_high: float | None = None
     """Upper end of the 95% interval of `smallest_effect`."""
     margin: float | None = None
@@ -73,7 +73,7 @@ class Comparison(Base):
 
 
 class Curve(Base):
-    """Evaluations of one seed over the training tokens, from before the first update, and its updates in parts."""
+    """Learning curve of one seed: all evaluations, starting before the first update, and a summary of its updates."""
 
     seed: int
     tokens: list[int]
@@ -82,9 +82,9 @@ class Curve(Base):
     trained: list[int] = Field(default_factory=list)
     """Training tokens at the end of each part. A run's updates are divided into at most 100 parts."""
     losses: list[float] = Field(default_factory=list)
-    """Mean training loss of each part, in nats per token."""
+    """Mean training loss in each part of the updates, in nats per token."""
     gradients: list[float] = Field(default_factory=list)
-    """Largest norm of the whole gradient in each part, before clipping."""
+    """Largest norm of the whole gradient in each part of the updates, before clipping."""
 
 
 class Heading(Base):
@@ -102,7 +102,7 @@ class OutcomeStatistics(Base):
     """Statistics of one outcome for one arm."""
 
     values: dict[int, float | None]
-    """Seed or round of timing -> value; null if the run diverged, and left out if it is missing otherwise."""
+    """Value by seed or round of timing. null if the run diverged; left out if it is missing for another reason."""
     mean: float | None
     """Mean of the known values, averaged over folds if seeds share folds."""
     deviation: float | None
@@ -121,8 +121,8 @@ class FactorContrast(OutcomeStatistics):
     name: Shown
     """Name of the contrast, for example `warmup=0.1 where norm.placement=post`."""
     factors: dict[str, tuple[Any, Any]]
-    """Factor -> its first level and its other level. An interaction has two factors: the condition, then the factor
-    whose effect is compared."""
+    """First level and other level of each factor. An interaction has two factors: the condition, then the factor whose
+    effect is compared."""
     effects: tuple[float, float] | None
     """Mean effects of an interaction's last factor, at the first and at the other level of the condition, over the
     seeds on which all arms finished. null without such seeds, and for an average effect."""
@@ -200,9 +200,9 @@ class ProbedArm(Base):
     tokens: list[int]
     """Number of training tokens before each probe that all of `seeds` have; at most 50 probes."""
     at_end: dict[str, list[float | None]]
-    """Measure -> its value in each layer at the last of the probes."""
+    """Values of each measure at the last of the probes, one per layer."""
     over_time: dict[str, list[float | None]]
-    """Measure -> its value at each of the probes. Values of layers are averaged; for `largest_score` and
+    """Value of each measure at each of the probes. Values of layers are averaged; for `largest_score` and
     `largest_load`, the maximum is taken. Measures of the whole model are included."""
 
 
@@ -212,20 +212,20 @@ class ArmSummary(OutcomeStatistics):
     name: Shown
     label: Shown
     overrides: dict[str, Any]
-    """The fields that the study's file changes for the arm."""
+    """Fields that the study's file changes for the arm, with their values."""
     adjusted: dict[str, Any]
-    """Field that was adjusted to hold the study's quantity equal (such as `model.mlp.d_ff`) -> its value."""
+    """Field that was adjusted to match the study's `equal` quantity, with its value: `{model.mlp.d_ff: 352}`."""
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Factor -> the arm's level. Empty if the study does not cross factors."""
+    """Level of each crossed factor, by factor. Empty if the study does not cross factors."""
     follows: dict[str, Any] = Field(default_factory=dict)
-    """Derived fields that the overrides changed, such as `model.attention.head_dim` after the number of heads."""
+    """Derived fields that the overrides changed, such as `model.attention.head_dim` if the number of heads changed."""
     tuned: dict[str, Any]
     """Values that tuning found, in this study or an earlier one."""
     parameters: int
     flops_per_token: float
     """Training FLOPs per token, forward and backward, with the masked query-key pairs that the kernel computes."""
     kv_cache_bytes: int
-    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16; windows limit it."""
+    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16. Attention windows reduce them."""
     tokens_per_second: float | None
     """Median training speed over the seeds, measured while other runs were training. null if no run has a speed."""
     tokens: int
@@ -237,9 +237,9 @@ class ArmSummary(OutcomeStatistics):
     divergence: tuple[float, float] | None
     """95% interval of the probability that a run diverges (Clopper & Pearson 1934); null until a run has ended."""
     runs: dict[int, str] = Field(default_factory=dict)
-    """Seed -> its run folder, relative to the study's folder (`runs/0123456789ab`). Only ended runs are included."""
+    """Run folder by seed, relative to the study's folder (`runs/0123456789ab`). Only ended runs are included."""
     documents: DocumentView | None = None
-    """Differences from the reference by document; null if the two did not score the same documents."""
+    """Differences from the reference by document; null if the arm and its reference scored different documents."""
     curves: list[Curve]
     probes: ProbedArm | None = None
     """Probe values; null if the runs were not probed (`train.probe_every`)."""
@@ -252,7 +252,7 @@ class TuningPoint(Base):
 
     arm: Shown
     values: dict[str, Any]
-    """Tuned field -> its value at this point."""
+    """Value of each tuned field at this point."""
     results: list[float | None]
     """Bits per byte (for a task: fraction of correct answers) of each tuning seed; null if the run diverged."""
     chosen: bool
@@ -266,7 +266,7 @@ class SweepPoint(Base):
     field: Shown
     value: float
     losses: dict[int, float | None]
-    """Seed -> final loss in bits per byte; null if the run diverged."""
+    """Final loss by seed, in bits per byte; null if the run diverged."""
 
 
 class StudySummary(Base):
@@ -280,7 +280,7 @@ class StudySummary(Base):
     warnings: list[Shown]
     """Caveats such as missing runs, few folds, or a best value at the edge of the tuning grid."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
-    """Run -> the reason why it failed. To repeat failed runs, run the study again."""
+    """Reason of each failed run. To repeat failed runs, run the study again."""
     outcome: Heading
     """Description of the primary outcome. The values of each arm are values of this outcome."""
     others: list[OutcomeSummary] = Field(default_factory=list)
@@ -297,7 +297,7 @@ class StudySummary(Base):
     """Quantity that is held equal, in words: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     folds: dict[int, int] | None = None
-    """Seed -> the fold of the corpus on which it is evaluated, if several seeds share a fold; otherwise null."""
+    """Fold on which each seed is evaluated, if several seeds share a fold; otherwise null."""
     arms: list[ArmSummary]
     contrasts: list[FactorContrast] = Field(default_factory=list)
     """Interactions of crossed factors, followed by their average effects."""
@@ -326,7 +326,7 @@ class StudySummary(Base):
 
     @property
     def shared_folds(self) -> dict[int, int] | None:
-        """Seed -> its fold, if seeds share folds and the primary outcome has one value per seed; otherwise None."""
+        """Fold of each seed, if seeds share folds and the primary outcome has one value per seed; otherwise None."""
         return self.folds if self.outcome.source in BY_SEED else None
 
     @property
@@ -346,7 +346,7 @@ class StudySummary(Base):
                 **arm.factors,
                 "diverged": seed in arm.diverged,
                 **{outcome.name: _value(outcome, measured[arm.name], seed) for outcome, measured in self._outcomes()},
-                **{name: getattr(arm, name) for name in _OF_ARMS},
+                **{name: getattr(arm, name) for name in _ARM_COLUMNS},
             }
             for arm in self.arms
             for seed in arm.seeds

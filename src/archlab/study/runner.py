@@ -4,26 +4,26 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from archlab.config.core.text import print_to_stderr
+from archlab.config.core.text import note, print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.study.arm import Arm
 from archlab.study.checks import named_outcomes
 from archlab.study.collect import summarize_study
 from archlab.study.comparisons import comparisons
-from archlab.study.design import arms
-from archlab.study.executors.executor import Executor, RunProgress, usual_threads
+from archlab.study.design import arms, single_arm_note
+from archlab.study.executors.executor import Executor, RunProgress, default_threads
 from archlab.study.executors.local import Local
 from archlab.study.folder import (
     Corpora,
     added_later,
     changed_fields,
     claim_folder,
+    describe_text,
     old_summary,
     open_corpora,
     planned_seeds,
     read_corpora,
-    reading,
     remove_stale,
 )
 from archlab.study.outcomes.gather import StudyRuns, gather
@@ -44,23 +44,29 @@ class Study:
     """A study and its folder.
 
     `executor` trains the runs; the default trains them on this machine. `threads` is the number of threads per run; the
-    default depends on this machine.
+    default depends on this machine. `source` is the name of the study's file in error messages.
     """
 
     def __init__(
-        self, name: str, config: StudyConfig, folder: Path, executor: Executor | None = None, threads: int | None = None
+        self,
+        name: str,
+        config: StudyConfig,
+        folder: Path,
+        executor: Executor | None = None,
+        threads: int | None = None,
+        source: str = "the study",
     ) -> None:
         self.name, self.config, self.folder = name, config, folder
-        self.arms = _with_one_choice_of_compiling(arms(config))
+        self.arms = _with_one_choice_of_compiling(arms(config, source))
         self.outcomes = named_outcomes(config, self.arms)
         self.executor = executor or Local()
-        self.threads = threads or usual_threads([arm.config for arm in self.arms])
+        self.threads = threads or default_threads([arm.config for arm in self.arms])
         self._damaged: dict[str, RunProgress] = {}
-        """Name of a run with damaged files -> its failure."""
+        """Failures of runs with damaged files, by the name of the run."""
 
     @cached_property
     def corpora(self) -> Corpora:
-        """Arm -> its corpus, as recorded when the study ran. Before the first run, the corpora are opened instead."""
+        """Corpus by arm, as recorded when the study ran. Before the first run, the corpora are opened instead."""
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property
@@ -73,7 +79,9 @@ class Study:
         `renew` repeats runs that were made by other code or on another machine. If a run fails, the others go on, and
         the summary names the failed run. Raise UserError if no run has finished.
         """
-        print_to_stderr(reading(self.config, self.arms))
+        print_to_stderr(describe_text(self.config, self.arms))
+        for text in single_arm_note(self.arms):
+            note(text)
         self.corpora = open_corpora(self.arms)  # it may have changed since
         claim_folder(self.folder, self.config, self.corpora)
         if renew:
@@ -125,8 +133,8 @@ class Study:
         return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds, self.plan.n_folds)))
 
     def _first_runs(self) -> list[Run]:
-        """Return the runs that come first. If one of these runs has ended, the study has already begun in this
-        folder."""
+        """Return the runs of the study's first phase. If one of these runs has ended, the study has already begun in
+        this folder."""
         plan = self.plan
         return list(plan.all_tuning()) or [
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list

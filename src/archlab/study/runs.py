@@ -29,8 +29,8 @@ _NEW_FIELDS = (
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
-"""Fields that older run names do not include, at any depth, with their defaults. At its default, such a field does not
-change a run's name, so adding the field does not make older studies run again."""
+"""Fields that archlab did not have when older runs were named, with their defaults. At its default, such a field is
+left out of a run's name, so older studies do not run again."""
 
 
 def _values_in_name(section: Raw, path: str) -> Raw:
@@ -104,4 +104,5 @@ class Ended:
     documents: list[DocumentScore]
     """Score of each held-out document after training."""
     measured: Mapping[Outcome, float | None]
-    """Outcome measured on the weights -> its value; None if the run cannot have this outcome."""
+    """Values of the outcomes measured on the final weights. A value is None if the outcome does not apply to the
+    run."""

@@ -28,7 +28,7 @@ class Budget(Settings):
     less per token trains on more tokens."""
 
     tokens_per_parameter: Positive | None = None
-    """Number of training tokens per parameter of the base, at the size of the run."""
+    """Number of training tokens per parameter of the base, after the base is scaled to the size of the run."""
     bytes: Tokens | None = None
     """Bytes of text that each run trains on. The number of tokens depends on the arm's tokenizer."""
 
@@ -44,11 +44,11 @@ class Equal(Settings):
     of parameters and flops."""
 
     parameters: Share | None = None
-    """Largest relative difference in the parameter count."""
+    """Largest allowed relative difference in the parameter count."""
     flops: Share | None = None
-    """Largest relative difference in training FLOPs per token, as the kernels compute them."""
+    """Largest allowed relative difference in training FLOPs per token, as the kernels compute them."""
     by: Literal["model.mlp.d_ff", "model.d_model", "model.n_layers"] = "model.mlp.d_ff"
-    """Field that is adjusted in an arm whose relative difference is larger."""
+    """Field that is adjusted in an arm whose relative difference is larger than allowed."""
 
     @model_validator(mode="after")
     def _check_one_field(self) -> "Equal":
@@ -76,7 +76,7 @@ class AddedSeeds(Settings):
 
 
 Seeds = Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] | AddedSeeds
-"""Seeds of a study: their number (0, 1, ...), a list of seeds, or a rule that adds seeds."""
+"""Seeds of a study: their number n (the seeds 0 to n - 1), a list of seeds, or a rule that adds seeds."""
 
 
 def first_seeds(seeds: Seeds) -> list[int]:
@@ -119,11 +119,11 @@ class StudyConfig(Settings):
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
     extends: FileName | None = None
-    """Another study, by name or file, from which this study takes the values of all fields that this file leaves out.
-    `set` is merged key by key."""
+    """Study to extend, by name or file. It provides the values of all fields that this file leaves out. `set` is merged
+    key by key."""
     scales: dict[Line, dict[str, Any]] = Field(default_factory=dict)
-    """Variants of this study at other scales (`--scale NAME`): name -> the fields that change, with their values. These
-    values replace those above; `set` is merged key by key."""
+    """Variants of this study at other scales (`--scale NAME`), by name. Each holds the fields that change, with their
+    values. Values of a scale replace those of the study; `set` is merged key by key."""
     question: Text
     """Question that the study asks, as a sentence."""
     claim: Text | None = None
@@ -134,21 +134,21 @@ class StudyConfig(Settings):
     """Your Python files or modules that add components, optimizers, outcomes or other kinds. They apply to all arms."""
     set: Overrides = Field(default_factory=dict)
     """Changes to the base that apply to all arms. A `data.path` is looked up next to the study's file first. null
-    removes a key of an earlier `set`: that of the extended study, or the one that a scale changes."""
+    removes a key that the `set` of the extended study contains or, in a scale, the `set` of this study."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
     """Rule that picks the reference of each arm. `base`: each arm is the base plus its own changes, and is compared
     with the first arm. `previous`: a ladder, in which each arm adds its changes to the arm above and is compared with
     that arm. A map `arm -> reference`: like `base`, but each named arm is compared with its reference."""
     cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
-    """Field -> its values. Every combination of values is an arm, and is compared with the first combination. Use
-    either cross or arms."""
+    """Fields to cross, each with its values. Every combination of values is an arm, and is compared with the first
+    combination. Use either cross or arms."""
     arms: dict[Line, Overrides] = Field(default_factory=dict)
-    """Name -> the fields that the arm changes; {} changes nothing. All other arms are compared with the first one. No
-    two arms may be equal."""
+    """Arms by name, each with the fields that it changes; {} changes nothing. All other arms are compared with the
+    first one. No two arms may be equal."""
     labels: dict[str, Line] = Field(default_factory=dict)
-    """Arm -> its name in tables and charts."""
+    """Names of arms in tables and charts, by arm."""
     sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)
-    """Parameter counts, in ascending order. The base is scaled to each size in its own proportions, and the arms are
+    """Parameter counts, in ascending order. The base is scaled to each size and keeps its proportions. The arms are
     compared at each size. Empty: only the size of the base."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
     """Rule for the base's learning rate when the width changes with the size. `inverse_width` divides the rate by the
@@ -159,28 +159,29 @@ class StudyConfig(Settings):
     equal: Equal | None = None
     """Quantity that all arms share. null: arms may differ in size, and the report shows by how much."""
     tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Field of train -> the values to try for every arm, with separate seeds. The comparison uses the best value."""
+    """Fields of train to tune, each with the values to try. Every arm is tuned separately, with seeds that the
+    comparison does not use. The comparison uses the best value."""
     tune_seeds: Count = 1
     """Number of seeds for each point of the tuning grid. The comparison uses other seeds."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
-    """Arm -> values of `train` fields that an earlier study found for that arm."""
+    """Values of `train` fields that an earlier study found, by arm."""
     measure: Outcomes = Field(default_factory=dict)
-    """Additional outcomes by which the arms are compared: a list of kinds, or name -> settings. The held-out loss (for
+    """Additional outcomes by which the arms are compared: a list of kinds, or settings by name. The held-out loss (for
     a task, the fraction of correct answers) is always compared."""
     primary: Line | None = None
     """Name of the outcome that the answer is about. null: the held-out loss or, for a task, the fraction of correct
     answers."""
     sweep: dict[str, Annotated[list[float], Field(min_length=2)]] = Field(default_factory=dict)
-    """One field of train -> the values at which every arm is trained with every seed. Outcomes of a sweep require this
-    field."""
+    """One field of train, with the values at which every arm is trained with every seed. Outcomes of a sweep require
+    this field."""
     folds: Count | None = None
     """Number of folds of the text on which the seeds are evaluated in turn. Each seed trains on all other folds. null:
     half of all folds, at most ten. No tokenizer is trained on these default folds."""
     seeds: Seeds = 3
-    """Number of seeds per arm (0, 1, ...), a list of seeds, or a rule that adds seeds."""
+    """Number n of seeds per arm (the seeds 0 to n - 1), a list of seeds, or a rule that adds seeds."""
     margin: Positive | None = None
-    """Largest difference that does not matter, in bits per byte. Arms are equivalent if their difference is shown to be
-    smaller. null: equivalence is not tested."""
+    """Largest difference that does not matter, in bits per byte. Arms are equivalent if a test shows that their
+    difference is smaller. null: equivalence is not tested."""
 
     @field_validator("scales")
     @classmethod
@@ -225,7 +226,8 @@ class StudyConfig(Settings):
         if (runs := prod(factors.values())) > MOST_RUNS:
             product = " x ".join(f"{number:,} {noun}" for noun, number in factors.items())
             raise ValueError(
-                f"{runs:,} runs ({product}); allowed: up to {MOST_RUNS:,}, because each trains a model and has a folder"
+                f"{runs:,} runs ({product}); allowed: up to {MOST_RUNS:,}, "
+                "because each run trains a model and has a folder"
             )
         return value
 

@@ -35,19 +35,19 @@ ALPHA = 0.05
 also the probability of any false "equivalent" if all differences are as large as the margin."""
 
 _NO_SCATTER = 1e-12
-"""Smallest scatter that counts, relative to the values. It is a thousand times the rounding error of 64-bit
-subtraction, and far below any real scatter."""
+"""Smallest standard deviation that counts as scatter, relative to the values. It is a thousand times the rounding error
+of 64-bit subtraction, and far below any real scatter."""
 
 Values = Mapping[int, float | None]
-"""Seed -> value of an outcome; None if the run diverged or has no value."""
+"""Value of an outcome by seed; None if the run diverged or has no value."""
 
 
 Folds = Mapping[int, int] | None
-"""Seed -> the fold on which it is evaluated, if several seeds share a fold; otherwise None. Differences on one fold are
-not independent evidence about other text, so the test uses one mean difference per fold."""
+"""Fold of each seed, if several seeds share a fold; otherwise None. Differences on one fold are not independent
+evidence about other text, so the test uses one mean difference per fold."""
 
 Weights = Mapping[str, float]
-"""Arm -> weight. The compared value is the weighted sum of the arms' values, seed by seed."""
+"""Weight of each arm. The compared value is the weighted sum of the arms' values, seed by seed."""
 
 
 class Contrast(NamedTuple):
@@ -81,11 +81,12 @@ def compare(
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
 ) -> dict[str, Comparison]:
-    """Compare every arm with its reference, paired by seed, and every contrast with zero. Return name -> comparison.
+    """Compare every arm with its reference, paired by seed, and every contrast with zero. Return the comparisons by
+    name.
 
     `references` maps each arm to its reference. `margin` is the largest difference that does not matter, in the unit of
-    the values; None skips the equivalence tests. `first` holds the seeds whose scatter decided the total number
-    (`seeds_in_all`); None if the number was planned.
+    the values; None skips the equivalence tests. `first` holds the seeds whose scatter decided the total number of
+    seeds (`seeds_in_all`); None if the number was planned.
 
     Holm's correction covers all comparisons together, once for differences and once for equivalence. A comparison that
     could not be tested still counts, so a study does not become more lenient if runs diverged or are missing. Each
@@ -107,7 +108,7 @@ def compare(
         interval = sample.estimate(level)
         inner = sample.estimate(2 * _level([1.0 if p is None else p for p in p_inside], index))
         effect = (test.deviation, len(sample.values), test.freedom, level) if test and test.deviation else None
-        reach = smallest_effect_interval(*effect) if effect else None
+        effect_interval = smallest_effect_interval(*effect) if effect else None
         comparisons[name] = Comparison(
             reference=contrast.reference,
             pairs=sample.pairs,
@@ -119,8 +120,8 @@ def compare(
             p=test and test.p,
             p_holm=p_holm,
             smallest_effect=smallest_effect(*effect) if effect else None,
-            smallest_effect_low=reach and reach[0],
-            smallest_effect_high=reach and reach[1],
+            smallest_effect_low=effect_interval and effect_interval[0],
+            smallest_effect_high=effect_interval and effect_interval[1],
             margin=margin,
             p_equivalent=p_equivalent,
             within_low=None if p_equivalent is None else inner and inner.low,
@@ -130,7 +131,7 @@ def compare(
     return comparisons
 
 
-def exactly(
+def compare_exact(
     values: Mapping[str, Values],
     references: Mapping[str, str],
     better: Better,
@@ -167,9 +168,9 @@ def estimate(
     `first` holds the values whose scatter decided the total number. Their degrees of freedom are used, and also their
     scatter if it is larger.
 
-    Values without scatter have no t statistic. If all values are zero, as from one config under two names, the interval
-    is [0, 0] and p is 1. If all values equal another number, the metric probably hides the noise. Then there is no
-    interval, and p is that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
+    Values without scatter have no t statistic. If all values are zero, for example because two arms have the same
+    config, the interval is [0, 0] and p is 1. If all values equal another number, the metric probably hides the noise.
+    Then there is no interval, and p is that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
     """
     n, first = len(values), values if first is None else first
     if len(first) < 2:
@@ -178,16 +179,16 @@ def estimate(
     freedom, rounding = len(first) - 1, _NO_SCATTER * (max(map(abs, values)) if size is None else size)
     if deviation > rounding:
         error = deviation / sqrt(n)
-        reach = float(scipy.stats.t.isf(alpha / 2, freedom)) * error
+        half_width = float(scipy.stats.t.isf(alpha / 2, freedom)) * error
         p = float(2 * scipy.stats.t.sf(abs(mean) / error, freedom))
-        return Estimate(mean, mean - reach, mean + reach, p, deviation, error, freedom)
+        return Estimate(mean, mean - half_width, mean + half_width, p, deviation, error, freedom)
     if abs(mean) <= rounding:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0, 0.0, freedom)
     return Estimate(mean, None, None, 2.0 ** (1 - n), 0.0, 0.0, freedom)
 
 
 def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
-    """Return a mapping from each arm to the contrast of the arm with its reference."""
+    """Return the contrast of each arm with its reference, by arm."""
     return {arm: Contrast({arm: 1.0, reference: -1.0}, reference) for arm, reference in references.items()}
 
 
@@ -235,7 +236,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def share(k: int, n: int) -> tuple[float, float]:
-    """Return the exact 95% interval of a probability after k of n cases (Clopper & Pearson 1934)."""
+    """Return the exact 95% interval of an event's probability if the event occurred in k of n cases (Clopper & Pearson
+    1934)."""
     interval = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
     return float(interval.low), float(interval.high)
 
@@ -287,7 +289,7 @@ def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[in
 def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:
     """Return the two sides of a comparison: an arm and its reference.
 
-    With more arms, return their weighted sum and zeros, because a diverged run of any arm is equally bad.
+    With more than two arms, return their weighted sum and zeros, because a diverged run of any arm is equally bad.
     """
     if len(weights) == 2:
         arm, reference = weights

@@ -14,7 +14,7 @@ from archlab.config.core.text import visible
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.core.yaml_text import read_yaml
 from archlab.config.identity import flatten
-from archlab.config.io import studies
+from archlab.config.io import find_preset, studies
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.schema import Config
 from archlab.digests import verify
@@ -37,8 +37,8 @@ _DESIGNS = {"arms", "cross"}
 def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]:
     """Return (name, study) of a YAML file, a study folder, or a study that comes with archlab.
 
-    `scale` selects one of the study's scales, and its name is appended to the study's name. Raise UserError with all
-    problems at once, including those of the arms.
+    `scale` selects one of the study's scales; the scale's name is appended to the study's name. Raise UserError with
+    all problems at once, including those of the arms.
     """
     name, file = _find(source)
     if Path(source).is_file():  # not a folder
@@ -65,8 +65,14 @@ def study_from_values(values: Raw) -> StudyConfig:
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
 
 
-def usual_folder(source: str, name: str) -> Path:
-    """Return the default folder for a study from `read_study`: the study folder that was read, or one in `studies`."""
+def study_path(source: str) -> str:
+    """Return the path of the file that `read_study` reads, for error messages."""
+    return str(_find(source)[1])
+
+
+def default_folder(source: str, name: str) -> Path:
+    """Return the default folder for a study from `read_study`: the study folder that was read, otherwise
+    studies/NAME."""
     is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name
 
@@ -105,6 +111,8 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
         if isinstance(file, Path):
             accept(file)
         return source, file
+    if find_preset(source):
+        raise UserError(f"{source!r} is a preset, not a study; to start a study from it, write `base: {source}`")
     hint = nearest(source, library) or f"; allowed: {', '.join(library)}"
     raise UserError(
         f"unknown study {source!r}; it is not a file, a study folder or a study that comes with archlab{hint}"
@@ -131,10 +139,28 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
             import_if_possible(plugins_of(values))
     if not isinstance(raw.get("extends"), str):
         return raw
-    inherited = _read(_find(raw.pop("extends"))[1], below)
+    inherited = _extended(raw.pop("extends"), below)
     if raw.keys() & _DESIGNS:
         inherited = {field: value for field, value in inherited.items() if field not in _DESIGNS}
     return _merged(inherited, raw)
+
+
+def _extended(source: str, below: tuple[Path | Traversable, ...]) -> Raw:
+    """Return the values of the study `source`, which the last file in `below` extends. Raise UserError if `source` is
+    not a study."""
+    where = f"{below[-1]}: extends" if below else "extends"
+    try:
+        file = _find(source)[1]
+    except UserError as error:
+        if find_preset(source):
+            hint = f"it must be a study; to start from a preset, write `base: {source}`"
+            raise UserError(f"{where} is the preset {source}; {hint}") from None
+        raise UserError(f"{where}: {error}") from None
+    raw = _read(file, below)
+    if "model" in raw and "question" not in raw:
+        hint = f"it must be a study; to start from a config, write `base: {source}`"
+        raise UserError(f"{where} is the config {source}; {hint}")
+    return raw
 
 
 def _merged(below: Raw, over: Raw) -> Raw:

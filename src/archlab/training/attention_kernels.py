@@ -20,13 +20,16 @@ from archlab.model.softmax import Softmax
 from archlab.training.device import Device
 
 LONG = 1024
-"""Window length, in tokens, from which `slow_attention` warns of kernels that multiply every query with every key."""
+"""Window length, in tokens, from which `slow_attention` warns about kernels that score all query-key pairs."""
 
 SHORT = 512
 """Longest window, in tokens, for the kernel `products`, whose memory grows with the square of the length."""
 
 WORTHWHILE = 1.1
-"""Smallest speedup over torch's kernel at which the kernel `products` is used, because `products` rounds more."""
+"""Smallest speedup over torch's kernel at which `products` is used.
+
+A smaller speedup would not justify its larger rounding errors.
+"""
 
 
 @cache
@@ -35,7 +38,7 @@ def products_up_to(device: Device) -> int:
 
     Return 0 if no window does. `products` can be faster only on a CPU in bfloat16, where torch's kernel is slower than
     in float32. The speed is measured once per machine. If bfloat16 matrix products are twice as fast as float32 ones,
-    `products` takes a third to two thirds of the time. On other machines it takes as long as torch's kernel.
+    `products` takes a third to two thirds of the time of torch's kernel. On other machines, the two are equally fast.
     """
     if device.type != "cpu" or device.dtype is not torch.bfloat16:
         return 0
@@ -66,8 +69,8 @@ def attention_kernels(
 ) -> dict[str, int]:
     """Return a mapping from kernel names to the number of layers that use each kernel.
 
-    The kernels `sdpa, whole` and `reference` multiply every query with every key. `runs` holds the indices of this
-    process's tokens if several processes divide each window.
+    The kernels `sdpa, whole` and `reference` score all query-key pairs, including masked ones. `runs` contains the
+    indices of this process's tokens if several processes divide each window.
     """
     keys_1S = torch.arange(seq_len)[None]
     queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)
@@ -98,9 +101,9 @@ def attention_kernels(
 
 
 def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
-    """Return a warning if layers compute masked scores of long windows, otherwise None."""
+    """Return a warning if layers also score the masked query-key pairs of long windows, otherwise None."""
     slow = {name: n for name, n in kernels.items() if name in ("sdpa, whole", "reference")}
     if not slow or seq_len < LONG:
         return None
-    listed = " and ".join(f"{n} by {name.partition(',')[0]}" for name, n in slow.items())
-    return f"in some layers, attention multiplies every query by every key, even masked ones: {listed}"
+    listed = " and ".join(f"{n} with kernel {name.partition(',')[0]}" for name, n in slow.items())
+    return f"some layers compute the attention scores of all query-key pairs, even of masked ones: {listed}"

@@ -1,4 +1,4 @@
-"""Callbacks, which are called during training, and the callback that prints its progress."""
+"""Callbacks that training calls, and the callback that prints the progress."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -28,7 +28,7 @@ class StepMetrics:
 
 
 class Callback:
-    """Base class of callbacks. Its methods are called during training and do nothing.
+    """Base class of callbacks. Training calls its methods, which do nothing unless a subclass overrides them.
 
     A callback is also a context manager. Training enters it before the first step and leaves it after the last one.
     """

@@ -1,7 +1,9 @@
-"""Checkpoints: one folder per step, with weights, optimizer state and metrics. A checkpoint folder contains:
+"""Checkpoints: one folder per step, with weights, optimizer state and metrics.
 
-    model.safetensors  optimizer.safetensors     whole tensors of a single process, or
-    shard-00001-….safetensors                    parts of all tensors of several processes
+A checkpoint folder contains:
+
+    model.safetensors  optimizer.safetensors     whole tensors (of one process), or
+    shard-00001-….safetensors                    parts of all tensors (of several processes).
     metrics.jsonl  digests.json
 
 Any number of processes can read either form. saving.py writes checkpoints.
@@ -46,7 +48,7 @@ class StoredTensors(Protocol):
 
     @property
     def forms(self) -> Mapping[str, Form]:
-        """Map each tensor's name to its shape and dtype."""
+        """Shape and dtype of each tensor, by name."""
         ...
 
     def fill(self, targets: Mapping[str, Tensor]) -> None:
@@ -58,7 +60,7 @@ class StoredTensors(Protocol):
 
 
 class WholeTensors:
-    """File of whole tensors. Raise UserError if the file is missing or damaged."""
+    """Tensors of a file that contains whole tensors. Raise UserError if the file is missing or damaged."""
 
     def __init__(self, file: Path) -> None:
         self._tensors = _read(file)
@@ -71,7 +73,7 @@ class WholeTensors:
 
 
 class TensorParts:
-    """Files in a folder, each with parts of tensors. A process reads only the parts that it needs."""
+    """Tensors of a folder whose files contain parts of tensors. A process reads only the parts that it needs."""
 
     def __init__(self, folder: Path) -> None:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -92,7 +94,7 @@ class TensorParts:
 
 
 def parts_in(folder: Path) -> Iterator[Path]:
-    """Return the files in a checkpoint folder that hold parts of tensors. Return none if its tensors are whole."""
+    """Yield the files in a checkpoint folder that contain parts of tensors. Yield nothing if its tensors are whole."""
     return folder.glob(PARTS)
 
 
@@ -112,7 +114,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Return the path for the checkpoint of a step. Remove a damaged checkpoint of the same step."""
+    """Return the path for the checkpoint of a step. An existing folder at this path is damaged and is removed."""
     path = folder / f"step-{step:08d}"
     if path.exists():
         remove_folder(path)
@@ -120,9 +122,9 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def state_of(model: nn.Module, optimizer: Optimizer | None) -> dict[str, dict[str, Tensor]]:
-    """Return a mapping: file name -> tensor name -> tensor.
+    """Return the weights, the persistent buffers and any optimizer state.
 
-    It holds the weights, persistent buffers and any optimizer state.
+    The result maps each file name to a mapping from tensor names to tensors.
     """
     state = {WEIGHTS: model.state_dict()}
     return state if optimizer is None else state | {OPTIMIZER: _state(model, optimizer)}
@@ -149,7 +151,7 @@ class Retention:
 
     keep: Keep
     last_step: int
-    """Last step of the run. After the checkpoint of this step, `keep.last` has no effect."""
+    """Last step of the run. Its checkpoint replaces those that only `keep.last` kept."""
     extension_step: int = 0
     """Step from which a longer run can continue. Its checkpoint is always kept. 0 means that there is no such step."""
 
@@ -198,7 +200,7 @@ def newest_checkpoint(
             _verify(path, weights_only)
             return (step, path), damaged
         except (UserError, FileNotFoundError) as error:
-            if not path.exists():  # the run in training has newer ones by now
+            if not path.exists():  # a running training has removed it, and has newer ones
                 return newest_checkpoint(folder, weights_only=weights_only, up_to=up_to)
             damaged.append(str(error))
     return None, damaged
@@ -210,7 +212,7 @@ def _verify(path: Path, weights_only: bool) -> None:
     except UserError:
         raise UserError(f"{path / DIGESTS}: damaged") from None
     if not names:
-        raise UserError(f"{path / DIGESTS}: missing, so damage would not be noticed")
+        raise UserError(f"{path / DIGESTS}: missing, so damage could not be detected")
     needed = ([file.name for file in parts_in(path)] or [WEIGHTS]) if weights_only else names
     for name in needed:
         if name not in names or not (path / name).is_file():
@@ -226,7 +228,8 @@ def load_weights(path: Path, model: nn.Module) -> None:
     wrong += [name for name, x in weights.items() if name in forms and Form(x.shape, x.dtype) != forms[name]]
     if wrong:
         raise UserError(
-            f"{path / WEIGHTS}: does not fit the config; missing, unknown or of another shape: {', '.join(wrong[:8])}"
+            f"{path / WEIGHTS}: does not match the config; tensors missing, unknown or of another shape or dtype: "
+            f"{', '.join(wrong[:8])}"
         )
     stored.fill(weights)
 
@@ -246,14 +249,16 @@ def remove_after(folder: Path, step: int) -> None:
 
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load a checkpoint's optimizer state. Raise UserError if the state does not fit the model."""
+    """Load a checkpoint's optimizer state. Raise UserError if the state does not match the model."""
     stored, parameters = _stored(path, OPTIMIZER), dict(model.named_parameters())
     forms = {name: form for name, form in stored.forms.items() if _is_of_optimizer(name)}
     owners = {name: name.rpartition("/")[0] for name in forms}
-    is_adamw = isinstance(optimizer, torch.optim.AdamW)  # others may have no state for some parameters
+    is_adamw = isinstance(optimizer, torch.optim.AdamW)  # other optimizers may have no state for some parameters
     stored_names = set(owners.values())
     if wrong := sorted(stored_names ^ parameters.keys() if is_adamw else stored_names - parameters.keys()):
-        raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or unknown: {', '.join(wrong[:8])}")
+        raise UserError(
+            f"{path / OPTIMIZER}: does not match the model; parameters missing or unknown: {', '.join(wrong[:8])}"
+        )
     state = {name: _empty(form, parameters[owners[name]]) for name, form in forms.items()}
     stored.fill(state)
     for name, value in state.items():
@@ -279,7 +284,9 @@ def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     values = {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
     for name, value in values.items():
         if not isinstance(value, Tensor):  # possible for the optimizer of a plug-in
-            raise UserError(f"the state of the optimizer has {name} = {value!r}; allowed: only tensors can be saved")
+            raise UserError(
+                f"the optimizer state contains {name} = {value!r}; allowed: only tensors, because nothing else is saved"
+            )
     return values
 
 

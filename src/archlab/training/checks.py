@@ -29,10 +29,11 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
     _check_memory(config.model, train, device, world)
 
 
-def shared_by(n_processes: int, config: Config) -> TrainConfig:
-    """Return the resolved settings of each process. Raise ConfigError if the processes cannot share a batch evenly.
+def settings_per_process(n_processes: int, config: Config) -> TrainConfig:
+    """Return the resolved training settings of each process.
 
-    `n_processes` is the number of processes that read their own windows.
+    `n_processes` is the number of processes that read their own windows. Raise ConfigError if they cannot share a batch
+    evenly.
     """
     train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)
@@ -49,7 +50,7 @@ def shared_by(n_processes: int, config: Config) -> TrainConfig:
     return train if micro_batch else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
 
 
-def decides_by_micro_batch(model: ModelConfig) -> bool:
+def loss_depends_on_micro_batches(model: ModelConfig) -> bool:
     """Return whether the loss depends on how a batch is split into micro-batches.
 
     Dropout draws new random numbers for each micro-batch, and the balance loss of experts is computed per micro-batch.
@@ -74,7 +75,7 @@ def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world:
 
 
 def check_shares(model: ModelConfig, n: int) -> None:
-    """Raise ConfigError, naming all reasons, if `n` processes cannot split the components (`parallel.tensor`)."""
+    """Raise a ConfigError that lists all reasons if `n` processes cannot split the components (`parallel.tensor`)."""
     if n == 1:
         return
     problems = dict[str, Problem]()
@@ -98,24 +99,24 @@ def check_dealt(model: ModelConfig, n: int) -> None:
         raise ConfigError([Problem("parallel.expert", message)], "the config")
     for mixture in mixtures:
         try:
-            mixture.dealt(n)
+            mixture.divide_experts(n)
         except UserError as error:
             raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
 
 
 def check_divided(config: Config, seq_len: int, n: int) -> None:
-    """Raise ConfigError, naming all reasons, if `n` processes cannot split each window (`parallel.context`)."""
+    """Raise a ConfigError that lists all reasons if `n` processes cannot split each window (`parallel.context`)."""
     if n == 1:
         return
     reasons = list[str]()
     if has_dropout(config.model):
-        reasons.append("model.dropout would drop other numbers than in one process; allowed with dropout: 1")
+        reasons.append("model.dropout would drop other activations than in one process; allowed with dropout: 1")
     for layer in distinct_layers(config.model):
         for branch in layer.branches:
             component = branch.component
             if is_users(type(component)):
                 reasons.append(
-                    f"model.{branch.name} is a user's component, which may need tokens of other processes; "
+                    f"model.{branch.name} is a component of a plug-in, which may need tokens of other processes; "
                     "only 1 is allowed with it"
                 )
             elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):

@@ -1,4 +1,4 @@
-"""Identification of the code that computed a number."""
+"""Digest of the code that decides the result of a run."""
 
 import hashlib
 import inspect
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from archlab.code import HOME, meaning
+from archlab.code import HOME, normalized
 from archlab.data.file_cache import cached
 
 _DECIDING = ("config", "data", "model", "pricing", "training")
@@ -22,7 +22,7 @@ def code_digest() -> str:
     """
     files = {package: sorted((HOME / package).rglob("*.py")) for package in _DECIDING}
     key = ["code", str(HOME), sys.version_info[:2]]  # Python's syntax tree differs between versions
-    how = [Path(inspect.getfile(meaning)), Path(__file__)]
+    how = [Path(inspect.getfile(normalized)), Path(__file__)]
     return cached(key, [*how, *(file for group in files.values() for file in group)], lambda: _digest(files))
 
 
@@ -30,6 +30,6 @@ def _digest(files: Mapping[str, Iterable[Path]]) -> str:
     digest = hashlib.sha256()
     for package, group in files.items():
         for file in group:
-            text = meaning(file.read_text(encoding="utf-8"))
+            text = normalized(file.read_text(encoding="utf-8"))
             digest.update(f"{file.relative_to(HOME / package)}\0{text}\0".encode())
     return digest.hexdigest()[:12]

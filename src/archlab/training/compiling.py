@@ -15,7 +15,7 @@ from archlab.pricing.work import training_flops
 from archlab.training.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
-"""Device type -> training FLOPs from which compilation pays off.
+"""Number of training FLOPs from which compilation pays off, by device type.
 
 Compilation takes up to a minute. On a CPU, this many FLOPs take about ten minutes, and compilation saves a tenth to a
 fifth of that time. On a GPU, they take about two minutes, and compilation saves half.
@@ -25,12 +25,13 @@ fifth of that time. On a GPU, they take about two minutes, and compilation saves
 def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
     """Return whether to compile this run on this machine.
 
-    `auto` compiles if compilation pays off and a compiler is available. Raise UserError if `train.compile` is true but
-    no compiler is available, or if the run divides components, experts or windows over processes.
+    `auto` compiles if compilation pays off and a compiler is available. If
+    `train.compile` is true, raise UserError if no compiler is available, or if the run uses tensor, expert or context
+    parallelism.
     """
     if config.parallel.tensor * config.parallel.expert * config.parallel.context > 1:
         if train.compile is True:
-            message = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
+            message = "true, but parallel.tensor, expert or context is above 1; allowed in that case: auto, false"
             raise ConfigError([Problem("train.compile", message)], "the config")
         return False
     if train.compile == "auto":
@@ -42,9 +43,9 @@ def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
 
 
 def compile_layers(model: Decoder) -> None:
-    """Compile layers in place, each when it first runs. Layers with the same config share the compiled code.
+    """Compile layers in place. Each layer is compiled when it first runs.
 
-    Later runs reuse the code from torch's cache.
+    Layers with the same config share the compiled code. Later runs reuse the code from torch's cache.
     """
     allow_forms()
     for layer in model.layers:
@@ -61,7 +62,7 @@ def recompute_layers(model: Decoder) -> None:
 def uncompiled(model: Decoder) -> Iterator[None]:
     """Run layers without compilation inside the `with` block.
 
-    Code that layers compile themselves (flex) stays compiled.
+    Functions that a layer compiles itself, such as FlexAttention, stay compiled.
     """
     compiled = [layer._compiled_call_impl for layer in model.layers]
     try:

@@ -20,7 +20,10 @@ from archlab.training.rates import product_flops
 from archlab.version import __version__
 
 WORTHWHILE = 1.2
-"""Smallest speedup of bfloat16 products over float32 at which bfloat16 is used, because autocast adds conversions."""
+"""Smallest speedup of bfloat16 matrix products over float32 ones at which `auto` chooses bfloat16.
+
+A smaller speedup would not make up for the conversions of autocast.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,11 @@ class Device:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, averages)") -> None:
-        """Raise UserError if the device has less than `needed` bytes. Activations need additional memory."""
+        """Raise UserError if the device has less than `needed` bytes of memory. Activations need additional memory."""
         if needed > self.memory:
             raise UserError(
                 f"the model needs {binary(needed)} {what}, "
-                f"but {self.name} has {binary(self.memory)}; `archlab cost` shows what uses it"
+                f"but {self.name} has {binary(self.memory)}; `archlab cost` shows what uses the memory"
             )
 
 
@@ -86,7 +89,8 @@ def choose_device(train: TrainConfig, recorded: str | None = None) -> Device:
 def planned_device(train: TrainConfig) -> Device:
     """Return the device of a run that may train on another machine.
 
-    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if that fails.
+    Explicit settings of the config are not checked. `auto` is resolved on this machine. Raise UserError if this is
+    impossible.
     """
     if train.dtype == "auto" and train.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -99,7 +103,7 @@ def planned_device(train: TrainConfig) -> Device:
 
 
 def resolve_device_type(name: str, field: str) -> str:
-    """Return cpu or cuda; `auto` means cuda if available. Raise UserError, naming `field`, if cuda is not available."""
+    """Return cpu or cuda; `auto` means cuda if available. Raise a UserError with `field` if cuda is not available."""
     has_cuda = torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise UserError(f"{field}: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
@@ -119,11 +123,11 @@ def torch_device(device: torch.device | str) -> torch.device:
 
 @cache
 def _cpu_gains_by_bfloat16() -> bool:
-    """Return whether bfloat16 products are faster than float32 products on this CPU.
+    """Return whether matrix products are sufficiently faster in bfloat16 than in float32 on this CPU.
 
-    The CPU instructions are avx512_bf16 or amx_bf16 on x86, and bf16 on Arm. The speed is measured once per machine:
-    with avx512_bf16, Intel's server processors without AMX reach half of float32's speed, but AMD's reach twice that
-    speed.
+    The CPU needs the instructions avx512_bf16 or amx_bf16 on x86, or bf16 on Arm. The speed is also measured, once per
+    machine. With avx512_bf16, bfloat16 has half the speed of float32 on Intel's server processors without AMX, but
+    twice the speed of float32 on AMD's.
     """
     capabilities = dict(torch.cpu.get_capabilities())
     if not any(has and name.endswith("bf16") for name, has in capabilities.items()):
@@ -137,7 +141,7 @@ def _cpu_gains_by_bfloat16() -> bool:
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Return everything that decides a run's numbers besides the config and the text."""
+    """Return everything besides the config and the text that can affect a run's numbers, such as versions."""
     return {
         "archlab": __version__,
         "code": code_digest(),

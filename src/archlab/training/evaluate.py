@@ -27,11 +27,11 @@ class Score:
     bits_per_byte: float | None
     """Total bits divided by total bytes; None for a task."""
     accuracy: float | None
-    """Fraction of a task's answers for which the correct token is the most likely one; None for text."""
+    """Fraction of a task's answer tokens that the model predicts as most likely; None for text."""
 
     @property
     def is_finite(self) -> bool:
-        """False if the model's output is NaN or infinite."""
+        """Whether the loss is finite: neither NaN nor infinite."""
         return math.isfinite(self.loss)
 
     def measures(self) -> dict[str, float]:
@@ -56,15 +56,15 @@ class DocumentScore(Base):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions for every token of several windows, [n, T]. Tokens that are not scored have the value 0."""
+    """Losses and hits for every predicted token of n windows, [n, T]. Both are 0 for tokens that are not scored."""
 
     nats: np.ndarray
     """Cross-entropy of each token in nats, float32."""
     right: np.ndarray | None
-    """Whether each token is the most likely one, bool; None for text."""
+    """Whether the model predicts each token as the most likely one, bool; None for text."""
 
     def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
-        """Return a score for each document over the tokens that the windows contain; empty for a task."""
+        """Return a score for each document, over those of its tokens that the windows contain; empty for a task."""
         if held_out.documents is None or held_out.bytes is None:
             return []
         numbers = held_out.documents.ravel()
@@ -90,7 +90,7 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
 def predict(
     model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192, world: World = ALONE
 ) -> Predictions:
-    """Predict each token, without dropout.
+    """Predict every token of the held-out windows, without dropout.
 
     Each process computes some of the windows and returns the predictions of all windows.
     """
@@ -106,7 +106,7 @@ def predict(
         with uncompiled(model):  # batches have other shapes than in training, and compiling for them does not pay
             hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
         if passed is not some:
-            continue  # this pass only took part in the collective operations of the others
+            continue  # this pass was needed only for the collective operations of the other processes
         losses, hits = list[torch.Tensor](), list[torch.Tensor]()
         for _, logits_NV, targets_N in logits_in_pieces(
             model, select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT), device

@@ -12,7 +12,7 @@ from archlab.data.training_data import HeldOut, TrainingData
 from archlab.errors import UserError
 from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
-from archlab.model.cut import held
+from archlab.model.cut import local_numel
 from archlab.model.kernels import prefer_products
 from archlab.pricing.work import training_flops
 from archlab.training.callback import Callback, StepMetrics
@@ -55,11 +55,11 @@ class RunSetup:
     products_up_to: int
     """Longest window, in tokens, whose attention uses the kernel `products`."""
     kernels: Mapping[str, int]
-    """Attention kernel -> number of layers that use it."""
+    """Number of layers that use each attention kernel, by kernel name."""
 
 
 class Training:
-    """Running training loop: the model, the optimizer and the current step."""
+    """Training loop and its state: the model, the optimizer and the current step."""
 
     def __init__(self, setup: RunSetup, folder: RunFolder, callback: Callback) -> None:
         """Load the newest checkpoint in the folder, or start at step 0."""
@@ -72,7 +72,7 @@ class Training:
         self._done = 0
         self._resume()
         if world.size > 1:
-            own, total = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
+            own, total = (sum(map(count, self._model.parameters())) for count in (local_numel, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {total:,} weights")
         if setup.is_compiled:
             compile_layers(self._model)
@@ -91,7 +91,7 @@ class Training:
             if self._done == 0:
                 self._before_the_first()
             while self._done < self._settings.steps and self._why is None:
-                if self._advanced():
+                if self._try_step():
                     self._save(stopping := self._world.any(stop.requested))
                     if stopping and self._done < self._settings.steps:
                         raise KeyboardInterrupt
@@ -106,8 +106,8 @@ class Training:
             self._folder.log(step=0, tokens=0, **score.measures())
         self._probing.after_update(0, self._folder)
 
-    def _advanced(self) -> bool:
-        """Make one step. Return False if the run went back to a checkpoint or diverged."""
+    def _try_step(self) -> bool:
+        """Make one training step. Return False if the run went back to a checkpoint or diverged."""
         settings, folder, step = self._settings, self._folder, self._done
         self._probing.before_update(step + 1)
         start = time.perf_counter()
@@ -115,7 +115,15 @@ class Training:
         windows = self._setup.data.batch(settings.seed, batch, settings.rows, settings.seq_len)
         separator = self._setup.held_out.separator
         result = update(
-            self._model, self._optimizer, windows, settings, step, self._device, separator, self._world, self._refuses
+            self._model,
+            self._optimizer,
+            windows,
+            settings,
+            step,
+            self._device,
+            separator,
+            self._world,
+            self._skips_update,
         )
         speed = settings.batch_tokens / (time.perf_counter() - start)
         if not result.is_finite:
@@ -169,8 +177,11 @@ class Training:
         if is_due or stopping:
             self._saver.save(self._done, self._model, self._optimizer, self._folder.logged())
 
-    def _refuses(self, loss: float, grad_norm: float) -> bool:
-        """Return whether to skip the update of a step. Processes vote, because their numbers may differ by rounding."""
+    def _skips_update(self, loss: float, grad_norm: float) -> bool:
+        """Return whether to skip the update of a step: if any process detects a spike, unless spikes are only noted.
+
+        The processes agree on the result, even if their losses differ by rounding.
+        """
         self._spike = self._watch.add(loss, grad_norm)
         return self._settings.spikes.action != "note" and self._world.any(self._spike is not None)
 
@@ -187,7 +198,7 @@ class Training:
         before = self._world.broadcast_from_first(lambda: rewinds_to(done, self._folder.metrics()))
         if len(before) == MOST_REWINDS:
             self._callback.on_note(
-                f"went back to step {done} {MOST_REWINDS} times already, and continues without going back"
+                f"the run has gone back to step {done} {MOST_REWINDS} times; it now continues without going back"
             )
             return False
         passed_over = {REWOUND: step + 1, PASSED_OVER: step + 1 - done}
@@ -196,7 +207,7 @@ class Training:
             self._folder.log(**line)
         self._note_past()
         self._callback.on_note(
-            f"spike at step {step + 1}: went back to step {done}, and continues with the text after the spike"
+            f"spike at step {step + 1}: the run went back to step {done} and continues with the text after the spike"
         )
         return True
 
@@ -217,7 +228,7 @@ class Training:
             source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
         self._callback.on_weights(source)
         for damage in damaged:
-            self._callback.on_note(f"{damage}; the checkpoint before it is used")
+            self._callback.on_note(f"{damage}; an earlier checkpoint is used")
         self._note_past()
 
     def _load(self, done: int, path: Path) -> None:

@@ -138,9 +138,9 @@ class Routers:
     def metrics(self) -> dict[str, float]:
         """Return metrics for the log; empty if the model has no routers.
 
-        `balance_loss` and `router_z_loss` exclude the factors of the config. `largest_load` is the fraction of tokens
-        that the busiest expert of any layer receives. `dead_experts` is the number of experts, over all layers, that no
-        token chose.
+        `balance_loss` and `router_z_loss` are not multiplied by their factors in the config. `largest_load` is the
+        fraction of tokens that the busiest expert of any layer receives. `dead_experts` is the number of experts, over
+        all layers, that received no tokens.
         """
         if not self.mixtures:
             return {}
@@ -180,13 +180,16 @@ def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosse
 
 
 def balance_loss(load: Load) -> Tensor:
-    """Return E * sum over experts of (times chosen per token) * (mean score) (Fedus 2021)."""
+    """Return E * sum_e f_e * p_e over E experts (Fedus 2021).
+
+    f_e is the number of times per token that expert e is chosen. p_e is the mean router score of expert e.
+    """
     return len(load.chosen_E) * (load.chosen_E * load.scores_E).sum() / load.tokens.square()
 
 
-def sum_over_processes(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
+def sum_over_processes(loads: Sequence[Load], add_up: Callable[[Tensor], Tensor]) -> list[Load]:
     numbers = [x for load in loads for x in load]
-    totals = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
+    totals = add_up(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
     shaped = iter([x.view(like.shape) for x, like in zip(totals, numbers, strict=True)])
     return [Load(*(next(shaped) for _ in load)) for load in loads]
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 ProbeValues = Mapping[str, Any]
-"""Values of one probe by name. A value is a number, or a list with one number per layer."""
+"""Values of one probe, by measure name. A value is a number, or a list with one number per layer."""
 
 
 class Measure(NamedTuple):
-    """A measure with one number per layer."""
+    """Title, description and display settings of a measure."""
 
     title: str
     says: str
@@ -39,7 +39,11 @@ OF_LAYERS: dict[str, Measure] = {
         in_studies=True,
     ),
     "stream_gradient": Measure(
-        "gradient of the stream", "Norm of the gradient after each layer.", "number", True, in_every_layer=True
+        "gradient of the stream",
+        "Norm of the gradient with respect to the residual stream after each layer.",
+        "number",
+        True,
+        in_every_layer=True,
     ),
     "stream_rms": Measure(
         "RMS of the stream",
@@ -50,7 +54,11 @@ OF_LAYERS: dict[str, Measure] = {
         in_studies=True,
     ),
     "drift": Measure(
-        "drift", "RMS of what a layer adds, divided by the RMS of its input.", "number", True, in_every_layer=True
+        "drift",
+        "RMS of the layer's change to the residual stream, divided by the RMS of its input.",
+        "number",
+        True,
+        in_every_layer=True,
     ),
     "update_ratio": Measure(
         "update to weights",
@@ -62,14 +70,16 @@ OF_LAYERS: dict[str, Measure] = {
     ),
     "largest_score": Measure(
         "largest score",
-        "Largest score of a query and a key before the softmax.",
+        "Largest attention score before the softmax.",
         "number",
         False,
         in_studies=True,
         takes_largest=True,
     ),
     "entropy": Measure("entropy", "Entropy of attention, in nats.", "number", False, in_studies=True),
-    "entropy_share": Measure("share of entropy", "Entropy divided by that of uniform attention.", "share", False),
+    "entropy_share": Measure(
+        "share of entropy", "Entropy of attention, divided by the entropy of uniform attention.", "share", False
+    ),
     "first_token": Measure(
         "on the first token", "Share of attention on the first token.", "share", False, in_studies=True
     ),
@@ -87,11 +97,13 @@ OF_LAYERS: dict[str, Measure] = {
         in_studies=True,
         takes_largest=True,
     ),
-    "dead_experts": Measure("dead experts", "Number of experts that no token chooses.", "count", False),
+    "dead_experts": Measure("dead experts", "Number of experts that receive no tokens.", "count", False),
 }
-"""Name -> measure with one number per layer, in display order."""
+"""Measures with one number per layer, by name and in display order."""
 
-LOG_Z = Measure("log Z", "Mean log of the softmax denominator of the logits.", "number", False)
+LOG_Z = Measure(
+    "log Z", "Mean of log Z over the tokens, where Z is the softmax denominator of the logits.", "number", False
+)
 
 OF_MODEL = {
     "loss": "loss, nats per token",
@@ -102,7 +114,7 @@ OF_MODEL = {
     "log_z_uncapped_rms": "log Z before the cap, RMS",
     "embedding_rms": "RMS of the embedding",
 }
-"""Name -> title of each measure with one number for the whole model."""
+"""Titles of the measures with one number for the whole model, by name."""
 
 
 def measured(rows: Iterable[ProbeValues]) -> dict[str, Measure]:

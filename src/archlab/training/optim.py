@@ -1,4 +1,4 @@
-"""Optimizers and their parameter groups, which follow from the parameters' roles."""
+"""Optimizers and their parameter groups. The role of a parameter determines its group."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Treatment(NamedTuple):
 
 
 def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[nn.Parameter]]:
-    """Group parameters by the settings of their roles. Return a mapping from settings to parameters."""
+    """Return the parameters, grouped by the update settings of their roles."""
     groups: dict[Treatment, list[nn.Parameter]] = {}
     for _, parameter, role, _ in roles_of(model):
         groups.setdefault(_treatment(role, model.config, train), []).append(parameter)
@@ -38,10 +38,10 @@ def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[n
 
 
 def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
-    """Return the update settings of parameters with one role.
+    """Return the update settings of the parameters with this role.
 
-    With muP, AdamW's learning rate of matrices falls with the width. The decay per step (learning rate times weight
-    decay) stays the same. Muon's updates already have the right size (Yang 2023).
+    With muP, AdamW's learning rate for matrices is divided by width / base width. Their weight decay is multiplied by
+    the same factor, so that the decay per step stays the same. Muon's updates need no such factor (Yang 2023).
     """
     decays = role.decays == "always" or (role.decays == "if_asked" and train.decay_embeddings)
     weight_decay, multiplier = train.weight_decay * decays, getattr(train.lr_multipliers, role.name)
@@ -53,7 +53,7 @@ def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
 
 @dataclass(frozen=True)
 class ToTrain:
-    """Model and settings for which an optimizer is made."""
+    """Model and training settings from which an optimizer is made."""
 
     model: Decoder
     train: TrainConfig
@@ -66,9 +66,9 @@ class ToTrain:
 
     @property
     def groups_by_use(self) -> list[dict[str, Any]]:
-        """Parameter groups, split further by `group` (matrix, table or vector).
+        """Parameter groups as in `groups`, split further by the type of parameter.
 
-        Some optimizers need this distinction.
+        Each group has the type as `group`: matrix, table or vector. Muon, for example, treats matrices differently.
         """
         uses = {parameter: role.group for _, parameter, role, _ in roles_of(self.model)}
         return [
@@ -86,9 +86,9 @@ def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
 def _check_optimizer(kind: type[Registered], optimizer: Any, *_: Any) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         made = type(optimizer).__name__
-        raise breach(kind, f"its factory made a {made}; allowed: a torch.optim.Optimizer")
+        raise breach(kind, f"its factory returned a {made}; allowed: a torch.optim.Optimizer")
     if any("lr_multiplier" not in group for group in optimizer.param_groups):
-        raise breach(kind, "it has groups without lr_multiplier; hand on the groups as they are")
+        raise breach(kind, "it has parameter groups without lr_multiplier; pass on the groups unchanged")
     check_arguments(kind, optimizer.step, "")
     return optimizer
 
@@ -127,12 +127,12 @@ class LightAdamW(AdamW):
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the polynomial a s + b s^3 + c s^5, which every Newton-Schulz step applies to the singular values s.
 
-The polynomial is as steep at 0 as possible while s ends between 0.68 and 1.13 (Jordan 2024). torch.optim.Muon uses the
-same coefficients.
+The coefficients make the polynomial as steep as possible at 0, while the final singular values lie between 0.68 and
+1.13 (Jordan 2024). torch.optim.Muon uses the same coefficients.
 """
 
 LEAST_NORM = 1e-7
-"""Lower bound on the norm by which a matrix is divided."""
+"""Lower bound on the norm by which a matrix is divided, so that a zero matrix causes no division by zero."""
 
 _SCALES: dict[str, Callable[[int, int], float]] = {
     "adamw": lambda d_out, d_in: 0.2 * math.sqrt(max(d_out, d_in)),
@@ -154,7 +154,7 @@ class Muon(LightAdamW):
     def __setstate__(self, state: dict[str, Any]) -> None:
         Optimizer.__setstate__(
             self, state
-        )  # AdamW's version repairs old checkpoints, and expects its averages for every parameter
+        )  # AdamW's version converts old checkpoints, and expects AdamW's state for every parameter
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -183,9 +183,9 @@ class Muon(LightAdamW):
 
 
 def orthogonalized(matrices: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Map each matrix U S V^T of [..., M, N] to about U V^T, with singular values near 1.
+    """Map each matrix U S V^T, [..., M, N], to approximately U V^T, whose singular values are near 1.
 
-    Uses Newton-Schulz steps in `dtype`, which need only matrix products.
+    The Newton-Schulz steps are computed in `dtype` and need only matrix products.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.to(dtype)

@@ -17,14 +17,17 @@ from archlab.pricing.units import binary
 from archlab.training.device import Device
 
 _SAFE = 0.9
-"""Fraction of the free memory that an estimate may fill. Fragmentation and evaluation need the rest."""
+"""Fraction of the free memory that suggested settings may fill, according to the estimate.
+
+Fragmentation and evaluation need the rest.
+"""
 
 
 @contextmanager
 def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
-    """Turn torch's out-of-memory error inside the block into a UserError that suggests settings that fit.
+    """Turn an out-of-memory error inside the block into a UserError that suggests settings that fit.
 
-    The training run's memory is released first.
+    The failed run's memory is released before the free memory is measured.
     """
     try:
         yield
@@ -39,41 +42,43 @@ def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
 
 
 def what_would_fit(config: Config, device: Device, free: int) -> str:
-    """Return a sentence with a step's memory and the settings that fit into `free` bytes.
+    """Return a message with the estimated memory of a training step and settings that fit into `free` bytes.
 
-    The estimate counts only tensors. If the estimate says that the step fits already, suggest settings that need less
-    memory, because other processes may have used memory.
+    The estimate counts only tensors. If it says that the failed step fits, other processes may have used memory. In
+    that case, suggest settings that need less memory than the failed step.
     """
     train = resolve_train(config)
     needed = _peak(config, device, train.micro_batch_tokens, recompute=train.recompute)
     fitting = list(_fitting(config, device, round(_SAFE * min(free, needed))))
-    begun = f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} are free"
-    others = " now; other processes may have used memory: in a study try fewer --workers" if needed <= free else ""
+    message = (
+        f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} are free"
+    )
+    cause = " now; other processes may have used memory: in a study try fewer --workers" if needed <= free else ""
     if not fitting:
-        return f"{begun}{others}; even one window of {train.seq_len:,} tokens does not fit"
-    return f"{begun}{others}; settings that would fit (in a study, for all arms): {' or '.join(fitting)}"
+        return f"{message}{cause}; even one window of {train.seq_len:,} tokens does not fit"
+    return f"{message}{cause}; settings that would fit (in a study, for all arms): {' or '.join(fitting)}"
 
 
 def _fitting(config: Config, device: Device, room: int) -> Iterator[str]:
-    """Yield settings that fit. The first one does not change results."""
+    """Yield settings that need at most `room` bytes. Recomputation comes first, because it does not change results."""
     train = resolve_train(config)
     smaller = [n * train.seq_len for n in range(train.rows, 0, -1) if train.rows % n == 0]
     smaller = [tokens for tokens in smaller if tokens < train.micro_batch_tokens]
 
     def largest(recompute: bool) -> str | None:
         sizes = ((tokens, _peak(config, device, tokens, recompute=recompute)) for tokens in smaller)
-        return next((_said("micro_batch_tokens", tokens, peak) for tokens, peak in sizes if peak <= room), None)
+        return next((_as_text("micro_batch_tokens", tokens, peak) for tokens, peak in sizes if peak <= room), None)
 
-    again = _peak(config, device, train.micro_batch_tokens, recompute=True)
-    if not train.recompute and again <= room:
-        yield f"{_said('recompute', 'true', again)}, which does not change results,"
+    with_recompute = _peak(config, device, train.micro_batch_tokens, recompute=True)
+    if not train.recompute and with_recompute <= room:
+        yield f"{_as_text('recompute', 'true', with_recompute)}, which does not change results,"
     if text := largest(train.recompute):
         yield text
-    elif not train.recompute and again > room and (text := largest(recompute=True)):
+    elif not train.recompute and with_recompute > room and (text := largest(recompute=True)):
         yield f"train.recompute=true with {text}"
 
 
-def _said(field: str, value: object, peak: int) -> str:
+def _as_text(field: str, value: object, peak: int) -> str:
     return f"train.{field}={value} ({binary(peak)})"
 
 

@@ -44,7 +44,7 @@ View = Callable[[DTensor], Tensor]
 """Function that maps a parameter to the tensor that the module reads."""
 
 
-def moved(x: Tensor, mesh: DeviceMesh, before: Placement, after: Placement, gradient: Placement) -> Tensor:
+def redistributed(x: Tensor, mesh: DeviceMesh, before: Placement, after: Placement, gradient: Placement) -> Tensor:
     """Redistribute a tensor from placement `before` to `after`.
 
     A placement says whether each process holds a part, a summand or the whole tensor. `gradient` is the placement of
@@ -61,9 +61,10 @@ class _Group:
         self.mesh, self.size, self.rank = mesh, mesh.size(), mesh.get_local_rank()
 
     def divide(self, whole: nn.Module, own: nn.Module) -> None:
-        """Turn the parameters of `own` into parts of the parameters of `whole`, of which `own` is this process's share.
+        """Replace the parameters of `own` by DTensors that are parts of the parameters of `whole`.
 
-        The shapes show along which axis a parameter is divided. Gradients are summed over processes.
+        `own` is this process's share of the component `whole`. Their shapes show along which axis each parameter is
+        divided. Gradients are summed over processes.
         """
         if hasattr(whole, "constants"):
             own.constants = whole.constants
@@ -77,7 +78,7 @@ class _Group:
         for name, module in own.named_children():
             self.divide(getattr(whole, name), module)
 
-    def hold(self, model: nn.Module, gradient: Placement) -> None:
+    def replicate_rest(self, model: nn.Module, gradient: Placement) -> None:
         """Replicate all parameters that are not divided.
 
         `gradient` says whether each process computes the whole gradient or a summand of it.
@@ -157,7 +158,7 @@ def share_components(model: Decoder, mesh: DeviceMesh) -> None:
             own.register_forward_pre_hook(group.enter)
             own.register_forward_hook(group.leave)
             setattr(layer, branch.name, own)
-    group.hold(model, Replicate())
+    group.replicate_rest(model, Replicate())
 
 
 class _TensorGroup(_Group):
@@ -184,7 +185,7 @@ class _TensorGroup(_Group):
         return self._moved(y, Partial(), Replicate(), Replicate())
 
     def _moved(self, x: Tensor, before: Placement, after: Placement, gradient: Placement) -> Tensor:
-        return moved(x, self.mesh, before, after, gradient)
+        return redistributed(x, self.mesh, before, after, gradient)
 
     def _gather_for(self, norm: nn.Module, whole: int, own: int) -> None:
         copies = self.size * own // whole
@@ -204,11 +205,11 @@ def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
         for module in layer.children():
             if isinstance(module, MoE):
                 assert isinstance(config.mlp, MoEConfig)
-                own = Experts(config.mlp.dealt(group.size), config.d_model)
+                own = Experts(config.mlp.divide_experts(group.size), config.d_model)
                 group.divide(module.experts, own)
                 own.through = partial(group.through, own)
                 module.experts = own
-    group.hold(model, Partial())
+    group.replicate_rest(model, Partial())
 
 
 class _ExpertGroup(_Group):
@@ -244,15 +245,15 @@ class ContextGroup:
         return SequenceShard(tuple(range(piece * length, (piece + 1) * length) for piece in own), self._gathered)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum a tensor over all processes.
+        """Sum a tensor over all processes of the group.
 
         Gradients are not summed, because each process has the gradient of the whole sum.
         """
-        return moved(x, self._mesh, Partial(), Replicate(), Replicate())
+        return redistributed(x, self._mesh, Partial(), Replicate(), Replicate())
 
     def _pieces(self, rank: int) -> tuple[int, int]:
         return rank, 2 * self.size - 1 - rank
 
     def _gathered(self, rows: Tensor) -> Tensor:
-        pieces = moved(rows, self._mesh, Shard(2), Replicate(), Partial()).chunk(len(self._dealt), 2)
+        pieces = redistributed(rows, self._mesh, Shard(2), Replicate(), Partial()).chunk(len(self._dealt), 2)
         return torch.cat([pieces[self._dealt.index(i)] for i in range(len(pieces))], 2)

@@ -18,7 +18,7 @@ from archlab.model.masks import Mask, Visible, dense
 QUERIES_AT_ONCE = 256
 """Number of queries whose scores are in memory at a time."""
 LONGEST = 2048
-"""Number of tokens of a window that are measured. The full mask of a long window would not fit into memory."""
+"""Maximum number of tokens of a window that are measured. The mask of a longer window might not fit into memory."""
 
 
 class Weights(NamedTuple):
@@ -34,12 +34,12 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Reached:
-    """Inputs of an `Attend` for one row of the batch, in float32."""
+    """Inputs of an `Attend` for one sequence of the batch, in float32."""
 
     q_HQC: Tensor
     k_KSC: Tensor
     seen_QS: Tensor | None
-    """Attention mask, true if the query sees the key. None means plain causal."""
+    """Attention mask, true if the query sees the key. None means the plain causal mask."""
     starts_Q: Tensor
     """Index of the first token of each query's sequence or document."""
     bias_HQS: Tensor | None
@@ -57,7 +57,7 @@ class Reached:
         bias_BHQS: Tensor | None,
         sinks_H: Tensor | None,
     ) -> "Reached":
-        """Copy the inputs of the first LONGEST tokens in the first row, without gradients."""
+        """Return the inputs for the first LONGEST tokens of the first sequence, detached from the autograd graph."""
         n = min(q_BHQC.shape[2], LONGEST)
         mask_BQS = _of_first(n, mask_BQS)
         seen_BQS = dense(mask_BQS)
@@ -116,13 +116,15 @@ def _of_first(n: int, mask_BQS: Mask | None) -> Mask | None:
 
 
 def measure_attention(reached: Reached) -> dict[str, Tensor]:
-    """Return measures of attention over the queries of a window.
+    """Return attention measures over the queries of a window.
 
-    They are the largest score, the mean entropy, the relative entropy, and the mean weights on the first token and on a
-    learned sink. Means are over heads and queries. A query that sees only one key has no choice, so it counts only for
-    the largest score. The entropy, in nats, covers all visible keys and a learned sink. The relative entropy is the
-    entropy divided by ln(number of visible keys and sinks), the entropy of equal weights. The first token is that of
-    the query's sequence or document. Its weight is 0 if a sliding window hides it (Xiao 2023).
+    The measures are the largest score, the mean entropy, the relative entropy, and the mean weights on the first token
+    and on a learned sink. Means are taken over heads and queries. A query that sees only one key has no choice, so it
+    counts only for the largest score.
+
+    The entropy, in nats, covers all visible keys and a learned sink. The relative entropy is the entropy divided by
+    ln(number of visible keys and sinks), the entropy of equal weights. The first token is that of the query's sequence
+    or document. Its weight is 0 if a sliding window hides it (Xiao 2023).
     """
     totals = torch.zeros(4, device=reached.q_HQC.device, dtype=torch.float64)
     largest, n_queries = torch.tensor(-torch.inf, device=totals.device), 0

@@ -50,7 +50,7 @@ class Probed:
     Models with a cap on the logits also have log_z_uncapped and log_z_uncapped_rms.
     """
     of_layers: Mapping[str, Sequence[Number]]
-    """Name in OF_LAYERS -> one number per layer. Measures that no layer has are left out."""
+    """One number per layer for each measure in OF_LAYERS, by name. Measures that no layer has are left out."""
 
     def as_json(self) -> dict[str, Any]:
         return {**self.of_model, **self.of_layers}
@@ -61,7 +61,7 @@ class LayerNotes:
     """Measures of one layer in one forward pass."""
 
     values: dict[str, Tensor] = field(default_factory=dict)
-    """Name of the measure -> value."""
+    """Values by measure name."""
     stream_BTD: Tensor | None = None
     """Output of the layer, with its autograd graph."""
 
@@ -147,7 +147,7 @@ def _note_loads(model: Decoder, notes: Sequence[LayerNotes], collected: Collecte
 
 
 def per_layer(measures: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Number]]:
-    """Return a mapping from names to one number per layer. Names that no layer has are left out."""
+    """Return one number per layer for each measure, by name. Measures that no layer has are left out."""
     names = [name for name in OF_LAYERS if any(name in layer for layer in measures)]
     return {name: [_number(layer[name]) if name in layer else None for layer in measures] for name in names}
 
@@ -164,7 +164,7 @@ def norm(tensors: Iterable[Tensor]) -> Tensor:
 
 @contextmanager
 def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
-    """Yield notes for every layer, which forward passes inside the block fill in.
+    """Yield one `LayerNotes` per layer. Forward passes inside the block fill them in.
 
     Layers must not be compiled, because compiled code calls no hooks. Attention is measured on the first window of a
     batch; the residual stream and the MLP are measured on all windows.
@@ -177,7 +177,7 @@ def watched(model: Decoder) -> Iterator[list[LayerNotes]]:
                 stack.callback(mlp.activation.register_forward_hook(partial(_note_units, layer_notes)).remove)
             attention = getattr(layer, "attention", None)
             if isinstance(attend := getattr(attention, "attend", None), Attend):
-                stack.callback(setattr, attention, "attend", attend)  # it is not a module, and has no hooks
+                stack.callback(setattr, attention, "attend", attend)  # `Attend` is not a module, so it has no hooks
                 setattr(attention, "attend", WatchedAttend(attend, layer_notes.values))  # noqa: B010
         yield notes
 
@@ -209,7 +209,7 @@ def dead_units(activations_BTF: Tensor) -> Tensor:
 
 
 class Probing:
-    """Probes during training, before and after every update. They do not affect training."""
+    """Probes of a model during training, every `every` steps. They do not affect training."""
 
     def __init__(self, model: Decoder, held_out: HeldOut, every: int | None, device: Device) -> None:
         rows = max(1, PROBED_TOKENS // held_out.seq_len)
@@ -247,7 +247,7 @@ class Probing:
 
 
 def training_probes(run: Path) -> list[dict[str, Any]]:
-    """Return all probes of a training run, each with its step and its values by name.
+    """Return all probes of a training run: each with the step and the values by name.
 
     The result is empty if `run` is not a run folder.
     """

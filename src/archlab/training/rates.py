@@ -1,7 +1,7 @@
 """Measured speed of a processor: matrix products, memory bandwidth and small operations.
 
-Each result is the best of several measurements, because other work on the machine only slows them down. The
-measurements of one result take at least `seconds` in total.
+Each result is the best of several measurements, because other work on the machine can only slow a measurement
+down. The measurements of one result take at least `seconds` in total.
 """
 
 import time
@@ -14,11 +14,11 @@ REPEATS = 6
 LARGE = 2**28
 """Size in bytes of an array that fits into no cache."""
 SMALL = {"cpu": 2**20, "cuda": 2**25}
-"""Size in bytes of an array that fits into the cache of a core or GPU."""
+"""Size in bytes of an array that fits into the cache of a CPU core or of a GPU, by device type."""
 
 _WIDTH = 512
 _CALLS = 2000
-"""Number of small operations in a row, so that the cost of the clock and of the GPU synchronization is negligible."""
+"""Number of small operations per measurement. The time to read the clock and synchronize the GPU is then negligible."""
 
 
 def product_flops(device_type: str, dtype: torch.dtype, side: int, seconds: float = 0) -> float:
@@ -32,7 +32,7 @@ def product_flops(device_type: str, dtype: torch.dtype, side: int, seconds: floa
 
 
 def copy_bandwidth(device_type: str, seconds: float = 0) -> float:
-    """Return the memory bandwidth, reads plus writes, of copying a large array, in bytes per second."""
+    """Return the memory bandwidth of copying a large array, in bytes per second. Reads and writes both count."""
     source = torch.ones(LARGE, dtype=torch.uint8, device=device_type)
     target = torch.empty_like(source)
     return 2 * LARGE / _shortest(lambda: target.copy_(source), seconds)

@@ -1,6 +1,6 @@
 """Run folder: config, environment, tokenizer, metrics, checkpoints, document scores and summary.
 
-digests.json holds digests of the files, so that damage is noticed. docs/run_folder.md describes all files.
+digests.json contains digests of the files, so that damage is noticed. docs/run_folder.md describes all files.
 """
 
 import fcntl
@@ -52,10 +52,10 @@ _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
     "micro_batch_tokens": "train.micro_batch_tokens",
 }  # fmt: skip
-"""Entry of the environment -> config field that it resolves.
+"""Config fields by the entry of env.json that records their resolved value.
 
-A run can continue if the resolved value is the same, even if the field changed. Micro-batches are in the environment
-only if the loss depends on them.
+A run can continue if the resolved value is the same, even if the field changed. The micro-batch size is recorded only
+if the loss depends on it.
 """
 
 PROBES = "probes"
@@ -69,27 +69,24 @@ DOCUMENTS = "documents.json"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
 _LOCK = ".lock"
 _TEST_TIME = 0.1
-"""Seconds after which a process that only tests the lock (`is_locked`) has released it."""
+"""Time in seconds within which `is_locked` releases the lock that it takes for its test."""
 _CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
-"""Entries of the environment that change rounding.
+"""Entries of env.json that affect rounding.
 
 If one of them differs, a resumed run is only nearly equal to an uninterrupted one.
 """
 
 
 Changed = dict[str, tuple[Any, Any]]
-"""Dotted field -> its value in the folder's config and in the new config."""
+"""Fields that differ, by dotted name: (value in the folder's config, value in the new config)."""
 
 
 class BusyError(UserError):
-    """Error: another process is training the run."""
+    """Raised if another process is training the run."""
 
 
 class RunFolder:
-    """Files of one run.
-
-    If the process is killed at any moment, the run can resume from the folder.
-    """
+    """Files of one run. If the process is killed at any moment, the run can resume from the folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +98,7 @@ class RunFolder:
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
         """Create the folder for this run, or check that the folder already belongs to it. Return notes for the user.
 
-        A longer run extends the run in the folder. Raise UserError if the folder holds something else.
+        A longer run extends the run in the folder. Raise UserError if the folder contains another run or other files.
         """
         names = self._begin()
         self.verify()
@@ -124,18 +121,21 @@ class RunFolder:
         different = [name for name in _CHANGES_ROUNDING if name in before and before[name] != env[name]]
         if different:
             changes = ", ".join(f"{name} {before[name]}, now {env[name]}" for name in different)
-            notes.append(f"begun with {changes}: the result is not bit for bit that of an uninterrupted run")
+            notes.append(
+                f"the run began with {changes}: its result can differ by rounding from that of an uninterrupted run"
+            )
         return notes
 
     def _begin(self) -> list[str]:
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: is a file; --out names a folder")
+            raise UserError(f"{self.path} is a file; --out must be a folder")
         make_folder(self.path)
         refuse_linked_folders(self.path)
         own = (TEMPORARY, _LOCK, DIGESTS)
         names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(own))
         if names and "config.yaml" not in names:
-            raise UserError(f"{self.path}: holds other files ({names[0]}) and no config.yaml; name an empty folder")
+            listed = ", ".join(names[:3])
+            raise UserError(f"{self.path} contains other files ({listed}); choose an empty or new folder")
         return names
 
     def verify(self) -> None:
@@ -145,17 +145,17 @@ class RunFolder:
                 verify(self.path / name)
 
     def _check_code(self, began: dict[str, str], now: dict[str, str]) -> None:
-        """Raise UserError if the run began with another version of a plug-in. Called before either is loaded."""
+        """Raise UserError if the run began with another version of a plug-in. Runs before any plug-in is loaded."""
         if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
             raise UserError(
-                f"{self.path}: was begun with plugins that have changed since, and cannot continue with another "
-                f"{changed[0]}: the losses would not be the same; name another folder with --out, or continue with the "
-                f"folder's copy of the file, if it has one: archlab train {self.path} --out {self.path}"
+                f"{self.path}: the plug-in that defines {changed[0]} has changed since the run began, so the losses "
+                "would not be the same; choose another folder with --out, or continue with the folder's copy of the "
+                f"file, if it has one: archlab train {self.path} --out {self.path}"
             )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
         refused = {field: values for field, values in changed.items() if field.startswith("model.")}
-        self._refuse(refused, "holds an imported model of another config")
+        self._refuse(refused, "contains an imported model with another config")
         if tokenizer:
             check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
 
@@ -166,7 +166,7 @@ class RunFolder:
         """
         if self.is_of_study:
             raise UserError(
-                f"{self.path} belongs to a study, which sets the length of its runs; change budget.tokens there"
+                f"{self.path} belongs to a study, which sets the length of its runs; change budget.tokens of the study"
             )
         return step_to_extend(self.path, self.checkpoints, old, new)
 
@@ -198,16 +198,16 @@ class RunFolder:
         is_longer = resolve_train(config).steps > resolve_train(old).steps
         if is_longer := is_longer and refused.keys() <= {f"train.{name}" for name in LENGTH}:
             refused = {}
-        self._refuse(refused, "holds a run of another config; name another folder")
+        self._refuse(refused, "contains a run with another config; choose another folder")
         for name in ("corpus", "plugins", *outcomes):
             if before and name in env and (began := before.get(name, False)) != env[name]:
                 same = f"{outcomes[name]}={to_yaml_line(began)}" if name in outcomes else ""
                 if name == "micro_batch_tokens":
-                    same += " with processes that each read a multiple of it, or share it by parallel.tensor"
+                    same += ", and let each process read a multiple of it, or share it by parallel.tensor"
                 remedy = f"to continue, set {same}; otherwise " if same else ""
                 raise UserError(
-                    f"{self.path}: was begun with {name} {began} and cannot continue with {env[name]}: "
-                    f"the losses would not be the same; {remedy}name another folder"
+                    f"{self.path}: the run began with {name} {began} and cannot continue with {env[name]}, because "
+                    f"the losses would not be the same; {remedy}choose another folder"
                 )
         return is_longer
 
@@ -218,7 +218,9 @@ class RunFolder:
 
     def _refuse(self, changed: Changed, why: str) -> None:
         if changed:
-            lines = [f"  {field}: {old} in the folder, {new} here" for field, (old, new) in changed.items()]
+            lines = [
+                f"  {field}: {old} in the folder, {new} in the new config" for field, (old, new) in changed.items()
+            ]
             raise UserError("\n".join([f"{self.path}: {why}", *lines]))
 
     @contextmanager
@@ -226,24 +228,24 @@ class RunFolder:
         """Hold the folder's lock, so that only one process trains the run. Create the folder if needed."""
         self._begin()
         with open_to_append(self.path / _LOCK) as file:
-            if not (self._taken(file) or self._taken(file, after=_TEST_TIME)):
+            if not (self._try_lock(file) or self._try_lock(file, delay=_TEST_TIME)):
                 raise BusyError(f"{self.path}: another process is training this run")
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
 
-    def _taken(self, file: TextIO, after: float = 0.0) -> bool:
-        """Try to take the lock after some seconds, and return whether it worked.
+    def _try_lock(self, file: TextIO, delay: float = 0.0) -> bool:
+        """Wait for `delay` seconds, try to take the lock, and return whether this succeeded.
 
         Raise UserError if the file system does not support locks.
         """
-        time.sleep(after)
+        time.sleep(delay)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:  # for example NFS without its lock service, or Lustre without `flock`
-            raise UserError(f"{self.path}: this disk cannot lock files: {error.strerror}") from None
+            raise UserError(f"{self.path}: the file system cannot lock files: {error.strerror}") from None
         return True
 
     def is_locked(self) -> bool:
@@ -260,7 +262,7 @@ class RunFolder:
         return False
 
     def rewind(self, metrics: bytes) -> None:
-        """Continue from the metrics of a checkpoint. Training will write later lines again."""
+        """Replace the metrics by those of a checkpoint. Training will log all later steps again."""
         self._logged = bytearray(metrics)
         write_atomic(self._metrics, metrics)
         *_, last = ({"step": -1}, *self.metrics())
@@ -275,15 +277,15 @@ class RunFolder:
         self.copies.log(values)
 
     def logged(self) -> bytes:
-        """Return all lines of metrics so far, as bytes of the file."""
+        """Return the content of metrics.jsonl so far."""
         if self._logged is not None:
             return bytes(self._logged)
         if not self._metrics.exists():
             return b""
-        if (summary := self.path / SUMMARY).exists():  # before that, the file still grows
+        if (summary := self.path / SUMMARY).exists():  # until then, the file grows
             verify(
                 self._metrics,
-                f"delete {summary} and run again, which restores both files from the last checkpoint",
+                f"delete {summary} and run the command again; it restores both files from the last checkpoint",
             )
         return read_bytes(self._metrics, limit=sys.maxsize)  # the file grows with the run
 
@@ -297,11 +299,11 @@ class RunFolder:
             return [_checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
         except (ValueError, OverflowError, RecursionError) as error:
             raise UserError(
-                f"{self._metrics}: damaged: {error}; run again, which continues from the last checkpoint"
+                f"{self._metrics}: damaged: {error}; run the command again to continue from the last checkpoint"
             ) from None
 
     def write_documents(self, scores: Sequence[DocumentScore]) -> None:
-        """Write each document's score at the end of training. A task has no documents."""
+        """Write each document's score at the end of training. Write nothing for a task, which has no documents."""
         if scores:
             write_with_digests(self.path, {DOCUMENTS: json.dumps([score.model_dump() for score in scores], indent=0)})
 
@@ -319,7 +321,7 @@ class RunFolder:
 
     def summary(self) -> RunSummary | None:
         """Return the summary of a finished run, or None if the run has not finished."""
-        path, remedy = self.path / SUMMARY, "delete the file and run again"
+        path, remedy = self.path / SUMMARY, "delete the file and run the command again"
         if not path.exists():
             return None
         verify(path, remedy)
@@ -329,9 +331,9 @@ class RunFolder:
             raise UserError(f"{path}: damaged; {remedy}") from None
 
     def tokenizer(self) -> Tokenizer:
-        """Return the run's tokenizer with the token that preceded each document in training.
+        """Return the run's tokenizer, set to the token that preceded each document in training.
 
-        Before training, this token is that of the imported model. Old versions did not record it.
+        Before training, this is the token of the imported model. Old versions always used the EOS token.
         """
         file, env = own_tokenizer(self.path), self.environment()
         if env and "document_token" not in env:
@@ -356,8 +358,8 @@ class RunFolder:
         return environment
 
 
-class SeenByOthers(RunFolder):
-    """Run folder as all processes except the first use it. Only the first process writes to the folder."""
+class ReadOnlyRunFolder(RunFolder):
+    """Run folder for all processes except the first, which alone writes to the folder."""
 
     def rewind(self, metrics: bytes) -> None: ...
 
@@ -385,7 +387,7 @@ _REQUIRED_WITH = {
 
 def _checked(line: Any) -> dict[str, Any]:
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        raise ValueError("a line is not an object with a step")
+        raise ValueError("a line is not a JSON object with the step as an integer")
     complete = all(other in line for key, others in _REQUIRED_WITH.items() if key in line for other in others)
     measured = "diverged" in line or all(_is_measure(line[name]) for name in line if name != PROBES)
     measured = measured and isinstance(line.get(PROBES, {}), dict)

@@ -18,10 +18,10 @@ from archlab.training.world import ALONE, World
 
 
 class Saver:
-    """Writer of checkpoints, one at a time. On exit from its context, all checkpoints are on the disk.
+    """Context manager that writes checkpoints in a thread, one at a time. On exit, it waits until all are on disk.
 
-    A single process writes whole tensors. Several processes each write their parts (torch.distributed.checkpoint); the
-    first process renames the folder when all have finished.
+    A single process writes whole tensors. With several processes, each one writes its parts of the tensors
+    (torch.distributed.checkpoint). When all have finished, the first process renames the temporary folder.
     """
 
     def __init__(self, folder: Path, retention: Retention, world: World) -> None:
@@ -41,18 +41,18 @@ class Saver:
         with ExitStack() as stack:
             enter = stack.enter_context
             temporary = self._world.broadcast_from_first(lambda: enter(folder_atomic(step_folder(self._folder, step))))
-            write = self._writing(temporary, step, model, optimizer)
-            begun = stack.pop_all()
+            write = self._prepare(temporary, step, model, optimizer)
+            cleanup = stack.pop_all()
 
         def finish() -> None:
-            with begun:
+            with cleanup:
                 write()
                 if self._world.is_first:
                     complete(temporary, metrics)
             if self._world.is_first:
                 remove_others(self._folder, step, self._retention)
 
-        self._thread = Thread(target=self._caught, args=(finish,), daemon=True)
+        self._thread = Thread(target=self._run, args=(finish,), daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -62,7 +62,7 @@ class Saver:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the checkpoint is on the disk. Raise UserError if the checkpoint could not be written."""
+        """Wait until the last checkpoint is on disk. Raise UserError if it could not be written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -71,11 +71,11 @@ class Saver:
             raise error
 
     def check(self) -> None:
-        """Raise the error of a checkpoint that could not be written. Return at once if one is still being written."""
+        """Raise UserError if the last checkpoint could not be written. Do not wait for a checkpoint in progress."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
-    def _writing(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
+    def _prepare(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
         state = state_of(model, optimizer)
         if self._group is None:
             copies = {
@@ -90,17 +90,17 @@ class Saver:
         writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
         future = async_save(all_tensors, storage_writer=writer, process_group=self._group)
         assert isinstance(future, Future)
-        return lambda: _written(future, self._folder)
+        return lambda: _wait_for_parts(future, self._folder)
 
-    def _caught(self, finish: Callable[[], None]) -> None:
+    def _run(self, finish: Callable[[], None]) -> None:
         try:
             finish()
         except BaseException as error:  # the training thread raises it later
             self._error = error
 
 
-def _written(future: Future[Any], folder: Path) -> None:
-    """Wait for the parts of all processes. If one process's disk is full, raise UserError in all processes."""
+def _wait_for_parts(future: Future[Any], folder: Path) -> None:
+    """Wait until all processes have written their parts. If any disk is full, raise UserError in all processes."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     with disk_errors(folder):

@@ -64,7 +64,7 @@ def extension_step(train: TrainConfig) -> int:
     """Return the step up to which the learning rate does not depend on the run's length.
 
     A longer run can continue from the checkpoint of this step. This holds only if warmup is given in steps. Return 0 if
-    the rate falls during the whole run.
+    the rate falls throughout the run.
     """
     if not kinds(Schedule)[train.schedule].holds_peak:
         return 0
@@ -74,10 +74,10 @@ def extension_step(train: TrainConfig) -> int:
 
 
 def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainConfig) -> int:
-    """Return the newest checkpoint step of `old` up to which the longer run of `new` would be identical.
+    """Return the step of the newest checkpoint from which the run of `old` can continue as the longer run of `new`.
 
-    After some step, the learning rates of the two runs differ. Raise UserError with the reason if no checkpoint
-    qualifies.
+    Up to this step, both runs must have the same learning rates. Raise a UserError that gives the reason if there is no
+    such checkpoint.
     """
     pairs = ((learning_rate(old, step), learning_rate(new, step)) for step in range(old.steps))
     same = next((step for step, (before, now) in enumerate(pairs) if before != now), old.steps)
@@ -88,20 +88,24 @@ def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainCon
         return newest[0]
     why = "; ".join(damaged) or _why(old, new, same)
     raise UserError(
-        f"{run}: has {old.trained:,} training tokens and cannot be extended to {new.trained:,}: {why}; "
-        "or begin a new run in another folder"
+        f"{run}: the run has {old.trained:,} training tokens and cannot be extended to {new.trained:,}: {why}; "
+        "to train from the start, choose another folder"
     )
 
 
 def _why(old: TrainConfig, new: TrainConfig, same: int) -> str:
     if extension_step(old) == 0:
-        other = f"a longer run has other learning rates from step {same + 1:,} on"
+        difference = f"a longer run has different learning rates from step {same + 1:,} on"
         return (
-            f"with train.schedule={old.schedule} {other}; allowed: runs of schedule constant, or wsd before its decay"
+            f"with train.schedule={old.schedule}, {difference}; "
+            "only runs with schedule constant, or with wsd before its decay, can be extended"
         )
     if (before := warmup_steps(old)) != (now := warmup_steps(new)):
-        steps = f"{before:,} steps of {old.steps:,}, but {now:,} of {new.steps:,}"
-        return f"train.warmup={new.warmup} is {steps}; set train.warmup={before}"
+        began = f"the run began with {before:,} of {old.steps:,}"
+        return (
+            f"train.warmup={new.warmup} means {now:,} warmup steps of {new.steps:,}, but {began}; "
+            f"set train.warmup={before}"
+        )
     if same < old.steps:
-        return f"the learning rates differ from step {same + 1:,} on, and no checkpoint from before it is left"
-    return "no checkpoint with the optimizer's state is left"
+        return f"the learning rates differ from step {same + 1:,} on, and no earlier checkpoint is left"
+    return "no checkpoint with the optimizer state is left"

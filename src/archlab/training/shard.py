@@ -9,8 +9,8 @@ from archlab.training.world import World
 def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
     """Return the model in training mode, with each process holding its part of every tensor.
 
-    The values are the same as in a single process. On a CPU, no process ever holds more than one whole layer: memory
-    that is allocated but not written takes no space, and each tensor is drawn separately.
+    The initial values are the same as with a single process. On a CPU, a process never uses memory for more than one
+    whole layer: memory that is allocated but not written takes no space, and tensors are initialized one at a time.
     """
     if world.mesh is None:
         return Decoder(config, seed=seed).to(device_type).train()

@@ -35,9 +35,9 @@ class Sink(Protocol):
     """Interface of a tracking tool that is open for one run. Exceptions end the copying, not the training."""
 
     def begin(self, step: int) -> None:
-        """Begin with `step`: 0 at the start of a run, a later step if the run resumes or went back.
+        """Prepare for metrics of `step` and later steps, even if they were logged before.
 
-        Training will log the metrics of this step and all later steps again.
+        `step` is 0 at the start of a run. It is larger if the run resumes or goes back to a checkpoint.
         """
         ...
 
@@ -67,7 +67,7 @@ class LoggedRun:
 
 
 class Copies:
-    """Copies of metrics for all tools. After a tool fails, it receives nothing more, and training continues."""
+    """Tools to which metrics are copied. A tool that fails receives nothing more, and training continues."""
 
     def __init__(self, sinks: Mapping[str, Sink], on_failure: Callable[[str], None] = lambda _: None) -> None:
         """`sinks` maps names to tools. `on_failure` receives a sentence, once for each tool that fails."""
@@ -95,7 +95,7 @@ class Copies:
 
 def failure(name: str, error: Exception) -> str:
     why = (str(error).strip().splitlines() or [""])[0]
-    return f"train.log: {name} has failed ({type(error).__name__}: {why}); metrics.jsonl has everything"
+    return f"train.log: {name} has failed ({type(error).__name__}: {why}); metrics.jsonl still receives all metrics"
 
 
 def numbers(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, float]]:
@@ -199,7 +199,7 @@ class Trackio:
 class MLflow:
     """MLflow. MLFLOW_TRACKING_URI names the server or store, and MLFLOW_EXPERIMENT_NAME the experiment.
 
-    A tag of the MLflow run holds the id of archlab's run.
+    A tag of the MLflow run contains the id of archlab's run.
     """
 
     def __init__(self, mlflow: Any, run: LoggedRun) -> None:
@@ -224,7 +224,7 @@ class MLflow:
     def begin(self, step: int) -> None: ...
 
     def log(self, step: int, measures: Measures) -> None:
-        """Send metrics in one of MLflow's threads, so that a slow server delays no step."""
+        """Send metrics in one of MLflow's threads, so that a slow server does not delay training."""
         now = int(time.time() * 1000)
         metrics = [self._entities.Metric(name, value, now, step) for name, value in measures.items()]
         self._sent = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
@@ -242,7 +242,10 @@ SINKS: dict[LogTo, tuple[str, Callable[[Any, LoggedRun], Sink]]] = {
     "trackio": ("trackio", Trackio),
     "mlflow": ("mlflow", MLflow),
 }
-"""Name of a tool and of its extra -> (package that the tool needs, class that receives the imported package)."""
+"""Package and class of each tool, by name. The class receives the imported package.
+
+The pip extra that installs the package has the name of the tool.
+"""
 
 
 def check_installed(log: Sequence[LogTo]) -> None:
@@ -261,7 +264,7 @@ def opened(
 ) -> Iterator[Copies]:
     """Open the tools that the run's config names, and close them after the block.
 
-    A tool that cannot be opened is left out, with a note for the user.
+    A tool that cannot be opened is left out, and `on_failure` receives the reason.
     """
     sinks = dict[str, Sink]()
     for name in config.train.log:

@@ -36,8 +36,8 @@ class SpikeWatch:
     def add(self, loss: float, grad_norm: float) -> float | None:
         """Add a step to the window. If the step is a spike, return its number of standard deviations above the mean.
 
-        The larger of the numbers for the loss and the gradient norm counts, relative to the window before the step.
-        Return None if the step is not a spike, or if the window is not full yet.
+        The number is computed for the loss and for the gradient norm, relative to the window before the step. The
+        larger one is returned. Return None if the step is not a spike, or if the window is not full yet.
         """
         full = len(self._losses) == self._config.window
         most = max(_above(loss, self._losses), _above(grad_norm, self._norms)) if full else 0.0
@@ -55,7 +55,7 @@ def _above(value: float, usual: Sequence[float]) -> float:
 
 
 def batches_passed_over(metrics: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of batches that all rewinds so far passed over. Later steps read that many ahead."""
+    """Return the number of batches that all rewinds so far have skipped. Later steps read that many batches ahead."""
     return sum(line.get(PASSED_OVER, 0) for line in metrics)
 
 

@@ -27,18 +27,18 @@ class StepResult:
     """Result of one update."""
 
     loss: float
-    """Plain cross-entropy before the update, as the mean in nats per token."""
+    """Mean cross-entropy before the update, in nats per token, without auxiliary losses."""
     grad_norm: float
     """Global norm of the gradient before clipping."""
     lr: float
     updated: bool
     """Whether the weights were changed."""
     routers: Mapping[str, float] = field(default_factory=dict)
-    """Losses and loads of mixtures of experts, by name. Empty if the model has none."""
+    """Router losses and expert loads, by name. Empty if the model has no mixture of experts."""
 
     @property
     def is_finite(self) -> bool:
-        """False if the loss or the gradient is NaN or infinite."""
+        """Whether the loss and the gradient norm are finite: neither NaN nor infinite."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
@@ -58,9 +58,9 @@ def update(
     The update is skipped if the loss or gradient is not finite, or if `refuses(loss, grad_norm)` returns True.
     `separator` is the token that begins a document, or None if attention is not masked between documents.
 
-    Every process of `world` receives all windows and processes only its part of the micro-batches. Processes that split
-    components process the same micro-batches, and each adds its part of the router losses. Processes that divide
-    windows each process their own tokens of the same windows.
+    Every process of `world` receives all windows but computes only its share of the micro-batches. With tensor
+    parallelism, a group of processes computes the same micro-batches, and each process adds its part of the router
+    losses. With context parallelism, each process of a group computes its own tokens of the same windows.
 
     Dropout has its own seed for each train.seed, step and micro-batch. A resumed run therefore drops the same
     activations as an uninterrupted one, with any number of processes.
@@ -98,8 +98,8 @@ def _micro_batches(
 ) -> Iterator[tuple[int, Tensor, Tensor | None, float]]:
     """Yield this process's micro-batches: (index, tokens, scored, share).
 
-    `scored` marks the predicted tokens to train on; None means all. `share` is the fraction of the batch's predicted
-    tokens to train on that are in this micro-batch.
+    `scored` marks the predicted tokens to train on; None means all. `share` is the number of these tokens in
+    the micro-batch, divided by their number in the whole batch.
     """
     rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
     tokens = torch.from_numpy(windows.tokens).split(rows)
@@ -144,8 +144,8 @@ def hidden_and_targets(
     """Return the hidden states, [B, T - 1, D], and the targets, [B, T - 1], of windows [B, T].
 
     A target is the next token. `separator` is the token that begins a document, or None if attention is not masked
-    between documents. Layers add auxiliary losses and expert loads to `collected`. With `part`, return only the tokens
-    of that part.
+    between documents. Layers add auxiliary losses and expert loads to `collected`. If `part` is given, return only
+    this process's part of the tokens.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
     with device.autocast():
@@ -156,9 +156,9 @@ def hidden_and_targets(
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
-    """Return the document index of each token in its window, [B, T].
+    """Return the index of each token's document, counted from 0 in each window, [B, T].
 
     Return None if attention is not masked between documents. Document 0 is the rest of a document that began before the
-    window. A separator belongs to the document that it begins, and is predicted from the previous document.
+    window. A separator belongs to the document that it begins, but it is predicted from the previous document.
     """
     return None if separator is None else (tokens_BT == separator).cumsum(-1)

@@ -77,7 +77,7 @@ class RunSummary(Base):
     @model_validator(mode="after")
     def _scored(self) -> Self:
         if self.status == "finished" and (self.loss is None or (self.bits_per_byte is None) == (self.accuracy is None)):
-            raise ValueError("finished, but without a score")
+            raise ValueError("the run has finished, so it must have a loss, and either bits_per_byte or accuracy")
         return self
 
 
@@ -126,7 +126,8 @@ def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
 
     `first` and `last` are the run's held-out losses in nats per token, before the first update and after the last one.
     A run has diverged if the model ends more than a tenth worse than a uniform guess, whose loss is ln(vocab_size), or
-    worse than before training. How far the loss exceeds the bound says nothing about the architecture.
+    worse than before training. A diverged run has no score, because the size of its loss says nothing about the
+    architecture.
 
     The first evaluation is the one before the first update, so that the result does not depend on `eval_every`. `first`
     is None if the run began with published weights, because a result worse than theirs is still a result.

@@ -13,12 +13,12 @@ from archlab.errors import UserError
 from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
-from archlab.training.checks import check_run, decides_by_micro_batch, shared_by
+from archlab.training.checks import check_run, loss_depends_on_micro_batches, settings_per_process
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device, choose_device, environment, resolve_device_type
 from archlab.training.loop import RunSetup, Training
 from archlab.training.out_of_memory import out_of_memory_explained
-from archlab.training.run_folder import RunFolder, SeenByOthers
+from archlab.training.run_folder import ReadOnlyRunFolder, RunFolder
 from archlab.training.sinks import opened
 from archlab.training.summary import RunSummary
 from archlab.training.world import World, joined
@@ -37,13 +37,13 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     together they train one run. `callback` is called during training; without a callback, progress is printed to
     stderr. `corpus` is the fingerprint that the text must have; None accepts any text.
 
-    Raise UserError if the folder holds another run, the text has another fingerprint, or a step does not fit into
-    memory. If the run is asked to stop, save a checkpoint and raise KeyboardInterrupt.
+    Raise UserError if the folder contains another run, the text has another fingerprint, or a step does not fit into
+    memory. On Ctrl-C or SIGTERM, save a checkpoint and raise KeyboardInterrupt.
     """
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
         callback = (callback or Printing()) if world.is_first else Callback()
-        folder = RunFolder(Path(out)) if world.is_first else SeenByOthers(Path(out))
+        folder = RunFolder(Path(out)) if world.is_first else ReadOnlyRunFolder(Path(out))
         # In a new run, `auto` depends on a measurement, so only the first process decides.
         device = world.broadcast_from_first(lambda: choose_device(config.train, folder.environment().get("dtype")))
         with collected_notes() as notes:
@@ -54,7 +54,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
 
 
 def _set_up(config: Config, device: Device, world: World) -> RunSetup:
-    settings = shared_by(world.readers, config)
+    settings = settings_per_process(world.readers, config)
     check_run(config, settings, device, world)
     compiled = is_compiled(config, settings, device)
     with world.in_turn():
@@ -78,14 +78,14 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
         raise UserError(f"{named}: the text has changed since the study began; begin a new study")
     if world.broadcast_from_first(lambda: data.fingerprint) != data.fingerprint:
         raise UserError(
-            f"{named}: process {world.rank} has another text than process 0; all processes need the same text"
+            f"{named}: process {world.rank} read a different text than process 0; all processes need the same text"
         )
 
 
 def _notes(setup: RunSetup) -> Iterator[str]:
     settings, data, vocab_size = setup.settings, setup.data, setup.config.model.vocab_size
     if vocab_size > (known := data.known_tokens):
-        rows = f"rows of the embedding from {known:,} on are never used"
+        rows = f"embedding rows from {known:,} on are never used"
         yield f"model.vocab_size is {vocab_size:,}, but the data has only {known:,} token ids; {rows}"
     for name, passes in data.passes(settings.steps * settings.rows, settings.seq_len).items():
         if passes > WORTH_REPEATING:
@@ -110,7 +110,7 @@ def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str
         callback.on_data(str(setup.data))
         for note in notes:
             callback.on_note(note)
-        # With several processes the memory of each is not computed, so errors cannot name settings that would fit.
+        # With several processes, the memory of each is not estimated, so errors cannot suggest settings that fit.
         stack.enter_context(out_of_memory_explained(config, device) if world.size == 1 else nullcontext())
         if world.is_first:
             folder.copies = stack.enter_context(opened(folder.path, config, folder.environment(), callback.on_note))
@@ -126,7 +126,7 @@ def _record(setup: RunSetup) -> dict[str, Any]:
     }
     if setup.data.document_token is not None:
         env["document_token"] = setup.data.document_token
-    if decides_by_micro_batch(setup.config.model):
+    if loss_depends_on_micro_batches(setup.config.model):
         env["micro_batch_tokens"] = setup.settings.micro_batch_tokens
     if code := sources(setup.config):
         env["plugins"] = code

@@ -33,14 +33,17 @@ class World:
     local_rank: int = 0
     """Index of this process on its machine, counted from 0."""
     mesh: "DeviceMesh | None" = None
-    """Device mesh [replicate, shard, within]; None for a single process.
+    """Device mesh with the axes `replicate`, `shard` and `within`; None for a single process.
 
-    `within` is the axis of `tensor` or `expert`. The axis `shard` includes `context`.
+    Tensor and expert parallelism use the axis `within`. The axis `shard` includes the processes of context parallelism.
     """
     tensor: int = 1
     """Number of neighboring processes that read the same windows and split components (tensor parallelism)."""
-    reading: "ProcessGroup | None" = None
-    """Process group that contains one process of each reader, including this process. None means all processes."""
+    sum_group: "ProcessGroup | None" = None
+    """Process group over which `sum` adds up. None means all processes.
+
+    It contains this process and one process of every other group that reads its own windows.
+    """
     expert: int = 1
     """Number of neighboring processes over which experts are distributed (expert parallelism)."""
     context_group: "ContextGroup | None" = None
@@ -74,14 +77,14 @@ class World:
     def sum(self, values: Tensor) -> Tensor:
         """Sum a tensor over all groups that read their own windows. Every process must pass the same shape."""
         if self.size > 1:
-            torch.distributed.all_reduce(values, group=self.reading)
+            torch.distributed.all_reduce(values, group=self.sum_group)
         return values
 
-    def any(self, here: bool) -> bool:
-        """Return whether `here` is true in at least one process."""
+    def any(self, value: bool) -> bool:
+        """Return whether `value` is true in at least one process."""
         if self.size == 1:
-            return here
-        count = torch.tensor(int(here))
+            return value
+        count = torch.tensor(int(value))
         torch.distributed.all_reduce(count)
         return bool(count)
 
@@ -105,7 +108,7 @@ class World:
 
     @property
     def division(self) -> str:
-        """Division of the processes as text, such as `8: replicate 2, shard 4`; `1` for a single process."""
+        """Text that says how the processes are divided, such as `8: replicate 2, shard 4`; `1` for a single process."""
         replicate, shard = (self.mesh.size(0), self.mesh.size(1) // self.context) if self.mesh else (1, 1)
         sizes = {"replicate": replicate, "shard": shard} | {way: getattr(self, way) for way in WITHIN}
         ways = ", ".join(f"{way} {n}" for way, n in sizes.items() if n > 1)
@@ -113,7 +116,7 @@ class World:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Run the block in one process of each machine first. The others then find the files that it prepared."""
+        """Run the block in one process of each machine first. The others then use the files that it prepared."""
         if self.size == 1:
             yield
             return
@@ -129,12 +132,12 @@ class World:
 
 
 WITHIN = ("tensor", "expert", "context")
-"""Ways to divide a model within groups of processes. Only one of these settings may be above 1 at a time."""
+"""Fields of `parallel` that divide layers or windows within a group of processes. At most one may be above 1."""
 
 ALONE = World()
 
 _PATIENCE = timedelta(days=1)
-"""Time for which processes wait while one of them prepares a text, which may be large.
+"""Maximum time that processes wait while another process prepares a text, which may be large.
 
 If a process dies, torchrun stops all processes.
 """
@@ -147,7 +150,7 @@ def n_processes() -> int:
 
 @contextmanager
 def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
-    """Connect all processes for the duration of the block, divided as the config says.
+    """Connect all processes for the duration of the block, and yield this process's `World`.
 
     Raise ConfigError if the number of processes does not match the config. If a process dies inside the block, torchrun
     stops the others.
@@ -170,16 +173,16 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
         mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
         if mesh["within"].size() > 1:
             mesh["shard", "within"]._flatten()  # torch then sums over both axes at once
-        reading, context_group = None, None
+        sum_group, context_group = None, None
         if parallel.tensor > 1:
-            reading = mesh["replicate", "shard"]._flatten().get_group()
+            sum_group = mesh["replicate", "shard"]._flatten().get_group()
         if parallel.context > 1:
             from archlab.training.parallel import ContextGroup
 
             shape = (size // parallel.context, parallel.context)
             windows = init_device_mesh(device_type, shape, mesh_dim_names=("reading", "window"))
-            reading, context_group = windows["reading"].get_group(), ContextGroup(windows["window"])
-        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, reading, parallel.expert, context_group)
+            sum_group, context_group = windows["reading"].get_group(), ContextGroup(windows["window"])
+        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, sum_group, parallel.expert, context_group)
     finally:
         if joins:
             destroy_process_group()
@@ -192,9 +195,9 @@ def _check_devices(processes: int, gpus: int) -> None:
 
 
 def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
-    """Return the mesh by which `size` processes shard weights: (replicate, shard with context, tensor or expert).
+    """Return the sizes of the device mesh for `size` processes: (replicate, shard * context, tensor * expert).
 
-    Raise ConfigError if the product of the config's numbers is not `size`.
+    Raise ConfigError if the product of the config's fields is not `size`, or if two fields of WITHIN are above 1.
     """
     if len(several := [way for way in WITHIN if getattr(parallel, way) > 1]) > 1:
         first, other = several[:2]
@@ -202,16 +205,16 @@ def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
             f"{getattr(parallel, other)}, with {first} {getattr(parallel, first)}; allowed: only one of them above 1"
         )
         raise ConfigError([Problem(f"parallel.{other}", message)], "the config")
-    left, of = size, f"of {size} process{'es' if size > 1 else ''}"
+    left, divided_by = size, f"with {size} process{'es' if size > 1 else ''}"
     for way in (*WITHIN, "replicate"):
         n = getattr(parallel, way)
         if left % n:
             allowed = "a divisor of the number of processes" if size > 1 else "1; torchrun starts more processes"
-            message = f"{n}, {of}; allowed: {allowed}"
+            message = f"{n}, {divided_by}; allowed: {allowed}"
             raise ConfigError([Problem(f"parallel.{way}", message)], "the config")
         left //= n
-        of += f" / {way} {n}" if n > 1 else ""
+        divided_by += f" / {way} {n}" if n > 1 else ""
     if parallel.shard not in (None, left):
-        message = f"{parallel.shard}, {of}; allowed: {left}, or null"
+        message = f"{parallel.shard}, {divided_by}; allowed: {left}, or null"
         raise ConfigError([Problem("parallel.shard", message)], "the config")
     return parallel.replicate, left * parallel.context, parallel.tensor * parallel.expert

@@ -1,4 +1,5 @@
-"""Activations, which act on each element separately. A config names the kind: `activation: silu`."""
+"""Activations. Each acts on every element separately. A config contains only the name of the kind: `activation:
+silu`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,14 +12,14 @@ class Activation(Named):
     section: ClassVar[Section] = "activation"
 
     gated_name: ClassVar[str] = ""
-    """Name of a gated MLP with this activation, such as SwiGLU. If it is empty, the name is the word `gated` and the
-    activation's display name."""
+    """Name of a gated MLP with this activation, such as SwiGLU. Empty: the word `gated` and the display name of the
+    activation."""
     flops_per_number: ClassVar[int]
-    """FLOPs per element. An elementary function such as exp counts as one, and so does a division."""
+    """FLOPs per element. A division and an elementary function such as exp count as one each."""
     n_parameters: ClassVar[int] = 0
-    """Number of the activation's learned parameters, whatever the width."""
+    """Number of learned parameters of the activation. It does not depend on the width."""
     saved_per_number: ClassVar[float] = 1
-    """Number of values per element that training stores for the backward pass. 0 if the backward pass needs only the
+    """Number of values per element that training stores for the backward pass. 0: the backward pass needs only the
     output, which the next operation stores."""
     computes_in_float32: ClassVar[bool] = False
     """Whether the stored values are float32, whatever the dtype of the activations."""
@@ -144,6 +145,5 @@ class XIELU(Activation):
     flops_per_number: ClassVar[int] = 8
     n_parameters: ClassVar[int] = 2
     saved_per_number: ClassVar[float] = 4.25
-    """Values stored for the backward pass: x, a x, expm1 of x and the factor of b, each in float32, and one byte for
-    the sign of x."""
+    """Four float32 values per element, plus one byte: x, a x, expm1 of x, the factor of b, and the sign of x."""
     computes_in_float32: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Parts common to all kinds of attention: query heads, visible keys, attention weights from scores, and the costs."""
+"""Parts that all kinds of attention share: query heads, visible keys, attention weights from scores, and the costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ CAP_FLOPS = 3
 """FLOPs per score of the soft cap: divide, tanh, multiply."""
 
 PRODUCTS_AND_MASK, CAPPING = 4, 6
-"""Number of times that each score is read or written without a fused kernel: by the two matrix products and the
-mask, and by the three operations of the soft cap."""
+"""Number of times that each score is read or written without a fused kernel. The first number is for the two matrix
+products and the mask, the second for the three operations of the soft cap."""
 
 
 class QueryHeads(Attention):
@@ -32,7 +32,7 @@ class QueryHeads(Attention):
 
 
 class AnyAttention(Visibility, QueryHeads):
-    """Base class of all kinds of attention. It sets the query heads, the visible keys, and how scores become
+    """Base class of all kinds of attention. Its fields set the query heads, the visible keys, and how scores become
     weights."""
 
     scale: Derived[Positive] = DERIVED
@@ -41,7 +41,7 @@ class AnyAttention(Visibility, QueryHeads):
     """Soft limit c on the scores s: they become c tanh(s / c) before the mask (Gemma 2). null: no limit."""
 
     rotary_field: ClassVar[str]
-    """Name of the field that sets the width of the part of a query that RoPE may rotate."""
+    """Name of the field that sets how many dimensions of a query RoPE may rotate."""
 
     @property
     def score_heads(self) -> int:
@@ -68,9 +68,9 @@ class AnyAttention(Visibility, QueryHeads):
         """Yield the query-key products, the softmax, and the products of weights and values. A fused kernel does not
         store the scores.
 
-        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more: each
-        query is multiplied by the vector of every distance, although a pair uses only one of these products. A bias is
-        read for every pair.
+        Each pair and head costs one product with the key and one with the value. Shaw's vectors cost one more product:
+        each query is multiplied by the vectors of all distances, although a pair uses only one of the results. A bias
+        is read for every pair.
 
         `kv_width` is the number of elements per token in the keys and values of all heads. After a cache, keys and
         values are read from the cache.
@@ -103,13 +103,13 @@ class AnyAttention(Visibility, QueryHeads):
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
         score_bytes = scores * FLOAT32_BYTES
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=score_bytes)
-        # Kept: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
+        # Stored: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
         saved = (1 + needs.softcap + 2 * needs.dropout) * score_bytes
         yield Operation(
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes
         )
 
-    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+    def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return False
 
     def _saved(
@@ -124,8 +124,8 @@ class AnyAttention(Visibility, QueryHeads):
     ) -> float:
         """Return the bytes of queries, keys, values, masks and biases that training stores for the backward pass.
 
-        The output of attention is the input of the next product and is counted there. The fused kernel of a CPU stores
-        a second copy of the output if its memory layout differs from the one that this product reads.
+        The output of attention is counted as the input of the next product. A CPU's fused kernel stores a second copy
+        of the output if the next product reads it in another memory layout.
         """
         needs, position = self._needs_in_pass(site, model_pass), site.position
         heads, n_kv_heads = self.n_heads, kv_width / (key_width + value_width)
@@ -136,7 +136,7 @@ class AnyAttention(Visibility, QueryHeads):
         if model_pass.counting != "visible" and not needs.softcap:
             key_width += SINK_WIDTH * has_sinks
             is_copied = (
-                self._lies_by_head(site, model_pass)
+                self._is_stored_by_head(site, model_pass)
                 or bool(self._blocks(needs, model_pass))
                 or key_width != value_width
             )
@@ -166,10 +166,8 @@ class AnyAttention(Visibility, QueryHeads):
         return model_pass.mask_pairs if needs.mask == "other" or needs.bias or needs.softcap else 0
 
     def _keys_kept(self, needs: KernelNeeds, model_pass: Pass, *, are_copied: bool) -> int:
-        """Return the number of keys per sequence that a kernel stores.
-
-        Blocks of queries usually see views of one key tensor. Blocks that also see shared keys copy their keys.
-        """
+        """Return the number of keys per sequence that a kernel stores for the backward pass. Blocks of queries usually
+        share one key tensor. Blocks that also see shared keys each store a copy of their keys."""
         blocks = self._blocks(needs, model_pass)
         copies = [b for b in blocks if b.shared or are_copied]
         whole = 0 if blocks and len(copies) == len(blocks) else model_pass.context
@@ -179,7 +177,7 @@ class AnyAttention(Visibility, QueryHeads):
         return query_blocks(self, model_pass.context) or () if needs.is_cut and not needs.bias else ()
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
-        """Return what the layer requires of its kernel, as far as the config determines it."""
+        """Return the requirements of the layer on its kernel, as far as the config determines them."""
         return KernelNeeds(
             softcap=self.softcap is not None,
             dropout=site.dropout.attention > 0,
@@ -187,7 +185,7 @@ class AnyAttention(Visibility, QueryHeads):
         )
 
     def _needs_in_pass(self, site: Site, model_pass: Pass) -> KernelNeeds:
-        """Return what a pass requires of a CPU's kernel. The boundaries of packed documents are unknown here."""
+        """Return the requirements of a pass on the CPU kernel. Boundaries of packed documents are unknown here."""
         layer = self.kernel_needs(site)
         needs = replace(
             layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
@@ -209,12 +207,12 @@ class AnyAttention(Visibility, QueryHeads):
     def _pairs(self, needs: KernelNeeds, model_pass: Pass) -> int:
         """Return the number of computed query-key pairs in one sequence.
 
-        The counting `computed` uses the kernel that a CPU takes (`kernel_choice.py`). The counting `packed` uses all
-        pairs, because the boundaries of documents are unknown here. After a cache, every query is counted with every
-        cached key.
+        The counting `computed` assumes the kernel that `auto` chooses on a CPU (`kernel_choice.py`). The counting
+        `packed` uses all pairs, because the boundaries of documents are unknown here. After a cache, every query is
+        counted with every cached key.
 
-        Differences between machines are not counted, so that a budget does not depend on the machine. On a GPU, flex
-        skips hidden tiles. On a CPU, sinks are padded, and so are values whose width differs from that of the queries.
+        Differences between machines are ignored, so that a budget does not depend on the machine. On a GPU, flex skips
+        hidden tiles. On a CPU, sinks are padded, and so are values whose width differs from that of the queries.
         """
         length = model_pass.context
         if model_pass.counting == "visible":

@@ -1,5 +1,5 @@
-"""Base classes of the components of a layer. Each component states its own costs. The code that adds up parameters,
-FLOPs, caches and descriptions knows no component by name."""
+"""Base classes of the components of a layer. Each component states its own costs. Code that adds up parameters, FLOPs
+and caches does not depend on the kinds of components."""
 
 import math
 from abc import abstractmethod
@@ -24,11 +24,11 @@ RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolutio
 
 @dataclass(frozen=True)
 class Site:
-    """Facts about a layer that the costs of its components depend on."""
+    """Settings of a layer on which the costs of its components depend."""
 
     d_model: int
     norm: BlockNorm
-    """Norm of the layer. Norms inside its components are of the same kind."""
+    """Norm of the layer. Norms inside the layer's components are of the same kind."""
     position: Position
     dropout: Dropout = field(default_factory=Dropout)
     kernel: str = "auto"
@@ -42,22 +42,22 @@ class StateTensor(NamedTuple):
     shape: tuple[Natural, ...]
     """Shape of the tensor without the batch axis."""
     per_token: bool = False
-    """Whether the tensor has one row for each token that later tokens may see. It then grows with the sequence, like
-    keys and values."""
+    """Whether the tensor has one row for each token that later tokens may see, as keys and values do. The tensor then
+    grows with the sequence."""
     float32: bool = False
     """Whether the tensor is stored in float32 or wider, whatever the dtype of the other tensors."""
 
     def n_bytes(self, bytes_each: int) -> int:
-        """Return the bytes for one sequence, with `bytes_each` bytes per element. Float32 tensors always take 4 per
-        element."""
+        """Return the bytes for one sequence, with `bytes_each` bytes per element. Float32 tensors always take 4 bytes
+        per element."""
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
 def divide_evenly(n: int, tensor: int, what: str) -> int:
-    """Return `n` divided by `tensor`, a number of devices. If there is a remainder, raise UserError, which names
-    `what`."""
+    """Return `n` divided by `tensor`, a number of devices. Raise a UserError that names `what` if there is a
+    remainder."""
     if n % tensor:
-        raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices")
+        raise UserError(f"{what}: {n} cannot be divided evenly among {tensor} devices; use a divisor of {n}")
     return n // tensor
 
 
@@ -67,20 +67,20 @@ def _part(name: str) -> str:
     return name
 
 
-def _own(operation: Operation) -> Operation:
-    if operation.part in _OF_THE_MODEL:
-        raise ValueError(f"any part except {', '.join(_OF_THE_MODEL)}, which belong to the model")
+def _own_operation(operation: Operation) -> Operation:
+    if operation.part in _MODEL_PARTS:
+        raise ValueError(f"any part except {', '.join(_MODEL_PARTS)}, which belong to the model")
     return operation
 
 
 PARTS = ("norms", "positions", "attention", "mixer", "mlp")
 """Rows of the parameter table that a component may add to."""
 
-_OF_THE_MODEL = ("embedding", "head", "stream", "loss", "optimiser", "total")
-"""Rows of the FLOP table that belong to the model, so that no component may add to them."""
+_MODEL_PARTS = ("embedding", "head", "stream", "loss", "optimiser", "total")
+"""Rows of the FLOP table that belong to the model. No component may add to them."""
 
 PartName = Annotated[str, AfterValidator(_part)]
-OwnOperation = Annotated[Operation, AfterValidator(_own)]
+OwnOperation = Annotated[Operation, AfterValidator(_own_operation)]
 
 
 class Component(Registered):
@@ -92,18 +92,19 @@ class Component(Registered):
 
     @property
     def score_heads(self) -> int:
-        """Number of heads that compare queries with keys. 0: no scores that a position encoding could add to."""
+        """Number of heads that compare queries with keys. 0: the component has no scores to which a position encoding
+        could add."""
         return 0
 
     def describe(self) -> dict[str, str]:
-        """Return heading -> short text for the table of layers. By default: the kind and all fields."""
+        """Return short texts for the table of layers, by heading. By default, these are the kind and all fields."""
         fields = (f"{name} {value}" for name, value in self if name != "kind")
         return {self.section: " ".join([self.kind, *fields])}
 
     @abstractmethod
     def parameters(self, site: Site) -> dict[PartName, Natural]:
-        """Return the parameter counts by row of the parameter table: `norms`, `positions` and the component's own
-        row."""
+        """Return the parameter counts by row of the parameter table. The rows are `norms`, `positions` and the
+        component's own row."""
 
     def roles(self) -> tuple[RoleName, ...]:
         """Return the roles of the component's parameters. `constant` is left out, because any component may have
@@ -111,15 +112,13 @@ class Component(Registered):
         return ("input", "output")
 
     def vectors(self, site: Site) -> int:
-        """Return the number of parameters outside weight matrices: biases, convolutions, decay rates.
-
-        The parameters of norms and position encodings are not counted.
-        """
+        """Return the number of parameters outside weight matrices: biases, convolutions, decay rates. Parameters of
+        norms and position encodings are not included."""
         return 0
 
     def in_matrices(self, site: Site) -> int:
-        """Return the number of parameters in weight matrices. An optimizer such as Muon may update these
-        differently."""
+        """Return the number of parameters in weight matrices. An optimizer such as Muon may update matrices differently
+        from other parameters."""
         parts = self.parameters(site)
         return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
 
@@ -147,11 +146,11 @@ class Component(Registered):
 
     @abstractmethod
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return the tensors that the component keeps between passes over a sequence of up to `capacity` tokens."""
+        """Return the tensors that the component caches between passes over a sequence of up to `capacity` tokens."""
 
     def kept_bytes(self, site: Site, model_pass: Pass) -> int:
-        """Return the bytes that this pass reads from the cache, including those of its own new tokens. 0 without a
-        cache."""
+        """Return the number of bytes that this pass reads from the cache, including what the pass itself has added.
+        Return 0 without a cache."""
         kept = sum(tensor.n_bytes(model_pass.bytes_each) for tensor in self.state(site, model_pass.context))
         return model_pass.texts * kept if model_pass.is_cached else 0
 
@@ -186,9 +185,9 @@ class Absent(Component):
     """Placeholder for a component that the layer lacks. Its counts are zero."""
 
     part: ClassVar[str]
-    """Row of the absent component in the parameter table."""
+    """Row of the parameter table to which the absent component would belong."""
     flop_parts: ClassVar[tuple[str, ...]]
-    """Rows of the absent component in the FLOP table."""
+    """Rows of the FLOP table to which the absent component would belong."""
 
     def describe(self) -> dict[str, str]:
         return {}

@@ -25,7 +25,7 @@ class Dense(MLP):
     """Whether a norm of the block's kind precedes the down projection (BitNet)."""
 
     matrices: ClassVar[int]
-    """Number of weight matrices, each with d_model x d_ff elements."""
+    """Number of weight matrices. Each has d_model x d_ff elements."""
     default_width: ClassVar[float]
     """Default of d_ff as a multiple of d_model."""
 
@@ -83,8 +83,8 @@ class GatedMLP(Dense):
     default_width: ClassVar[float] = 8 / 3
 
     def inner_work(self, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the activation and the product with the gate. Clamps store their inputs for the backward pass as
-        well."""
+        """Yield the activation and the product with the gate. With clamps, training also stores the inputs of the
+        clamps."""
         yield from super().inner_work(model_pass)
         saved = 2 if self.clamp is None else 4
         yield model_pass.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=saved)

@@ -1,4 +1,4 @@
-"""Dropout: the places where it acts, and its probability at each place."""
+"""Dropout: its places and the probability at each place."""
 
 from typing import Annotated, Any
 

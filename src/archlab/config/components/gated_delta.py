@@ -10,8 +10,8 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Positive, Width
 
 
 class GatedDelta(Mixer):
-    """Gated delta rule (Yang 2024). The state of a head decays at each token. Then the value that the state stores
-    for the key k moves towards v by the fraction beta."""
+    """Gated delta rule (Yang 2024). At each token, the state of a head first decays. Then the value that the state
+    stores for the key k moves towards v by the fraction beta."""
 
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
@@ -21,9 +21,9 @@ class GatedDelta(Mixer):
     """Number of value heads, each with its own state. One key head serves several consecutive value heads. null:
     n_key_heads."""
     key_dim: Width = 128
-    """Width of one query or key, which is the number of rows of a head's state."""
+    """Width of one query or key, and number of rows of each head's state."""
     value_dim: Derived[Width] = DERIVED
-    """Width of one value, which is the number of columns of a head's state. null: 2 key_dim."""
+    """Width of one value, and number of columns of each head's state. null: 2 key_dim."""
     taps: KernelSize = 4
     """Number of tokens, the current one included, that the convolution of queries, keys and values sees."""
     negative_eigenvalues: bool = False
@@ -74,16 +74,16 @@ class GatedDelta(Mixer):
         return self.conv_width * self.taps + 2 * self.n_value_heads
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with a fraction of its key heads and the value heads that they serve."""
+        """Return the mixer with a fraction of its key heads, and the value heads that belong to them."""
         n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations.
+        """Yield the operations. A single step reads the state at k, updates it at k and reads it at q. A chunk of
+        tokens uses larger matrix products instead.
 
-        A single step reads the state at k, writes to it at k and reads it at q; a chunk of tokens uses larger products
-        instead. The inverse of a chunk's triangular matrix is not a matrix product and is not counted. The inverse
-        takes about Q^2 FLOPs per token and head for chunks of Q tokens, less than 3% of the rest at published widths.
+        The inverse of a chunk's triangular matrix is not counted, because it is not a matrix product. For chunks of Q
+        tokens, it takes about Q^2 FLOPs per token and head, less than 3% of the counted FLOPs at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
         n, Q = chunking(model_pass.tokens)
@@ -96,7 +96,7 @@ class GatedDelta(Mixer):
         yield from model_pass.activation("mixer", "silu", self.conv_width)
         yield model_pass.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
         yield model_pass.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
-        # Kept in float32: queries, keys, values and the scales of heads. For every chunk: the decays between tokens,
+        # Stored in float32: queries, keys, values and the scales of heads. For every chunk: the decays between tokens,
         # the products of keys, the system and its inverse, the weights, and queries, keys, values and changes as
         # products read them. The state before each chunk except the first.
         saved = model_pass.tokens * (self.conv_width + 2 * Hk + 3 * Hv)

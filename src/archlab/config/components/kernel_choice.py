@@ -1,7 +1,7 @@
-"""Attention kernels: the limits of each, and the choice of `auto`.
+"""Attention kernels: the limits of each kernel, and how `auto` chooses one.
 
 The costs (`any_attention.py`), the kernels themselves (`model/kernels.py`) and the record of a run
-(`training/attention_kernels.py`) all read this table. This module does not import torch, so that costs can be computed
+(`training/attention_kernels.py`) all use this table. This module does not import torch, so that costs can be computed
 without torch.
 """
 
@@ -19,8 +19,8 @@ MaskKind = Literal["causal", "none", "other"]
 
 @dataclass(frozen=True)
 class KernelNeeds:
-    """Requirements of a layer, and later of one call, on an attention kernel. Every kernel supports grouped heads
-    and any scale."""
+    """Requirements on an attention kernel: those of a layer, or of one call with known tensors. Every kernel supports
+    grouped heads and any scale."""
 
     softcap: bool = False
     dropout: bool = False
@@ -47,13 +47,13 @@ class KernelRules:
     """Limits of one attention kernel, and the query-key pairs that it computes."""
 
     lacks: Callable[[KernelNeeds], str | None]
-    """Function that returns the name of a requirement that the kernel cannot meet, or None if the kernel meets all
+    """Function that returns a requirement that the kernel cannot meet, such as `dropout`, or None if it meets all
     requirements."""
     suits: Callable[[KernelNeeds], bool]
     """Function that returns whether `auto` may choose the kernel if it meets all requirements."""
     pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]
-    """Function that returns which query-key pairs the kernel computes: only the visible pairs, the pairs of blocks
-    of queries, or all."""
+    """Function that returns which query-key pairs the kernel computes: `visible` pairs only, the pairs of `blocks` of
+    queries, or `all` pairs."""
 
 
 def _products_lack(needs: KernelNeeds) -> str | None:
@@ -62,8 +62,8 @@ def _products_lack(needs: KernelNeeds) -> str | None:
 
 
 def _products_suit(needs: KernelNeeds) -> bool:
-    """Return whether `auto` may choose `products`: in training only, so that the scores of a trained model differ
-    between machines by float32 rounding at most."""
+    """Return whether `auto` may choose `products`. It does so only in training. The scores of a trained model then
+    differ between machines by float32 rounding at most."""
     return needs.gradients and needs.queries <= needs.products_up_to
 
 
@@ -78,11 +78,12 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
 
 
 def _flex_suits(needs: KernelNeeds) -> bool:
-    """Return whether flex is worth its compilation, because torch's fused kernel lacks a feature or would compute
+    """Return whether flex is worth its compile time, because torch's fused kernel lacks a feature or would compute
     masked pairs.
 
-    Flex compiles for every shape, and a cache's shapes grow. On a CPU, flex needs a C++ compiler. On a GPU, heads must
-    be at least 16 wide, wide heads may not fit, and the gradients of a bias are added up one by one.
+    Flex is not chosen with a cache, because it compiles for every shape and a cache grows. It is not chosen on a CPU,
+    where it needs a C++ compiler. On a GPU, it needs heads at least 16 wide, may fail with wide heads, and is slow with
+    a learned bias.
     """
     is_wanted = needs.softcap or needs.mask == "other"
     return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
@@ -110,19 +111,20 @@ RULES: dict[KernelName, KernelRules] = {
 
 
 def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
-    """Return the named kernel. For `auto`, return the first kernel that suits the requirements and meets them. Raise
-    UserError if the named kernel cannot meet the requirements."""
+    """Return the kernel called `name`. For `auto`, return the first kernel that meets the requirements and suits them.
+    Raise UserError if the named kernel cannot meet the requirements."""
     if name == "auto":
         return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
     if name not in RULES:
         raise UserError(f"unknown kernel {name!r}; allowed: auto, {', '.join(RULES)}")
-    able: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
-    if name not in able:
-        raise UserError(f"kernel {name} cannot do {RULES[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
-    return able[name]
+    capable: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
+    if name not in capable:
+        lacking = RULES[name].lacks(needs)
+        raise UserError(f"kernel {name} does not support {lacking}; allowed: auto, {', '.join(capable)}")
+    return capable[name]
 
 
 def writes_scores(needs: KernelNeeds) -> bool:
-    """Return whether a CPU's kernel writes all scores to memory. The kernel `reference` does, and so does torch's
+    """Return whether the CPU kernel writes all scores to memory. The kernel `reference` does, and so does torch's
     attention with dropout."""
     return RULES["sdpa"].lacks(needs) is not None or needs.dropout

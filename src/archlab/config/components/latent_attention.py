@@ -14,11 +14,11 @@ from archlab.config.core.base import DERIVED, Derived, Positive, Width
 
 
 class Latent(AnyAttention):
-    """Multi-head latent attention (MLA, DeepSeek-V2).
+    """Multi-head latent attention (MLA, DeepSeek-V2). For each token, a cache stores one narrow vector, and one key
+    part that all heads share.
 
-    A cache stores one narrow vector per token, and one part of the key that all heads share. Queries and keys have two
-    parts. The part of width nope_dim differs between heads and is never rotated. The part of width rope_dim is rotated
-    by positions; in keys, all heads share this part.
+    Queries and keys have two parts. The part of width nope_dim differs between heads and is never rotated. The part of
+    width rope_dim is rotated by the position encoding; all heads share this part of the key.
     """
 
     kind: Literal["latent"] = "latent"
@@ -31,7 +31,7 @@ class Latent(AnyAttention):
     nope_dim: Width
     """Width of the part of each query and key that is never rotated."""
     rope_dim: Width
-    """Width of the part of each query and key that positions rotate."""
+    """Width of the part of each query and key that the position encoding rotates."""
     v_dim: Derived[Width] = DERIVED
     """Width of one value. null: nope_dim."""
     qkv_bias: bool = False
@@ -58,7 +58,7 @@ class Latent(AnyAttention):
 
     @property
     def narrow_norm(self) -> RMSNorm:
-        """Norm of the narrow vectors. Its rounding matches the published code."""
+        """Norm of the narrow vectors. It rounds as the published code does."""
         return RMSNorm(eps=self.norm_eps, cast="before_weight")
 
     def describe(self) -> dict[str, str]:
@@ -80,7 +80,7 @@ class Latent(AnyAttention):
         return self.qkv_bias * narrow + self.out_bias * site.d_model
 
     def share(self, tensor: int) -> Self:
-        """Return the attention with a fraction of its heads. Every device computes the narrow vectors in full."""
+        """Return the attention with a fraction of its heads. Every device computes all narrow vectors."""
         return self.model_copy(update={"n_heads": divide_evenly(self.n_heads, tensor, "query heads")})
 
     def _matrices(self, site: Site) -> int:
@@ -143,7 +143,7 @@ class Latent(AnyAttention):
     def _is_absorbed(self, model_pass: Pass) -> bool:
         return model_pass.is_cached and self.absorbing_is_less(model_pass.tokens)
 
-    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
+    def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
         return not self._is_absorbed(model_pass)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

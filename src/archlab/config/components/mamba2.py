@@ -28,12 +28,12 @@ class Mamba2(Mixer):
     n_heads: Derived[Heads] = DERIVED
     """Number of heads, each with its own state. null: 2 d_model / head_dim, rounded down; at least one."""
     head_dim: Width = 64
-    """Width of the input and output of one head, which is the number of rows of the head's state."""
+    """Width of the input and output of one head, and number of rows of its state."""
     d_state: Width = 128
-    """Width of B and C, which is the number of columns of a head's state."""
+    """Width of B and C, and number of columns of each head's state."""
     n_groups: Heads = 1
-    """Number of groups of consecutive heads. The heads of a group share B and C, and the output norm takes the mean
-    square over one group."""
+    """Number of groups of consecutive heads. The heads of a group share B and C, and one mean square in the output
+    norm."""
     taps: KernelSize = 4
     """Number of tokens, the current one included, that the convolution of x, B and C sees."""
     conv_bias: bool = True
@@ -89,11 +89,8 @@ class Mamba2(Mixer):
         return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations.
-
-        A single step writes x B^T into every state and reads S C from it; a chunk of tokens uses larger products
-        instead.
-        """
+        """Yield the operations. A single step writes x B^T into every state and reads S C from it. A chunk of tokens
+        uses larger matrix products instead."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
         n, Q = chunking(model_pass.tokens)
@@ -105,7 +102,7 @@ class Mamba2(Mixer):
         yield convolution(model_pass, self.conv_width, self.taps, conv, bias=self.conv_bias)
         yield from model_pass.activation("mixer", "silu", self.conv_width)
         yield model_pass.element_wise("element-wise", "mixer", H, flops=8, weights=2 * H)
-        # Kept in float32: x, B, C and dt. For every chunk: the decays between tokens; the weights with and without
+        # Stored in float32: x, B, C and dt. For every chunk: the decays between tokens; the weights with and without
         # them; x as three products read it; B and C (twice with several groups); the state before, and its output.
         saved = model_pass.tokens * (self.conv_width + 4 * H)
         saved += n * (Q * (2 * H * Q + G * Q + H + 4 * H * P + min(G, 2) * 2 * G * N) + 2 * H * P * N)

@@ -22,27 +22,25 @@ class Groups(Settings):
     visits few devices."""
 
     n: Experts
-    """Number of groups, each with equally many consecutive experts."""
+    """Number of groups. Each group consists of the same number of consecutive experts."""
     kept: Experts
     """Number of groups from which each token may choose its experts."""
     by: Literal["max", "top2"] = "top2"
-    """Score of a group. `max`: the score of the group's best expert (DeepSeek-V2). `top2`: the sum of the scores of
-    its two best experts (DeepSeek-V3)."""
+    """Score of a group. `max`: the highest score of its experts (DeepSeek-V2). `top2`: the sum of the two highest
+    scores (DeepSeek-V3)."""
 
 
 class Correction(Settings):
-    """Per-expert bias on the scores that affects the routing, but not the weights of the chosen experts.
-
-    This bias balances the load of the experts without a loss (Wang 2024, DeepSeek-V3).
-    """
+    """Per-expert bias on the scores that affects which experts are chosen, but not their weights. It balances the load
+    of the experts without a loss (Wang 2024, DeepSeek-V3)."""
 
     rate: NonNegative = 1e-3
-    """Amount by which each bias changes per update. The bias of an expert below the mean load rises; above the mean
-    load, it falls."""
+    """Amount by which each bias changes per update. The bias of an expert rises if its load is below the mean, and
+    falls if its load is above the mean."""
 
 
 class Router(Settings):
-    """Routing: the choice of the experts of each token, and their weights. The logits are z = W x, in float32."""
+    """Router, which chooses the experts of each token and sets their weights. The logits are z = W x, in float32."""
 
     score: Literal["softmax", "sigmoid"] = "softmax"
     """Function that turns logits into scores. `softmax`: over all experts (Shazeer 2017). `sigmoid`: for each expert
@@ -50,8 +48,8 @@ class Router(Settings):
     bias: bool = False
     """Whether a learned bias is added to the logits (gpt-oss)."""
     normalise: bool = True
-    """Whether the weights of a token's chosen experts are their scores divided by the sum of these scores (Mixtral).
-    false: the weights are the scores (OLMoE)."""
+    """Whether the scores of a token's chosen experts are divided by their sum to get the weights (Mixtral). false: the
+    weights are the scores themselves (OLMoE)."""
     factor: Positive = 1.0
     """Factor on the weights of the chosen experts, applied last (DeepSeek-V3: 2.5)."""
     correction: Correction | None = None
@@ -64,8 +62,8 @@ class Shared(Settings):
     """Shared expert, which every token passes through in addition to its chosen experts (DeepSeekMoE, Dai 2024)."""
 
     d_ff: Derived[Width] = DERIVED
-    """Width of the hidden layer of the shared expert. null: that of one routed expert. Several shared experts are
-    written as one with their total width."""
+    """Width of the hidden layer of the shared expert. null: the width of one routed expert. Write several shared
+    experts as one expert with their total width."""
     gate: bool = False
     """Whether the output of the shared expert is multiplied by sigmoid(w . x), one factor per token (Qwen2-MoE)."""
     bias: bool = False
@@ -79,13 +77,14 @@ class Balance(Settings):
     loss: NonNegative = 0.01
     """Coefficient of the load-balancing loss E * sum over experts of f_e P_e (Fedus 2021).
 
-    E is the number of experts, f_e is how often a token chooses expert e on average, and P_e is the mean score of e,
-    with the scores of one token summing to 1. At equal loads the loss before the coefficient is `active`.
+    E is the number of experts, f_e is the fraction of tokens that choose expert e, and P_e is the mean score of e. The
+    scores of one token are first divided by their sum. If all loads are equal, the loss before the coefficient is
+    `active`.
     """
     pooled: bool = False
-    """Whether f and P of the load-balancing loss average over the tokens of all layers together, as in transformers.
-    Each layer may then prefer some experts. false: they average over the tokens of each layer, and the loss is the
-    mean over layers."""
+    """Whether f and P of the load-balancing loss are means over the tokens of all layers together, as in transformers.
+    Each layer may then prefer some experts. false: f and P are computed for each layer, and the loss is the mean over
+    layers."""
     router_z_loss: NonNegative = 0.0
     """Coefficient of the router's z-loss, the mean of log^2 Z, where Z is the softmax denominator of the router's
     logits (Zoph 2022: 1e-3)."""
@@ -100,11 +99,11 @@ class MoE(MLP):
     experts: Experts = 8
     """Number of routed experts."""
     active: Experts = 2
-    """Number of experts that each token passes through. No token is dropped, however many tokens choose the same
+    """Number of routed experts that each token passes through. No token is dropped, even if many tokens choose the same
     expert."""
     d_ff: Derived[Width] = DERIVED
-    """Width of the hidden layer of one expert. null: the width at which the active experts together are as wide as
-    the default dense MLP, and cost as many FLOPs."""
+    """Width of the hidden layer of one expert. null: the active experts together have the width and the FLOPs of the
+    default dense MLP."""
     gated: bool = True
     """Whether each expert is a gated MLP, W2 (act(W1 x) * V x). false: each expert is a plain MLP, W2 act(W1 x)."""
     activation: ActivationName = "silu"
@@ -170,7 +169,7 @@ class MoE(MLP):
         )
         return self.model_copy(update={"d_ff": d_ff, "shared": shared})
 
-    def dealt(self, n: int) -> Self:
+    def divide_experts(self, n: int) -> Self:
         """Return the mixture with the routed experts of one of `n` devices (expert parallelism, Lepikhin 2020).
 
         The router and the shared expert stay whole. Raise UserError if the experts cannot be divided evenly.
@@ -187,8 +186,8 @@ class MoE(MLP):
         return router + routed + shared + gate
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations of the router, of the chosen experts with the sorting of rows before and after them,
-        and of the shared expert and its gate."""
+        """Yield the operations of the router, the chosen experts, the shared expert and its gate. Sorting the rows
+        before and after the chosen experts is included."""
         d, E, K = site.d_model, self.experts, self.active
         yield model_pass.product("mlp", d, E, bias=E * self.router.bias)
         yield model_pass.element_wise("element-wise", "mlp", E, flops=4)._replace(
@@ -205,7 +204,7 @@ class MoE(MLP):
         yield model_pass.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
             shared_work = self.shared_mlp.work(site, model_pass)
-            yield next(shared_work)._replace(saved=0.0)  # the router keeps the same input
+            yield next(shared_work)._replace(saved=0.0)  # the router already stores this input
             yield from shared_work
             yield model_pass.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:

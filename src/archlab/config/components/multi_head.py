@@ -27,10 +27,9 @@ class QKLayerNorm(_Scoped, AnyLayerNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 1 for the input, or 2 if each head has its own weight.
-
-        Torch's fused norm does not support a weight per head, so the values that the weight multiplies are stored, too.
-        """
+        """Return the number of stored values per element: 1 for the input, and another 1 if each head has its own
+        weight. Torch's fused norm does not support a weight per head, so the values before the weight are stored,
+        too."""
         return 2 if self.scope == "each_head" and self.weight else 1
 
 
@@ -46,7 +45,7 @@ class OutputGate(Settings):
     attention (Qwen3-Next, Trinity)."""
 
     per: Literal["element", "head"] = "element"
-    """Granularity of the gate: one factor per element of the output, or one per head."""
+    """Granularity of the gate: one factor per output element, or one per head."""
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
     """Activation that turns the projected input into the factors."""
     bias: bool = False
@@ -58,7 +57,7 @@ class Temperature(Settings):
     4)."""
 
     beta: Positive
-    """Coefficient of the logarithm. It sets how fast the factor grows."""
+    """Coefficient beta of the logarithm. A larger value makes the factor grow faster."""
     length: Length
     """Number of consecutive positions with the same factor, in tokens."""
     offset: Index = 0
@@ -92,7 +91,7 @@ class MultiHead(AnyAttention, _Shape):
     temperature: Temperature | None = None
     """Factor on the normalized and rotated queries that grows with their position. null: no factor."""
     sinks: bool = False
-    """Whether the softmax of each head has one more learned score, which has no value. The weights of the keys can
+    """Whether each head has a learned sink: one more score in the softmax, without a value. The weights of the keys can
     then sum to less than 1 (gpt-oss)."""
     sub_norm: bool = False
     """Whether a norm of the block's kind precedes the output projection (BitNet)."""
@@ -132,12 +131,12 @@ class MultiHead(AnyAttention, _Shape):
         return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
 
     def describe(self) -> dict[str, str]:
-        """Return the numbers and widths of heads, and the window."""
+        """Return the number and width of heads, and the window, for the table of layers."""
         width = f"{self.head_dim}" if self.v_dim == self.head_dim else f"{self.head_dim}:{self.v_dim}"
         return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": self.describe_visibility()}
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Return the number of parameters by part."""
+        """Return the parameter counts by row of the parameter table."""
         d, sinks = site.d_model, self.n_heads * self.sinks
         projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
@@ -184,13 +183,13 @@ class MultiHead(AnyAttention, _Shape):
                 "projections", d, self.gate_width, bias=self.gate_width * self.gate.bias, shares_input=True
             )
             yield from model_pass.activation("projections", self.gate.activation, self.gate_width)
-            # The product keeps both of its inputs: the values and the factors.
+            # The product stores both of its inputs: the values and the factors.
             saved = 1 + self.gate_width / self.out_width
             yield model_pass.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=saved)
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
-    def _lies_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether torch's norms or a partial rotation leave the queries in memory head by head."""
+    def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
+        """Return whether the queries lie in memory head by head, which torch's norms and a partial rotation cause."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
         if isinstance(norm, NoNorm) or norm.scope != "head":

@@ -9,12 +9,13 @@ class MuP(Settings):
     """Maximal update parametrization (muP; Yang 2022, Tensor Programs V, table 8): learning rates tuned at one width
     hold at all widths.
 
-    With m = d_model / base_width, training differs from the same config without muP as follows. The learning rate of
-    matrices under AdamW is m times lower. Their weight decay is m times higher, so that the decay per step stays the
-    same. Embeddings and an untied head are initialized and scaled as at base_width. Standard deviations of initial
+    With m = d_model / base_width, training differs from the same config without muP as follows. Under AdamW, the
+    learning rate of matrices is divided by m. Their weight decay is multiplied by m, so that the decay per step stays
+    the same. Embeddings and an untied head are initialized and scaled as at base_width. Standard deviations of initial
     matrices that the config sets are divided by sqrt(m). Logits are divided by m. Attention scores are divided by
-    head_dim instead of its square root. At base_width and base_head_dim, nothing differs. The widths inside layers
-    should grow in proportion to d_model.
+    head_dim instead of its square root.
+
+    At base_width and base_head_dim, nothing differs. The widths inside layers should grow in proportion to d_model.
     """
 
     base_width: Width

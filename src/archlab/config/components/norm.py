@@ -15,9 +15,12 @@ SLOTS: dict[Placement, tuple[str, ...]] = {
     "output": ("after",),
     "carried": ("before",),
 }
-"""Places of norms around a branch, by placement. `before`: on the branch's input. `after`: on its output. `stream`:
-on the residual stream after the addition. The placement `carried` has its norm before the residual connection forks,
-so that the stream is normalized as well."""
+"""Places of norms around a branch, by placement. `before`: on the branch's input. `after`: on its output. `stream`: on
+the residual stream after the addition.
+
+The placement `carried` normalizes the stream before the residual connection forks, so that branch and stream both
+continue from the normalized stream.
+"""
 
 
 class AnyNorm(Settings):
@@ -30,8 +33,8 @@ class AnyNorm(Settings):
 
     @property
     def saved_per_number(self) -> int:
-        """Number of values per element that training stores for the backward pass: the input and, for some norms,
-        the value that the weight multiplies."""
+        """Number of values per element that training stores for the backward pass: the input and, for some norms, the
+        value before the multiplication by the weight."""
         return 1
 
     @abstractmethod
@@ -82,7 +85,8 @@ class AnyRMSNorm(WeightedNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 1 for the usual form, because its hand-written backward pass needs only the input."""
+        """Return 1 if the norm has the usual form, because its hand-written backward pass then stores only the
+        input."""
         return 2 if self.cast == "before_weight" and self.weight else 1
 
 
@@ -151,7 +155,7 @@ class ScaleNorm(Norm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and the value that g multiplies."""
+        """Return 2: the input and the value that g multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -172,7 +176,7 @@ class PartialRMSNorm(Norm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and the value that the weight multiplies."""
+        """Return 2: the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -192,7 +196,7 @@ class DynamicTanh(Norm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and its tanh."""
+        """Return 2: the input and its tanh are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:

@@ -12,7 +12,7 @@ from archlab.errors import UserError
 Theta = Annotated[float, Field(gt=1)]
 Stretch = Annotated[float, Field(ge=1)]
 Longer = Annotated[float, Field(gt=1)]
-"""Factor above 1, because scaling must lengthen the sequence."""
+"""Factor above 1 by which a scaling lengthens the sequence."""
 
 INDEX_BYTES = 8
 """Size in bytes of one index into a table."""
@@ -32,8 +32,8 @@ class Position(Registered):
     """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a
     number that depends on the distance between query and key to their score. `queries`: it rotates queries and keys."""
     reads_queries: ClassVar[bool] = False
-    """Whether the number added to a score depends on the query. If it does not, all sequences of a batch share one
-    table of these numbers."""
+    """Whether the number added to a score depends on the query. If not, all sequences of a batch share one table of
+    these numbers."""
 
     @property
     def counts_later_keys(self) -> bool:
@@ -53,7 +53,8 @@ class Position(Registered):
         return False
 
     def rotated(self, width: int) -> float:
-        """Return how many of `width` dimensions are rotated, if the encoding rotates queries and keys."""
+        """Return the number of rotated dimensions among `width` dimensions, for encodings that rotate queries and
+        keys."""
         return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
@@ -71,7 +72,7 @@ class Position(Registered):
         return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the bytes that training stores for the gradient of the learned table: per layer, or once if all
+        """Return the bytes that training stores for the gradient of the learned table: per layer, or in total if all
         layers share the table."""
         return 0.0
 
@@ -128,8 +129,8 @@ class Shaw(Position):
         return (self.max_distance + 1) * query_width
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the bytes of the distance of every query-key pair, of the queries as one matrix, and of their
-        products with every vector."""
+        """Return the stored bytes: the distance of every query-key pair, the queries as one matrix, and their products
+        with every vector."""
         queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
         return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
 
@@ -144,7 +145,7 @@ class T5(Position):
     acts_on: ClassVar[ActsOn] = "scores"
     buckets: Annotated[Width, Field(ge=3)] = 32
     """Number of buckets of distances. In each direction that a query sees, half of the buckets hold one distance
-    each; the width of the others grows logarithmically up to max_distance."""
+    each. The others are spaced logarithmically up to max_distance."""
     max_distance: Length = 128
     """Distance in tokens from which all distances share the last bucket."""
     shared: bool = True
@@ -179,8 +180,8 @@ class Alibi(Position):
     """Largest exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power of
     two, slopes are interleaved as in the paper."""
     form: Literal["distance", "falcon"] = "distance"
-    """Form of the bias. `distance`: -slope * |distance|, added to the scaled scores. `falcon`: slope * key position, both
-    rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
+    """Form of the bias. `distance`: -slope * |distance|, added to the scaled scores. `falcon`: slope * key position,
+    both rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
 
     @property
     def counts_later_keys(self) -> bool:
@@ -202,36 +203,37 @@ class LinearScaling(Settings):
 
 
 class DynamicNTK(Settings):
-    """Dynamic NTK: theta grows with the sequence once the sequence is longer than the original maximum length.
+    """Dynamic NTK: once the sequence is longer than the original maximum length, theta grows with it.
 
     Cached decoding then differs from one full pass by design, because earlier keys were rotated with another theta.
     """
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Stretch
-    """Factor that sets how fast theta grows with the length of the sequence."""
+    """Factor that sets how fast theta grows with the sequence length."""
     original_max_seq_len: Length
     """Sequence length in tokens up to which theta does not change."""
 
 
 class Llama3Scaling(Settings):
-    """Scaling that stretches long waves and keeps short ones, with a smooth transition between them (Llama 3.1)."""
+    """Scaling that stretches long wavelengths and keeps short ones, with a smooth transition between them (Llama
+    3.1)."""
 
     kind: Literal["llama3"] = "llama3"
     factor: Longer
-    """Factor by which the wavelengths of long waves are multiplied."""
+    """Factor by which long wavelengths are multiplied."""
     low_freq_factor: Positive = 1.0
-    """Divisor that sets the upper limit: waves longer than original_max_seq_len / low_freq_factor are stretched by
-    the whole factor."""
+    """Divisor that sets the upper limit: wavelengths above original_max_seq_len / low_freq_factor are multiplied by the
+    whole factor."""
     high_freq_factor: Positive = 4.0
-    """Divisor that sets the lower limit: waves shorter than original_max_seq_len / high_freq_factor stay unchanged."""
+    """Divisor that sets the lower limit: wavelengths below original_max_seq_len / high_freq_factor stay unchanged."""
     original_max_seq_len: Length = 8192
     """Maximum sequence length in tokens before the scaling."""
 
 
 class Yarn(Settings):
-    """Interpolation that depends on how often each frequency rotates within the original maximum length (YaRN, Peng
-    2023)."""
+    """YaRN (Peng 2023): each pair of dimensions is interpolated depending on how often it rotates within the original
+    maximum length."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
@@ -243,13 +245,14 @@ class Yarn(Settings):
     beta_slow: Positive = 1.0
     """Number of rotations within the original length below which a pair of dimensions is interpolated in full."""
     truncate: bool = True
-    """Whether the range of pairs between the two limits is rounded outward to whole pairs."""
+    """Whether the range of interpolated pairs between beta_slow and beta_fast is rounded outward to whole pairs."""
     attention_factor: Positive | None = None
     """Factor on the cosines and sines. null: 0.1 ln(factor) + 1."""
 
 
 class Longrope(Settings):
-    """Divisor per pair of dimensions, from one list for short and one for long sequences (LongRoPE, Ding 2024).
+    """LongRoPE (Ding 2024): each pair of dimensions has its own divisor of the frequency, from one list for short and
+    one for long sequences.
 
     If a sequence crosses the original length, its cache would hold keys rotated with both lists. `generate` therefore
     processes the whole sequence again at that length.
@@ -296,13 +299,13 @@ class Rope(Position):
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of each head that rotates. These are the first int(head_dim * fraction) dimensions."""
+    """Fraction of the dimensions of each head that rotates: the first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
     """Dimensions that rotate together as a pair. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i +
     1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
-    """Order of the rotation and the norm of queries and keys: whether the rotation comes after or before the norm
-    (Hunyuan: before)."""
+    """Order of the rotation and the norm of queries and keys: the rotation comes after or before the norm (Hunyuan:
+    before)."""
     scaling: RopeScaling = NoScaling()
     """Scaling of the rotation angles for sequences longer than those in training."""
 

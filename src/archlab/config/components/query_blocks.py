@@ -1,4 +1,4 @@
-"""Division of a sequence into blocks of queries, so that each block is compared only with the keys in its reach.
+"""Division of a sequence into blocks of queries, each compared only with the keys that its queries may see.
 
 This module computes with plain numbers. Kernels use the blocks, and the costs count the computed pairs without torch.
 """
@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from archlab.config.components.visibility import Visibility, reaches_all
 
 BLOCK = 192
-"""Number of queries in a block unless the rule sets it. A window of W tokens then costs as much as a window of W + 191.
+"""Number of queries in a block of a windowed attention. A window of W tokens then costs as much as W + 191 keys per
+query.
 
 From 192 queries on, torch's kernel for CPUs handles 64 queries at a time instead of 32, which makes its backward pass
 faster.
@@ -18,8 +19,8 @@ faster.
 
 @dataclass(frozen=True)
 class SharedKeys:
-    """Keys below position `end` at the end of each period of `period` keys. The first `first` keys of each period
-    are left out."""
+    """Keys that every block sees: in each period of `period` keys, all but the first `first` keys. Only keys below
+    position `end` count."""
 
     period: int
     first: int
@@ -33,8 +34,8 @@ class SharedKeys:
 
 @dataclass(frozen=True)
 class QueryBlocks:
-    """Consecutive blocks of queries, each `size` tokens long. From block to block, the keys move on by the same
-    number of tokens."""
+    """Consecutive blocks of `size` queries each. From one block to the next, the range of keys also moves by `size`
+    tokens."""
 
     first: int
     """Position of the first query of the first block."""
@@ -60,7 +61,7 @@ class QueryBlocks:
 
     @property
     def all_pairs(self) -> int:
-        """Number of query-key pairs that are computed if nothing is skipped within a block."""
+        """Number of query-key pairs if no pair of a block is skipped."""
         return self.size * self.all_keys
 
     @property
@@ -72,8 +73,8 @@ class QueryBlocks:
 def query_blocks(rule: Visibility, length: int) -> list[QueryBlocks] | None:
     """Return the blocks of a sequence of `length` tokens without a prefix.
 
-    Return None if blocks save nothing. This is the case if a query sees keys all over the sequence, as with a stride,
-    or in both directions without a limit.
+    Return None if blocks save nothing: if a query sees keys all over the sequence, as with a stride, or in both
+    directions without a limit.
     """
     is_one_sided = rule.visibility != "two_sided"
     if is_one_sided and reaches_all(rule, length):
@@ -93,14 +94,14 @@ def is_worth_cutting(rule: Visibility, length: int) -> bool:
     return blocks is not None and 2 * sum(same_size.pairs for same_size in blocks) <= length**2
 
 
-def of_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
+def blocks_in_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
     """Return the parts of a sequence's blocks that fall into the given runs of queries, in the order of the runs."""
     return [part for run in runs for block in blocks for part in _of_run(block, run)]
 
 
 def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
-    """Yield blocks that lie inside the run unchanged. If the run cuts a block, yield a block of the queries inside
-    the run."""
+    """Yield the blocks inside the range unchanged. If an end of the range cuts a block, yield a smaller block with only
+    the queries in the range."""
     size, end = blocks.size, blocks.first + blocks.count * blocks.size
     first, last = max(run.start, blocks.first), min(run.stop, end)
     while first < last:
@@ -134,9 +135,9 @@ def _own_blocks(size: int, summary: int, length: int, *, is_one_sided: bool) -> 
 
 
 def _windows_back(window: int, global_tokens: int, length: int) -> list[QueryBlocks]:
-    """Return one block of the first queries, followed by blocks that see the window before them.
+    """Return one block with the first queries, followed by blocks that see only a window of earlier keys.
 
-    The first queries see every token before them, either in the window or as a global token.
+    The first queries see all earlier tokens, either in the window or as global tokens.
     """
     head = min(window + max(global_tokens - 1, 0), length)
     first = _whole(0, 1, head) if head <= window else QueryBlocks(0, 1, head, 0, head)

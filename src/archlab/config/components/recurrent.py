@@ -1,4 +1,4 @@
-"""Parts common to recurrent mixers: convolutions over a few tokens, scans in chunks, and norms with a gate."""
+"""Parts that recurrent mixers share: convolutions over a few tokens, scans in chunks, and norms with a gate."""
 
 import math
 from collections.abc import Iterator
@@ -21,10 +21,8 @@ have up to 7."""
 
 
 def chunking(seq_len: int) -> tuple[int, int]:
-    """Return the number of chunks and the number of tokens per chunk.
-
-    There are as few chunks as possible, and they are as short as that allows. The last chunk may not be full.
-    """
+    """Return the number of chunks and the number of tokens per chunk. The number of chunks is the smallest that CHUNK
+    allows, and tokens are divided evenly among them. The last chunk may not be full."""
     n = max(1, math.ceil(seq_len / CHUNK))
     return n, max(1, math.ceil(seq_len / n))
 
@@ -44,7 +42,7 @@ class GatedRMSNorm(AnyNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2 for the input and the value that the weight multiplies."""
+        """Return 2: the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:
@@ -70,10 +68,8 @@ def convolution(model_pass: Pass, channels: int, taps: int, kept: StateTensor, *
 def scanning(
     model_pass: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
 ) -> Operation:
-    """Return the operation of a scan.
-
-    `flops` and `saved` are the FLOPs and the stored values per sequence. `read` and `written` are values per token.
-    """
+    """Return the operation of a scan. `flops` and `saved` are FLOPs and stored values per sequence. `read` and
+    `written` are values per token."""
     states = model_pass.texts * kept.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
     return Operation(
         "scans",

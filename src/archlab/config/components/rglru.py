@@ -11,11 +11,10 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Width
 
 
 class RGLRU(Mixer):
-    """Channels whose states decay at a rate that depends on the input, between two projections and multiplied by a gate
-    (RG-LRU in Griffin, De 2024).
+    """RG-LRU, the mixer of Griffin (De 2024): the state of each channel decays at a rate that depends on the input.
 
-    At each token, S <- a S + sqrt(1 - a^2) i u, with a = exp(-8 r softplus(Lambda)) and the two gates r, i = sigmoid(W
-    u + b).
+    At each token, S <- a S + sqrt(1 - a^2) i u. The gates r and i are sigmoid(W u + b), and a = exp(-8 r
+    softplus(Lambda)). A projection computes u, and the output is multiplied by a gate and projected.
     """
 
     kind: Literal["rglru"] = "rglru"
@@ -52,11 +51,8 @@ class RGLRU(Mixer):
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations, which are the same in every counting.
-
-        The scan has no matrix products, only element-wise sums: one round of sums for each doubling of the number of
-        tokens.
-        """
+        """Yield the operations, which are the same in every counting. The scan has no matrix products, only
+        element-wise sums: one round for each doubling of the number of tokens."""
         width = self.lru_width
         conv, states = self.state(site, 0)
         yield model_pass.product("mixer", site.d_model, 2 * width, bias=2 * width)
@@ -66,7 +62,7 @@ class RGLRU(Mixer):
         yield model_pass.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
         doublings = max(1, math.ceil(math.log2(model_pass.tokens)))
         summed = model_pass.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
-        # Kept in float32: nine numbers between u, the decays and the added inputs, and three for each doubling.
+        # Stored in float32: nine numbers between u, the decays and the added inputs, and three for each doubling.
         saved = (9 + 3 * doublings) * model_pass.rows * width * FLOAT32_BYTES
         kept = model_pass.texts * states.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
         yield summed._replace(kept=kept, saved=saved)

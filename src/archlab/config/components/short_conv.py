@@ -54,7 +54,7 @@ class ShortConv(Mixer):
 
 
 class ShortConvShare(ShortConv):
-    """Channels of a short convolution that one of several devices computes."""
+    """Channels of a short convolution that one device computes if several devices divide them."""
 
     n_devices: int
     """Number of devices that divide the channels among them."""

@@ -1,7 +1,7 @@
 """Rules for which keys a query sees. Masks, caches and FLOP counts all use them.
 
 Positions count from the start of the sequence, or of the document if several are packed. This module does not import
-torch at run time, so that costs can be computed quickly. Its arithmetic works on tensors and on arrays.
+torch at run time, so that costs can be computed quickly. The functions work on tensors and on arrays.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -43,8 +43,8 @@ class Visibility(Settings):
     """Stride s of dilated attention in tokens: keys beyond the window are visible if their distance is divisible by
     s. null: no keys beyond the window."""
     global_tokens: Index = 0
-    """Number of first tokens of a sequence that see all tokens, and that all tokens see, regardless of the window
-    (Longformer)."""
+    """Number of global tokens at the start of a sequence. They see all tokens, and all tokens see them, regardless of
+    the window (Longformer)."""
     blocks: BlockSparse | None = None
     """Fixed sparse blocks that replace a window. null: no blocks."""
 
@@ -109,10 +109,8 @@ def reaches_all(rule: Visibility, seq_len: int) -> bool:
 
 
 def keys_kept(rule: Visibility, context: int) -> int:
-    """Return the number of keys that a cache must store after `context` tokens.
-
-    If nothing beyond the window or the block is ever visible, a cache stores only their keys.
-    """
+    """Return the number of keys that a cache must store after `context` tokens. If only the keys of the window or block
+    are visible later, a cache stores only these."""
     if rule.blocks is not None and not rule.blocks.summary:
         return min(context, rule.blocks.size)
     bounded = rule.window is not None and rule.stride is None and not rule.global_tokens

@@ -16,7 +16,8 @@ from archlab.config.components.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
 """Way to count work. `visible`: the work that the architecture needs. `computed`: the work that the training kernels
-do, needed or not. `packed`: like `computed`, but windows hold several documents, so that all masks differ."""
+do, including unnecessary work. `packed`: like `computed`, but each window holds several documents, so that all masks
+differ."""
 
 OperationKind = Literal[
     "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
@@ -42,16 +43,16 @@ class Operation(NamedTuple):
     weights: float = 0.0
     """Bytes of parameters that the operation reads."""
     kept: float = 0.0
-    """Bytes read of tensors kept from earlier passes: keys and values, or states."""
+    """Bytes read from tensors that earlier passes stored: keys and values, or states."""
     moved: float = 0.0
     """Bytes of activations that the operation reads and writes."""
     saved: float = 0.0
     """Bytes of activations that training stores for the backward pass, except those that an earlier operation
     stores."""
     made: float = 0.0
-    """Bytes of the tensors that the operation creates. They are part of `moved`."""
+    """Bytes of the tensors that the operation creates. They are included in `moved`."""
     times: int = 1
-    """Number of operations that this one stands for."""
+    """Number of identical operations that this one represents."""
 
     def repeated(self, n: int) -> "Operation":
         """Return one operation with the costs of `n` operations like this one."""
@@ -102,7 +103,7 @@ class Pass:
     def product(
         self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
     ) -> Operation:
-        """Return the product of every row with a matrix [d_in, d_out]; `bias` is the number of biases.
+        """Return the product of every row with a matrix [d_in, d_out]. `bias` is the number of biases.
 
         The input of the product is stored for the backward pass, unless `shares_input` says that an earlier product
         stores it.
@@ -119,7 +120,7 @@ class Pass:
         )
 
     def attention(self, part: str, n_heads: int, head_dim: int, *, kept: float = 0, saved: float = 1) -> Operation:
-        """Return the attention of every token to its sequence up to itself.
+        """Return causal attention, in which every token attends to itself and to all earlier tokens.
 
         Scores and weights are written to memory, including those of hidden pairs. `saved` is the number of values per
         pair that are stored for the backward pass. `kept` is the number of bytes read from a cache.
@@ -199,7 +200,7 @@ class Pass:
 
 
 def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:
-    """Return the FLOPs of operations that are made of products and sums, by row of the FLOP table."""
+    """Return the FLOPs of matrix products and other sums of products, by row of the FLOP table."""
     flops = Counter[str]()
     for operation in operations:
         if operation.kind in OF_MATRICES:

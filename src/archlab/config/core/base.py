@@ -50,15 +50,17 @@ class Base(BaseModel):
 
 
 class Settings(Base):
-    """Section of a config. The numbers of a section must fit into float32, because most of them end up in float32
+    """Section of a config. The numbers in a section must fit into float32, because most of them end up in float32
     tensors."""
 
     @field_validator("*")
     @classmethod
     def _fits_into_float32(cls, value: Any) -> Any:
         for number in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(number, float) and number and (isinf(kept := _in_float32(number)) or not kept):
-                raise ValueError(f"{number!r} does not fit into float32; allowed: 0, or from 1.4e-45 to 3.4e38 in size")
+            if isinstance(number, float) and number and (isinf(as_float32 := _in_float32(number)) or not as_float32):
+                raise ValueError(
+                    f"{number!r} does not fit into float32; allowed: 0, or absolute values from 1.4e-45 to 3.4e38"
+                )
         return value
 
 
@@ -72,10 +74,10 @@ def _in_float32(number: float) -> float:
 if TYPE_CHECKING:
     _T = TypeVar("_T")
     Derived = Annotated[_T, "null: derived"]
-    """Type of a field that may be null. Its value is then derived from other fields.
+    """Type of a field that may be null. The value is then derived from other fields.
 
-    `resolve` fills in the value. All code that builds, counts or shows a model reads resolved configs, which always
-    have it. A config as its author wrote it may hold None.
+    `resolve` fills in the value. Code that builds, counts or shows a model reads resolved configs, in which the value
+    is never None. In a config as its author wrote it, the value may be None.
     """
 else:
 
@@ -89,7 +91,7 @@ DERIVED: Any = None
 
 
 class Kinded(Base):
-    """One of several kinds of a section. Its `kind` is written even when defaults are left out, because only `kind`
+    """Section that is one of several kinds. Its `kind` is written even when defaults are left out, because only `kind`
     tells which class to read."""
 
     @model_serializer(mode="wrap")
@@ -109,14 +111,15 @@ def _number(value: Any) -> Any:
 
 
 def whole_number(value: Any) -> Any:
-    """Return 16000 for `16K`, 16384 for `16Ki` and 4000000 for 4e6. Return any value that is not a whole number
-    unchanged."""
+    """Return the number that a value such as `16K` (16000), `16Ki` (16384) or 4e6 (4000000) means. Return a value
+    unchanged if it is not a whole number."""
     number = _number(value)
     return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
 def memory_size(value: Any) -> Any:
-    """Return the number of bytes of `80GiB` or `85.9 GB`. A value without a unit is a whole number of bytes."""
+    """Return the number of bytes that a text such as `80GiB` or `85.9 GB` means. A value without a unit is a number of
+    bytes."""
     match = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return whole_number(value)
@@ -146,29 +149,30 @@ Natural = Annotated[int, Field(ge=0)]
 MOST_LAYERS = 10_000
 """Largest allowed number of layers. The deepest published model has 126. Each layer is an object in memory."""
 MOST_KINDS = 100
-"""Largest allowed number of layer kinds. Each is validated like a separate model. Published models have up to 4."""
+"""Largest allowed number of layer kinds. Each kind is validated like a separate model. Published models have up to
+4."""
 MOST_HEADS = 10_000
 """Largest allowed number of heads. Published models have up to 128."""
 WIDEST = 10**7
-"""Largest allowed size of a tensor's axis. The largest published vocabulary has 262,144 rows. Torch can count the
-elements of a matrix with two axes of the allowed size."""
+"""Largest allowed size of a tensor axis. The largest published vocabulary has 262,144 rows. A matrix with two axes of
+the allowed size is small enough for torch to count its elements."""
 LONGEST = 10**9
-"""Largest allowed number of tokens in a sequence or a batch. The longest published window has 10^7 tokens, the
+"""Largest allowed number of tokens in a sequence or a batch. The longest published context has 10^7 tokens, and the
 largest batch 10^8."""
 MOST_TOKENS = 10**15
-"""Largest allowed number of tokens of a run. The longest published runs have 4 * 10^13."""
+"""Largest allowed number of tokens of a run. The longest published runs use 4 * 10^13 tokens."""
 LARGEST_SEED = 2**63 - 1
 """Largest number that torch accepts as a seed."""
 
 _Index = Annotated[int, Field(ge=0, le=LONGEST)]
 Index = Annotated[_Index, BeforeValidator(whole_number, json_schema_input_type=_Index | str)]
-"""Position in a sequence, or a number of positions. It is written like `Count`."""
+"""Position in a sequence, or a number of positions. Suffixes are allowed as in `Count`."""
 _Length = Annotated[int, Field(ge=1, le=LONGEST)]
 Length = Annotated[_Length, BeforeValidator(whole_number, json_schema_input_type=_Length | str)]
-"""Number of tokens in a sequence, in a part of one or in a batch. It is written like `Count`."""
+"""Number of tokens in a sequence, in part of a sequence, or in a batch. Suffixes are allowed as in `Count`."""
 _Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Width = Annotated[_Width, BeforeValidator(whole_number, json_schema_input_type=_Width | str)]
-"""Size of a tensor's axis. It is written like `Count`."""
+"""Size of a tensor axis. Suffixes are allowed as in `Count`."""
 Depth = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 """Number of layers."""
 Heads = Annotated[int, Field(ge=1, le=MOST_HEADS)]
@@ -179,11 +183,11 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
-"""Number of things. It may be written as `4M`, `16K`, `16Ki` (16,384) or `4e6`."""
+"""Positive whole number. It may be written as `4M`, `16K`, `16Ki` (16,384) or `4e6`."""
 MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | str)]
 """Memory size in bytes. It may be written as `80GiB` (2^30 bytes each), `80GB` (10^9 bytes each) or a plain number."""
 Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
-"""Number of tokens of training or held-out text. It is written like `Count`."""
+"""Number of tokens of training or held-out text. Suffixes are allowed as in `Count`."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
 """Number of floating-point operations. It may be written with a suffix: `2P` is 2e15."""
@@ -195,4 +199,4 @@ Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Pr
 """Fraction from 0 to below 1. It may be written as 0.01 or `1%`."""
 
 Overrides = dict[str, Any]
-"""Changed fields of a layer kind or of a study's arm: dotted field -> value."""
+"""Changes in a layer kind or a study's arm, as a map from dotted fields to values."""

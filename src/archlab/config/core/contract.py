@@ -1,7 +1,7 @@
-"""Contract between archlab and a user's class, and checks of the values that the user's code returns.
+"""Contract between archlab and user-defined classes, and checks of the values that user code returns.
 
-The annotations of archlab's base classes are the contract. A method that overrides a method of a base class must return
-the same type, and a class variable must have the same type.
+The annotations of archlab's base classes are the contract. A method that overrides a base-class method must return the
+annotated type, and a class variable must have the annotated type.
 """
 
 import re
@@ -18,7 +18,7 @@ from archlab.errors import UserError
 
 
 class ContractError(UserError):
-    """Error in a user's code. The message names the user's file."""
+    """Error in a user-defined class. The message names the user's file."""
 
 
 Refuse = Callable[[type, str], ContractError]
@@ -36,8 +36,8 @@ def short(value: Any) -> str:
 
 
 def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Call a user's function. Raise the error of `refuse` if the function does not accept these arguments. Other
-    errors of the function pass through."""
+    """Call a user's function. If the function does not accept these arguments, raise the error that `refuse` returns.
+    Other errors of the function pass through."""
     try:
         return function(*arguments, **keywords)
     except TypeError as error:
@@ -46,7 +46,7 @@ def call(kind: type, refuse: Refuse, function: Callable[..., Any], *arguments: A
         raise refuse(kind, f"{error}; archlab calls it with {len(arguments)} arguments (docs/plugins.md)") from None
 
 
-class _Promise:
+class _ExpectedType:
     """Type that a method must return or that a class variable must have."""
 
     def __init__(self, annotation: Any) -> None:
@@ -56,16 +56,16 @@ class _Promise:
         self._is_tuple = get_origin(checked) is tuple
         self._adapter = TypeAdapter[Any](checked)
 
-    def kept(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
-        """Return the value converted to the type, with a list converted to a tuple. Raise the error of `refuse` if
-        the value does not fit."""
+    def converted(self, value: Any, kind: type, what: str, refuse: Refuse) -> Any:
+        """Return the value converted to the type, with a list converted to a tuple. If the value does not fit, raise
+        the error that `refuse` returns."""
         if self._is_tuple and hasattr(type(value), "__iter__") and not isinstance(value, str | dict):
             value = tuple(value)  # here, because pydantic would hide what a user's generator raises
         try:
-            kept = self._adapter.validate_python(value)
+            result = self._adapter.validate_python(value)
         except ValidationError as error:
             raise refuse(kind, f"{what} {self._explained(error.errors(include_url=False)[0])}") from None
-        return iter(kept) if self._is_iterator else kept
+        return iter(result) if self._is_iterator else result
 
     def _explained(self, detail: ErrorDetails) -> str:
         place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in detail["loc"]).lstrip(".")
@@ -81,23 +81,23 @@ class _Promise:
 
 
 def check_class(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Check the class variables of a user's class, and replace its methods and properties with ones that check what
-    they return."""
+    """Check the class variables of a user-defined class. Replace its methods and properties with wrappers that check
+    what they return."""
     for name in dir(kind):
         owners = [base for base in kind.__mro__ if name in vars(base)]
         base = next((base for base in owners if is_archlabs(base)), None)
-        promised = vars(base)[name] if base else None
-        if name.startswith("_") or not isinstance(promised, FunctionType | property):
+        overridden = vars(base)[name] if base else None
+        if name.startswith("_") or not isinstance(overridden, FunctionType | property):
             continue
         if name in kind.model_fields:
             raise refuse(kind, f"the field {name} hides the method of that name, which archlab calls; rename the field")
         if owners[0] is not base:
-            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], promised, refuse))
+            setattr(kind, name, _checked(kind, name, vars(owners[0])[name], overridden, refuse))
     for name in kind.__class_vars__:
         base = next((base for base in kind.__mro__ if is_archlabs(base) and name in base.__annotations__), None)
         if base:
-            promise = _Promise(get_args(get_type_hints(base, include_extras=True)[name])[0])
-            promise.kept(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
+            expected_type = _ExpectedType(get_args(get_type_hints(base, include_extras=True)[name])[0])
+            expected_type.converted(getattr(kind, name), kind, f"{kind.__name__}.{name} is", refuse)
 
 
 def is_archlabs(definition: Any) -> bool:
@@ -105,11 +105,11 @@ def is_archlabs(definition: Any) -> bool:
     return definition.__module__.startswith("archlab.")
 
 
-def _checked(kind: type, name: str, member: Any, promised: FunctionType | property, refuse: Refuse) -> Any:
-    is_property = isinstance(promised, property)
-    annotated = promised.fget if isinstance(promised, property) else promised
+def _checked(kind: type, name: str, member: Any, overridden: FunctionType | property, refuse: Refuse) -> Any:
+    is_property = isinstance(overridden, property)
+    annotated = overridden.fget if isinstance(overridden, property) else overridden
     result = get_type_hints(annotated, include_extras=True).get("return", type(None))
-    promise = _Promise(InstanceOf[kind] if result is Self else result)
+    expected_type = _ExpectedType(InstanceOf[kind] if result is Self else result)
     is_method = isinstance(member, FunctionType)
     if is_method == is_property or not (is_method or hasattr(member, "__get__")):
         actual = "a method" if is_method else "a property" if isinstance(member, property) else short(member)
@@ -122,14 +122,14 @@ def _checked(kind: type, name: str, member: Any, promised: FunctionType | proper
     @wraps(function)
     def checked(self: Any, *arguments: Any, **keywords: Any) -> Any:
         value = call(type(self), refuse, function, self, *arguments, **keywords)
-        return promise.kept(value, type(self), f"{type(self).__name__}.{name} returned", refuse)
+        return expected_type.converted(value, type(self), f"{type(self).__name__}.{name} returned", refuse)
 
     checked.__dict__["is_checked"] = True
     return property(checked) if is_property else checked
 
 
 def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Raise the error of `refuse` for the first field whose type pydantic does not support."""
+    """Raise the error that `refuse` returns for the first field whose type pydantic does not support."""
     for name, field in kind.model_fields.items():
         try:
             TypeAdapter[Any](field.rebuild_annotation())
@@ -139,7 +139,7 @@ def check_field_types(kind: type[BaseModel], refuse: Refuse) -> None:
 
 
 def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
-    """Raise the error of `refuse` if a field has a type that the user's file does not define."""
+    """Raise the error that `refuse` returns if a field has a type that the user's file does not define."""
     try:
         kind.model_rebuild()
     except PydanticUndefinedAnnotation as error:
@@ -149,8 +149,8 @@ def check_defined(kind: type[BaseModel], refuse: Refuse) -> None:
 
 
 def check_values(config: BaseModel, context: Any, refuse: Refuse) -> None:
-    """Raise the error of `refuse` if the config's values would change when they are written to a file and read
-    again."""
+    """Raise the error that `refuse` returns if the config's values would change when they are written to a file and
+    read again."""
     kind = type(config)
     for name in kind.model_fields:
         try:

@@ -1,4 +1,5 @@
-"""Merging and removal of raw config values. Both follow the tagged unions of the schema, such as `norm.kind`."""
+"""Merging and removal of raw config values. The fields that a section may have depend on its kind, such as
+`norm.kind`."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,12 @@ Raw = dict[str, Any]
 
 
 MOST_DEPTH = 100
-"""Largest allowed number of nested levels in raw values. A config has 6."""
+"""Largest allowed nesting depth of raw values. A config has depth 6."""
 
 
 def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
-    """Return `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if the nested and the dotted form
-    both set a key."""
+    """Return the nested form of dotted keys: `{"a": {"b": 1}}` for `{"a.b": 1}`, at every depth. Raise UserError if
+    both forms set the same key."""
     nested: Raw = {}
     for key, value in flat.items():
         parts = str(key).split(".")
@@ -48,8 +49,8 @@ def _unite(a: Raw, b: Raw, at: str) -> None:
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """Return `over` merged over `base`.
 
-    If `over` changes the kind of a tagged union (`norm.kind`), keys that only the old kind has are dropped. If neither
-    `base` nor `over` names a kind, the default kind of the field is used. A bare string is read as a kind (`position:
+    If `over` changes the kind of a section (`norm.kind`), keys that only the old kind has are dropped. If neither
+    `base` nor `over` names a kind, the default kind of the field is used. A string is read as a kind (`position:
     alibi`).
     """
     out, fields = dict(base), schema.model_fields
@@ -71,8 +72,8 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             out[key] = {**below, **value}
             continue
         old = section_schema(field, below)
-        gone = _lost(old, section) if old else set()
-        below = {k: v for k, v in below.items() if k not in gone}
+        dropped_names = _dropped_fields(old, section) if old else set()
+        below = {k: v for k, v in below.items() if k not in dropped_names}
         kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
         out[key] = kind | merge(below, value, section, f"{at}{key}.")
     return out
@@ -83,7 +84,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
 
     If `over` changes a kind, fields of `below` that the new kind lacks are dropped; without a schema, all fields of
     `below` are dropped. Raise UserError if `over` sets a field inside a value that is not a section. `at` is the path
-    of the section in messages.
+    of the section, for messages.
     """
     out = dict(below)
     for key, value in over.items():
@@ -95,7 +96,7 @@ def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None
         if isinstance(value, dict) and isinstance(old_value, dict):
             section = section_schema(field, {**old_value, **value}) if field else None
             if value.get("kind") not in (None, old_value.get("kind")):
-                old_value = _of_variant(old_value, field, section)
+                old_value = _fields_of_kind(old_value, field, section)
             value = merge_overrides(old_value, value, section, f"{at}{key}.")
         elif isinstance(value, dict) and field and old_value is not None:
             raise UserError(f"{at}{key} is a single value ({old_value!r}) without fields; write {at}{key}=VALUE")
@@ -113,7 +114,7 @@ def _as_section(value: Any, field: FieldInfo | None, below: Any = None) -> Any:
     return from_old_form(value, root, kind) if isinstance(value, dict) and root else value
 
 
-def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
+def _dropped_fields(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
     """Return the fields of the old kind whose values do not carry over to the new kind.
 
     Between archlab's kinds, fields of the same name carry over. If one of the kinds is user-defined, only fields from a
@@ -127,18 +128,18 @@ def _lost(old: type[BaseModel], new: type[BaseModel]) -> set[str]:
     return set(old.model_fields) - {"kind"} - {name for base in common for name in base.model_fields}
 
 
-def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
+def _fields_of_kind(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
     if field is None or variant is None:
         return {}
     others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
     old = section_schema(field, raw)
-    gone = others | (_lost(old, variant) if old else set())
-    return {key: value for key, value in raw.items() if key not in gone}
+    dropped_names = others | (_dropped_fields(old, variant) if old else set())
+    return {key: value for key, value in raw.items() if key not in dropped_names}
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:
-    """Return a copy of `raw` without the values at those dotted paths. If a path points into a list, the whole list
-    is removed."""
+    """Return a copy of `raw` without the values at the dotted `paths`. If a path points into a list, the whole list is
+    removed."""
     out = copy.deepcopy(raw)
     for path in paths:
         _drop(out, path.split("."))
@@ -159,8 +160,8 @@ def _drop(section: Raw, path: Sequence[str]) -> None:
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
     """Return the config class of a field's value.
 
-    For a tagged union, this is the kind that `raw` names. If `raw` names no kind, it is the kind of the default, or
-    else the first kind.
+    If a section has several kinds, this is the class of the kind that `raw` names. If `raw` names no kind, it is the
+    kind of the default, or otherwise the first kind.
     """
     variants = _variants(field)
     if not variants:
@@ -185,7 +186,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
 
 @cache
 def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
-    """Return the type of the values if the field maps names to sections, or None for any other field."""
+    """Return the value type of a field that maps names to sections, or None for any other field."""
     if get_origin(field.annotation) is not dict:
         return None
     value = FieldInfo.from_annotation(get_args(field.annotation)[1])
@@ -205,9 +206,9 @@ def fields_below(
 ) -> Iterator[FieldPlace]:
     """Yield every field that a section can have, including the fields of all kinds.
 
-    Paths start with `at`. A field that maps names to sections yields the fields of these sections twice: with `NAME` in
-    their paths, and without it. `within` lists the classes of the enclosing sections. A class inside itself, such as an
-    MLP made of MLPs, is left out to prevent endless recursion.
+    Paths start with `at`. If a field maps names to sections, the fields of these sections are yielded twice: with
+    `NAME` in their paths, and without it. `within` lists the classes of the enclosing sections. A class inside itself,
+    such as an MLP made of MLPs, is skipped to prevent endless recursion.
     """
     for name, field in schema.model_fields.items():
         yield FieldPlace(at + name, schema, name)
@@ -220,13 +221,12 @@ def fields_below(
 
 
 def kind_names(field: FieldInfo | None) -> list[str]:
-    """Return the names of a tagged union's kinds, or an empty list for any other field."""
+    """Return the kind names of a section with several kinds, or an empty list for any other field."""
     return list(_variants(field)) if field else []
 
 
 def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
-    """Return the config classes that a field's value may have: several for a tagged union, one for a section, none
-    for a plain value."""
+    """Return the config classes that a field's value may have: one per kind of a section, or none for a plain value."""
     if root := _root(field):
         return tuple(kinds(root).values())
     parts = (field.annotation, *get_args(field.annotation))
@@ -240,7 +240,7 @@ def _root(field: FieldInfo) -> type[Registered] | None:
 
 @cache_of_kinds
 def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
-    """Return the names of a section's `Derived` fields, and of the fields whose sections contain `Derived` fields."""
+    """Return the names of a section's fields that are `Derived` or contain a section with `Derived` fields."""
     places = (place for place in fields_below(section) if Derived in place.owner.model_fields[place.name].metadata)
     return tuple(dict.fromkeys(place.path.partition(".")[0] for place in places))
 

@@ -1,7 +1,6 @@
 """Older form of a user-defined kind in a config: `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-Runs and studies that are older than self-registering classes have files in this form. The names of runs are still
-computed from this form.
+The files of older runs and studies contain this form. The names of runs are still computed from this form.
 """
 
 from typing import Any
@@ -9,13 +8,13 @@ from typing import Any
 from archlab.config.core.registry import Registered, Section, kind_of, kinds, users_kinds
 
 _SECTIONS: tuple[Section, ...] = ("mlp", "mixer", "optimizer")
-"""Sections of a config that may have the older form. A study's outcomes may have it, too."""
+"""Sections of a config in which the older form may occur. It may also occur in the outcomes of a study."""
 
 
 def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any = None) -> dict[str, Any]:
-    """Return `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
+    """Return the current form of a value: `{kind: mine, rate: 2}` for `{kind: plugin, name: mine, options: {rate: 2}}`.
 
-    A part such as `{options: {rate: 2}}` is also accepted. `kind_below` is the kind of a value that does not name one.
+    A part such as `{options: {rate: 2}}` is also accepted. `kind_below` is the kind to assume if the value names none.
     """
     options = value.get("options")
     is_old = value.get("kind") == "plugin" and isinstance(value.get("name"), str)
@@ -29,9 +28,9 @@ def from_old_form(value: dict[str, Any], root: type[Registered], kind_below: Any
 
 
 def lays_options_over(below: dict[str, Any], over: dict[str, Any]) -> bool:
-    """Return whether both values have the older form of the same kind, so that they can be merged in that form.
+    """Return whether both values have the older form of the same kind, so that they can be merged without conversion.
 
-    Digests of existing studies depend on merging in that form.
+    Digests of existing studies depend on merging them in this form.
     """
     same = {"kind": below.get("kind"), "name": below.get("name")} | over
     return "options" in over and same["kind"] == below.get("kind") == "plugin" and same["name"] == below.get("name")
@@ -42,7 +41,8 @@ def from_old_path(path: str) -> str:
 
 
 def to_old_form(value: dict[str, Any]) -> dict[str, Any]:
-    """Return `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate: 2}`."""
+    """Return the older form of a value: `{kind: plugin, name: mine, options: {rate: 2}}` for `{kind: mine, rate:
+    2}`."""
     options = {key: item for key, item in value.items() if key != "kind"}
     return {"kind": "plugin", "name": value["kind"], "options": options}
 

@@ -1,4 +1,4 @@
-"""Plug-ins: a user's own modules, whose classes register kinds of components, optimizers, outcomes and so on.
+"""Plug-ins: a user's own Python modules, which add kinds of components, optimizers, outcomes and other sections.
 
 The `plugins` field of a config names the modules. Reading the config imports them, in every process that receives the
 config.
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from pydantic.errors import PydanticUserError
 
-from archlab.code import imported_from_beside
+from archlab.code import local_imports
 from archlab.config.core import registry
 from archlab.config.core.contract import ContractError
 from archlab.config.core.registry import Registered, digest_of
@@ -30,8 +30,9 @@ from archlab.files import expand_user, read_bytes, real_path
 _read: dict[str, str] = {}
 
 
-def bringing(plugins: Iterable[str], config: type[Registered]) -> str | None:
-    """Return the plug-in that registered the kind of a config class, directly or through a module of its package."""
+def plugin_of(plugins: Iterable[str], config: type[Registered]) -> str | None:
+    """Return the plug-in that registered a kind, itself or in a module of its package. Return None if no plug-in
+    did."""
     modules = registry.modules_of(config)
     return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
 
@@ -41,15 +42,15 @@ def _is_in(module: str, package: str) -> bool:
 
 
 def resolve_and_import(plugins: tuple[str, ...]) -> tuple[str, ...]:
-    """Import the plug-ins, and return them with the full paths of files. Raise UserError if a plug-in cannot be
-    imported."""
+    """Import the plug-ins, and return their names with file names replaced by full paths. Raise UserError if a plug-in
+    cannot be imported."""
     plugins = tuple(str(real_path(expand_user(p))) if is_file(p) else p for p in plugins)
     import_plugins(plugins)
     return plugins
 
 
 def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Return the plug-in names for a config in `folder`, and file name -> content of the copies to write there.
+    """Return the plug-in names for a config in `folder`, and the contents of the files to copy there, by file name.
 
     Installed modules are named but not copied. A file that is already in the folder keeps its name.
     """
@@ -122,7 +123,7 @@ def _in_words(error: PydanticUserError) -> str:
 
 
 class _CheckedSource(SourceFileLoader):
-    """Loader that runs the content that was checked, and never compiled code from `__pycache__`."""
+    """Loader that runs the content that was checked, and never uses compiled code from `__pycache__`."""
 
     def __init__(self, name: str, file: str, content: bytes) -> None:
         super().__init__(name, file)
@@ -136,7 +137,7 @@ def _import_file(file: Path, content: bytes) -> None:
     name, digest = _module_name(str(file)), digest_of(file)
     if _read.get(str(file)) == digest:
         return
-    if neighbors := imported_from_beside(file):
+    if neighbors := local_imports(file):
         why = "but a run copies only the file itself"
         allowed = "all code in one file, or in an installed package whose module `plugins` names"
         raise UserError(f"imports {neighbors[0]} from its own folder, {why}; allowed: {allowed}")
@@ -163,5 +164,5 @@ def _module_name(plugin: str) -> str:
 
 
 PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(resolve_and_import)]
-"""Modules, or files that end in .py. A file is looked for next to the config file that names it, then in the working
-folder."""
+"""Modules, or files whose names end in .py. A file is looked for in the folder of the config that names it, then in the
+working folder."""

@@ -1,6 +1,6 @@
-"""Registry of the kinds of each open section of a config: archlab's own kinds, and user-defined ones.
+"""Registry of archlab's own kinds and user-defined kinds, for each section of a config to which users may add kinds.
 
-A root class stands for a section, as `Optimizer` does for `train.optimizer`. A subclass with its own `kind` becomes a
+A root class represents a section: `Optimizer` represents `train.optimizer`. A subclass with its own `kind` becomes a
 kind of the section as soon as it is defined: configs may name it, errors list it, and the JSON schema contains it.
 `@implements` marks the module, function or factory that implements a kind.
 """
@@ -19,7 +19,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from archlab.code import meaning
+from archlab.code import normalized
 from archlab.config.core import contract
 from archlab.config.core.base import Base, Settings
 from archlab.errors import OWN_CODE, UserError
@@ -32,20 +32,20 @@ Section = Literal[
 """Names of the sections to which a user's file may add kinds."""
 
 _kinds: dict[str, dict[str, dict[str, type["Registered"]]]] = {section: {} for section in get_args(Section)}
-"""Registered classes: section -> kind -> module -> class. A user's file and its copy in a run's folder are two
-modules."""
+"""Registered classes by section, kind and module. A user's file and its copy in a run's folder are two modules, which
+may both register the same kind."""
 
 _caches: list[Any] = []
 
 _in_the_schema: set[type["Registered"]] = set()
 
 _digests: dict[str, str] = {}
-"""Digest of each user's file when it was imported, by the name of its module."""
+"""Digest of each user's file at the time of its import, by module name."""
 
 _implementations: dict[type[Base], Callable[..., Any]] = {}
 
 Check = Callable[..., Any]
-"""Function that checks what the implementation of a user-defined kind returns."""
+"""Function that checks the result of a user-defined implementation."""
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 _R = TypeVar("_R", bound="Registered")
@@ -65,15 +65,15 @@ def kind_of(config: type[Base]) -> str:
 
 
 def is_open(config: type[Base]) -> bool:
-    """Return whether a class stands for all kinds that derive from it."""
+    """Return whether a class represents all kinds that derive from it."""
     return hasattr(config, "section") and not kind_of(config)
 
 
 class Registered(Settings):
     """Section of a config that can have several kinds.
 
-    A root class sets `section`. If a field's type is a class without its own kind, the field accepts every kind that
-    derives from that class.
+    A root class sets `section`. If the type of a field is a class without its own kind, the field accepts every kind
+    that derives from the class.
     """
 
     if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Registered(Settings):
     default_kind: ClassVar[str | None] = None
     """Kind that a section has if its config does not set `kind`. None: the config must set `kind`."""
     display_name: ClassVar[str]
-    """Name of the kind in drawings and tables. By default, `kind` with spaces for underscores."""
+    """Name of the kind in drawings and tables. By default, this is `kind` with underscores replaced by spaces."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -113,10 +113,11 @@ class Registered(Settings):
 
     @classmethod
     def check_class(cls) -> None:
-        """Raise UserError if the class variables of a new kind are not allowed in its section."""
+        """Raise UserError if the section does not allow the class variables of a new kind."""
 
     def __hash__(self) -> int:
-        """Hash the values. If some are lists or mappings, which a user's fields may hold, hash their JSON instead."""
+        """Return the hash of the values. If a user-defined field holds a list or mapping, return the hash of the JSON
+        instead."""
         try:
             return hash((type(self), *self.__dict__.values()))
         except TypeError:
@@ -124,7 +125,7 @@ class Registered(Settings):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Look kinds up at each validation, because kinds may be registered later."""
+        """Validate by looking up the kind each time, because kinds may be registered later."""
         if not is_open(cls):
             try:
                 return handler(source)
@@ -137,8 +138,8 @@ class Registered(Settings):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the union of the kinds, with the default first.
 
-        A section may contain sections of the same root class, such as an MLP made of MLPs. Such an inner section is
-        described only by the names of its kinds.
+        A section may contain sections of the same root class, such as an MLP made of MLPs. Only the kind names of the
+        inner sections are described.
         """
         if not is_open(cls):
             return handler(schema)
@@ -180,7 +181,7 @@ def import_all(package: str, path: Iterable[str]) -> None:
 
 
 def implements(*configs: type[Base]) -> Callable[[_T], _T]:
-    """Decorate the module, function or factory that implements configs of these classes."""
+    """Decorate a module, function or factory as the implementation of these config classes."""
 
     def keep(implementation: _T) -> _T:
         for config in configs:
@@ -209,15 +210,15 @@ def implementation_of(config: type[Base]) -> Callable[..., Any]:
 
 
 def make(config: Base, *arguments: Any, check: Check | None = None) -> Any:
-    """Call the implementation of a config with the config and the other arguments. `check` is passed on to `call`."""
+    """Call the implementation of a config with the config and `arguments`. `check` is passed on to `call`."""
     return call(type(config), config, *arguments, check=check)
 
 
 def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
     """Call the implementation of a kind and return its result.
 
-    For user-defined kinds, `check(kind, result, *arguments)` is called with the result. It returns the result, or
-    raises `breach` if the result does not fit the section.
+    For a user-defined kind, return `check(kind, result, *arguments)` instead. `check` returns the result, or raises
+    `breach` if the result does not fit the section.
     """
     implementation = implementation_of(kind)
     if check is None or not is_users(kind):
@@ -227,8 +228,7 @@ def call(kind: type[Base], *arguments: Any, check: Check | None = None) -> Any:
 
 @cache_of_kinds
 def kinds(root: type[_R]) -> dict[str, type[_R]]:
-    """Return kind -> class for the kinds that derive from `root`, in the order of their registration, but with
-    `none` last."""
+    """Return the classes that derive from `root` by kind, in the order of their registration, but with `none` last."""
     classes: Any = {kind: next(iter(modules.values())) for kind, modules in _kinds[root.section].items() if modules}
     known = [(kind, config) for kind, config in classes.items() if issubclass(config, root)]
     return dict(sorted(known, key=lambda item: item[0] == "none"))
@@ -245,8 +245,8 @@ def is_users(config: type[Base]) -> bool:
 
 
 def check_implemented(module: str) -> None:
-    """Raise UserError if a kind that the module registered has no implementation. Kinds that derive from archlab's
-    kinds inherit one."""
+    """Raise UserError if the module registered a kind without an implementation. Kinds that derive from archlab's kinds
+    inherit one."""
     classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in classes:
         contract.check_defined(config, breach)
@@ -274,8 +274,8 @@ def forget(module: str) -> None:
 
 
 def digest_of(file: Path) -> str:
-    """Return 12 hex digits that depend on what a Python file does, but not on its formatting."""
-    return hashlib.sha256(meaning(read_text(file)).encode()).hexdigest()[:12]
+    """Return a digest of 12 hex digits that depends on what a Python file does, but not on its formatting."""
+    return hashlib.sha256(normalized(read_text(file)).encode()).hexdigest()[:12]
 
 
 def file_of(config: type[Base]) -> str:
@@ -284,7 +284,7 @@ def file_of(config: type[Base]) -> str:
 
 
 def source_digest(config: type[Registered]) -> str:
-    """Return the digest of the file that defines a user's class, as it was when imported."""
+    """Return the digest of the file that defines a user's class. The digest dates from the import of the file."""
     return _digests.get(config.__module__, "")
 
 
@@ -296,7 +296,7 @@ def _register(config: type[Registered], kind: str) -> None:
         OWN_CODE.add(file)
         _digests.setdefault(config.__module__, digest_of(Path(file)))
     for other in known.values():
-        _refuse_two(config, other, kind)
+        _refuse_conflict(config, other, kind)
     known[config.__module__] = config
     _clear_caches()
 
@@ -306,7 +306,7 @@ def _clear_caches() -> None:
         cached.cache_clear()
 
 
-def _refuse_two(config: type[Registered], other: type[Registered], kind: str) -> None:
+def _refuse_conflict(config: type[Registered], other: type[Registered], kind: str) -> None:
     what = f"{config.section} {kind}"
     if config.__module__ == other.__module__:
         if config.__module__ == "__main__":  # a cell of a notebook that runs again
@@ -333,7 +333,7 @@ class Named(Registered):
 
     @classmethod
     def check_class(cls) -> None:
-        """Raise UserError if the class has fields, because configs could not set them."""
+        """Raise UserError if the class has fields, because a config cannot set them."""
         if fields := [name for name in cls.model_fields if name != "kind"]:
             raise UserError(
                 f"{cls.section} {kind_of(cls)}: has the field {fields[0]}, but configs give only the name of a kind; "
@@ -342,7 +342,7 @@ class Named(Registered):
 
 
 class KindName:
-    """Annotation of a string field that holds the name of a kind."""
+    """Annotation of a string field whose value is the name of a kind."""
 
     def __init__(self, root: type[Registered]) -> None:
         self.root = root

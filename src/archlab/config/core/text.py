@@ -1,4 +1,4 @@
-"""Types of text fields, and the display of text in terminals, pages and pictures."""
+"""Types of text fields, and the display of text in terminals, web pages and images."""
 
 import re
 import shutil
@@ -14,8 +14,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that control a terminal, reverse the direction of text, or do not exist, so that pictures cannot contain
-them.
+"""Characters that are not displayed: control characters, characters that reverse the direction of text, and code points
+that are not characters. Images cannot contain them.
 
 Tab and newline are allowed.
 """
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def print_to_stderr(text: str) -> None:
-    """Print the text to stderr with hidden characters replaced as in `visible`. In a terminal, wrap the lines between
+    """Print the text to stderr, with hidden characters replaced as in `visible`. In a terminal, wrap lines between
     words.
 
     If the terminal or pipe is closed, do nothing.
@@ -56,7 +56,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def collected_notes() -> Iterator[list[str]]:
-    """Collect the notes of the block in a list instead of printing them. If the block raises an error, print the
+    """Collect the notes of the `with` block in a list instead of printing them. If the block raises an error, print the
     notes."""
     before = _collected.set(notes := [])
     try:
@@ -70,8 +70,7 @@ def collected_notes() -> Iterator[list[str]]:
 
 
 note_once = cache(note)
-"""Print a note unless this process has already printed the same note, because a command reads some files several
-times."""
+"""Print a note only once per process, because a command may read the same file several times."""
 
 
 def _wrapped(line: str, width: int) -> str:
@@ -108,7 +107,8 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 """One line of text, without characters that cannot be displayed."""
 
 FileName = Annotated[str, AfterValidator(_file_name)]
-"""Name of a file or preset. As usual in Python, bytes that are not valid UTF-8 are represented by U+DC80 to U+DCFF."""
+"""Name of a file or preset. As usual in Python, bytes that are not valid UTF-8 are represented by surrogates (U+DC80 to
+U+DCFF)."""
 
 Shown = Annotated[str, BeforeValidator(lambda value: visible(value) if isinstance(value, str) else value)]
 """Text in which each character that cannot be displayed is replaced by its code point, as in `visible`."""

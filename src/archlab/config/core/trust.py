@@ -1,8 +1,8 @@
-"""Trust in plug-ins: those that the user names may run, and those that archlab copied into a folder on this machine.
+"""Trust in plug-ins. A plug-in may run if the user names it, or if archlab copied it into its folder on this machine.
 
-A config names plug-ins, and reading the config imports them. A user who names a file on the command line, in Python or
-in a YAML file given by its path decides to run that file. A user who names a folder decides nothing about the code in
-the folder, which may come from anywhere.
+A config names plug-ins, and reading the config imports them. A user names a plug-in on the command line, in Python, or
+in a YAML file given by its path. A user who gives only a folder has not decided to run the code in the folder, which
+may come from anywhere.
 """
 
 import hashlib
@@ -20,18 +20,18 @@ TRUST = "ARCHLAB_TRUST"
 """Environment variable. If its value is 1, every plug-in may run. Worker processes inherit the variable."""
 
 _named: set[str] = set()
-"""Full paths of the files, and names of the modules, that the user named in this process."""
+"""Full paths of files, and names of modules, that the user named in this process."""
 
 _ran: set[str] = set()
 
 
 def accept(*sources: str | Path) -> None:
-    """Record that the user named these files and modules. The record lasts as long as the process."""
+    """Record that the user named these files and modules. The record lasts until the process ends."""
     _named.update(map(_full_name, sources))
 
 
 def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
-    """Record that the user named `sources`, if the user named `file`, which contains their names."""
+    """If the user named `file`, record that the user also named `sources`, because the file names them."""
     if _full_name(file) in _named:
         accept(*sources)
 
@@ -39,12 +39,12 @@ def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
 def remember(plugins: Iterable[str]) -> None:
     """Let later processes of this user import these plug-ins, which archlab is copying into a folder.
 
-    The list of these plug-ins is a folder with one file per fingerprint, so that several processes can add to it at
-    once. If the list cannot be written, later processes ask for --trust.
+    The record is a folder with one file per fingerprint, so that several processes can add to it at once. If the record
+    cannot be written, later processes ask for --trust.
     """
     for plugin in plugins:
         with suppress(UserError, OSError):
-            listed = _list() / fingerprint(plugin, Path(plugin).read_bytes() if is_file(plugin) else None)
+            listed = _record() / fingerprint(plugin, Path(plugin).read_bytes() if is_file(plugin) else None)
             if not listed.is_file():
                 write_page(listed, f"{plugin}\n")
 
@@ -56,17 +56,17 @@ def check(plugins: Mapping[str, bytes | None]) -> None:
     if refused := [plugin for plugin in plugins if not _may_run(plugin, prints[plugin])]:
         it = "it" if len(refused) == 1 else "them"
         raise UserError(
-            f"plugins: {', '.join(map(_where, refused))}: a folder names this code, and archlab on this machine did "
-            f"not write it there. Read {it} first; to run {it}, add --trust (in Python and in workers: {TRUST}=1)"
+            f"plugins: {', '.join(map(_with_folder, refused))}: a folder's config names this code, but archlab on this "
+            f"machine did not write it there. Read {it} first; to run {it}, add --trust (in Python and in workers: "
+            f"{TRUST}=1)"
         )
     _ran.update(prints.values())
 
 
 def fingerprint(plugin: str, content: bytes | None) -> str:
-    """Return 64 hex digits: the sha256 of a file's content, or of a module's name and the folder where Python finds the
-    module.
+    """Return the sha256, as 64 hex digits, of a file's content or of a module's name and folder.
 
-    The content of a module is not read, because an installed package changes with each new version.
+    The content of a module is not read, because it changes with each new version of the installed package.
     """
     data = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
     return hashlib.sha256(data).hexdigest()
@@ -79,8 +79,8 @@ def is_file(plugin: str) -> bool:
 
 @contextmanager
 def trusting(all_plugins: bool) -> Iterator[None]:
-    """Let every plug-in run within the block, in this process and in the processes that it starts, if `all_plugins`
-    is true."""
+    """If `all_plugins` is true, let every plug-in run within the `with` block, in this process and in the processes
+    that it starts."""
     before = os.environ.get(TRUST)
     if all_plugins:
         os.environ[TRUST] = "1"
@@ -92,8 +92,8 @@ def trusting(all_plugins: bool) -> Iterator[None]:
             os.environ.update({TRUST: before} if before is not None else {})
 
 
-def _may_run(plugin: str, printed: str) -> bool:
-    if os.environ.get(TRUST) == "1" or plugin in _named or printed in _ran or (_list() / printed).is_file():
+def _may_run(plugin: str, sha256: str) -> bool:
+    if os.environ.get(TRUST) == "1" or plugin in _named or sha256 in _ran or (_record() / sha256).is_file():
         return True
     return not is_file(plugin) and not _roots(plugin)  # the import will report that the module does not exist
 
@@ -103,7 +103,7 @@ def _full_name(source: str | Path) -> str:
 
 
 def _roots(module: str) -> tuple[Path, ...]:
-    """Return the folders that contain the module's top package, found without importing it. Return an empty tuple if
+    """Return the folders that contain the module's top-level package, without importing it. Return an empty tuple if
     Python does not find the module."""
     spec = None
     with suppress(ImportError, ValueError):  # not the name of a module, or a module without a file
@@ -115,10 +115,10 @@ def _roots(module: str) -> tuple[Path, ...]:
     return (Path(spec.origin).resolve().parent,) if spec.has_location and spec.origin else (Path(sys.prefix),)
 
 
-def _where(plugin: str) -> str:
+def _with_folder(plugin: str) -> str:
     roots = () if is_file(plugin) else _roots(plugin)
     return f"{plugin} (in {roots[0]})" if roots else plugin
 
 
-def _list() -> Path:
+def _record() -> Path:
     return state_folder() / "plug-ins"

@@ -1,9 +1,10 @@
-"""YAML 1.2 for configs: only plain values and text keys, with limits that no config needs to exceed.
+"""YAML 1.2 for configs. Only plain values and text keys are allowed, and the limits are higher than any config needs.
 
 PyYAML implements YAML 1.1, in which `010` is 8, `1:30` is 90 and `on` is true. This module combines PyYAML's parser
-with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name the file and the line. If
-libyaml is installed, libyaml parses a text first, because it is twenty times as fast. If libyaml refuses the text,
-PyYAML's own parser parses the text again, because its error messages are better.
+with the core schema of YAML 1.2. Anchors, aliases and merge keys (`<<`) work. Errors name the file and the line.
+
+If libyaml is installed, it parses the text first, because it is twenty times as fast as PyYAML's own parser. If libyaml
+refuses the text, PyYAML's own parser parses it again, because its errors are easier to translate.
 """
 
 import re
@@ -21,14 +22,14 @@ from archlab.errors import UserError
 from archlab.files import MEBIBYTE, read_text
 
 MOST_BYTES = MEBIBYTE
-"""Largest allowed size of a YAML file in bytes. A file of this size is far larger than any config, and takes seconds
-to read."""
+"""Largest allowed size of a YAML file in bytes. No config is as large, and a larger file would take seconds to read."""
 MOST_VALUES = 50_000
 """Largest allowed number of values in a YAML file, with aliases expanded. A pattern of 10,000 layers fits."""
 LONG_TEXT = 1000
-"""Number of characters after which a string counts as one more value. This also limits aliases of long strings."""
+"""Number of characters for which a long string counts as one more value, so that aliases of long strings are limited
+too."""
 MOST_DIGITS = 300
-"""Largest allowed number of digits in a number. No field can hold a number with more digits."""
+"""Largest allowed number of digits in a number. No config field can hold a longer number."""
 
 _CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
     (re.compile(r"|~|null|Null|NULL"), lambda text: None),
@@ -47,6 +48,43 @@ a string."""
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+_PLAIN_WORDS: tuple[tuple[str, str, bool], ...] = (
+    (
+        "mapping values are not allowed",
+        "unexpected `:`; put each key on its own line, indent all keys of a section alike, and put text that contains "
+        "`: ` in quotes",
+        False,
+    ),
+    ("sequence entries are not allowed", "unexpected `- `; put each list item on its own line", False),
+    (r"found character '\\t'", "unexpected tab; indent with spaces", False),
+    ("found character '(.)' that cannot start", r"a value cannot begin with `\1`; put the value in quotes", False),
+    (
+        "expected <block end>, but found '<scalar>'",
+        "text after the end of a value; put the whole value in quotes",
+        False,
+    ),
+    ("expected <block end>, but found '([]}])'", r"unexpected `\1`; remove it", False),
+    (
+        "expected <block end>|expected '<document start>'",
+        "the line does not fit the lines above it; indent all keys of a section alike, and begin each list item with "
+        "`- `",
+        False,
+    ),
+    ("expected ',' or '(.)'", r"a list or mapping in brackets is not closed; add a comma or `\1`", False),
+    ("could not find expected ':'", "a key without `:`; write `key: value`", True),
+    ("found unexpected end of stream", "text in quotes is not closed; add the closing quote", True),
+    (
+        r"found unknown escape character '\\?(.*)'",
+        r"`\\\1` in double quotes is not an escape sequence; write `\\\\` for a backslash",
+        False,
+    ),
+    ("expected alphabetic or numeric", "`*` or `&` without a name; put text that begins with either in quotes", False),
+    ("expected the node content", "a value is missing, or a special character is not in quotes", False),
+)
+"""Translation of PyYAML's errors: pattern of the error, message for the user, and whether the message names the line
+where the wrong part begins. If false, it names the line where PyYAML stopped."""
+
+
 class _Node(NamedTuple):
     value: Any
     size: int
@@ -56,8 +94,8 @@ class _Node(NamedTuple):
 
 
 class _Builder:
-    """Builder of plain values from the parser's events. Aliases share one value, but each counts towards the limits
-    as if it were expanded."""
+    """Builder of plain values from parser events. Aliases share one value, but each alias counts towards the limits as
+    if the value were written out."""
 
     def __init__(self, text: str, source: str, loader: Any) -> None:
         self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)
@@ -70,7 +108,7 @@ class _Builder:
         for event in self._events:
             if isinstance(event, ev.DocumentStartEvent):
                 if documents:
-                    raise self._refusal(event, "a second document (---); allowed: one")
+                    raise self._error_at(event, "a second document (---); allowed: one")
                 documents.append(self._node(next(self._events), 1).value)
         return documents[0] if documents else None
 
@@ -80,7 +118,7 @@ class _Builder:
         assert isinstance(event, ev.NodeEvent)
         if tag := getattr(event, "tag", None):
             name = tag.replace("tag:yaml.org,2002:", "!!")
-            raise self._refusal(event, f"a tag ({name}) is not allowed; leave it out, and put text in quotes")
+            raise self._error_at(event, f"a tag ({name}) is not allowed; leave it out, and put text in quotes")
         if event.anchor:
             self._anchored[event.anchor] = None
         if isinstance(event, ev.MappingStartEvent):
@@ -97,17 +135,17 @@ class _Builder:
     def _counted(self, event: ev.Event, node: _Node, depth: int) -> _Node:
         self._size += node.size
         if self._size > MOST_VALUES:
-            raise self._refusal(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
+            raise self._error_at(event, f"more than {MOST_VALUES:,} values, with aliases (*) written out")
         if depth + node.height > MOST_DEPTH:
-            raise self._refusal(event, f"values are nested more than {MOST_DEPTH} deep")
+            raise self._error_at(event, f"values are nested more than {MOST_DEPTH} deep")
         return node
 
     def _alias(self, event: ev.AliasEvent) -> _Node:
         if event.anchor not in self._anchored:
-            raise self._refusal(event, f"not valid YAML: the alias *{event.anchor} has no anchor before it")
+            raise self._error_at(event, f"not valid YAML: the alias *{event.anchor} has no anchor before it")
         node = self._anchored[event.anchor]
         if node is None:
-            raise self._refusal(
+            raise self._error_at(
                 event, f"the alias *{event.anchor} refers to a value that contains it; write the value out"
             )
         return node
@@ -117,7 +155,7 @@ class _Builder:
             return event.value
         meaning = next((read for pattern, read in _CORE if pattern.fullmatch(event.value)), str)
         if meaning is not str and len(event.value) > MOST_DIGITS:
-            raise self._refusal(event, f"a number of {len(event.value):,} digits; allowed: up to {MOST_DIGITS}")
+            raise self._error_at(event, f"a number of {len(event.value):,} digits; allowed: up to {MOST_DIGITS}")
         return meaning(event.value)
 
     def _sequence(self, event: ev.Event, depth: int) -> _Node:
@@ -141,7 +179,7 @@ class _Builder:
             if isinstance(key, ev.ScalarEvent) and key.implicit[0] and name == "<<":
                 merged += self._merged(key, node.value)
             elif name in values:
-                raise self._refusal(key, f"not valid YAML: {name} is given twice")
+                raise self._error_at(key, f"not valid YAML: {name} is given twice")
             else:
                 values[name] = node.value
         below = Raw()
@@ -157,39 +195,52 @@ class _Builder:
             if name is not None:
                 self._node(event, 1)
         if not isinstance(name, str) or not name:
-            raise self._refusal(event, "not valid YAML for a config: a key must be text, and not empty")
+            raise self._error_at(event, "not valid YAML for a config: a key must be text, and not empty")
         return name
 
     def _merged(self, event: ev.Event, value: Any) -> list[Raw]:
         mappings = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, dict) for mapping in mappings):
-            raise self._refusal(event, "<< needs keys and values, or a list of such mappings")
+            raise self._error_at(event, "<< needs keys and values (a mapping), or a list of mappings")
         return mappings
 
-    def _refusal(self, event: ev.Event, message: str) -> UserError:
+    def _error_at(self, event: ev.Event, message: str) -> UserError:
         return UserError(f"{self._source}, line {event.start_mark.line + 1}: {message}")
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Return the value of a YAML text. If the text is not valid, raise UserError with `source` and the line."""
+    """Return the value of a YAML text. If the text is not valid, raise a UserError that names `source` and the line."""
     with suppress(yaml.YAMLError, ValueError, OverflowError):
         return _Builder(text, source, _FAST).document()
     try:
         return _Builder(text, source, yaml.SafeLoader).document()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise UserError(f"{source}, line {line}: a character ({error.character:#x}) that YAML does not allow") from None
+        raise UserError(
+            f"{source}, line {line}: a character ({error.character:#x}) that YAML does not allow; remove it"
+        ) from None
     except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
+        problem, is_at_start = _in_plain_words(error)
+        mark = error.context_mark if is_at_start and error.context_mark else error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{source}{line}: not valid YAML: {problem}") from None
     except (ValueError, OverflowError):  # PyYAML passes any number to Python's chr
-        beyond = re.search(r"\\U(?!000|0010)", text)
-        line = text.count("\n", 0, beyond.start() if beyond else 0) + 1
-        raise UserError(f"{source}, line {line}: an escape (\\U…) without a character of that number") from None
+        bad_escape = re.search(r"\\U(?!000|0010)", text)
+        line = text.count("\n", 0, bad_escape.start() if bad_escape else 0) + 1
+        raise UserError(
+            f"{source}, line {line}: the escape \\U… names no Unicode character; allowed: up to \\U0010FFFF"
+        ) from None
+
+
+def _in_plain_words(error: yaml.MarkedYAMLError) -> tuple[str, bool]:
+    for pattern, words, is_at_start in _PLAIN_WORDS:
+        if match := re.match(pattern, error.problem or ""):
+            return match.expand(words), is_at_start
+    return error.problem or "", False
 
 
 def read_yaml(path: Path | Traversable) -> Raw:
-    """Return the content of a YAML file, which must hold a mapping. Dotted keys are not expanded."""
+    """Return the content of a YAML file, which must be a mapping. Dotted keys are not expanded."""
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
         actual = "nothing" if value is None else type(value).__name__
@@ -198,7 +249,7 @@ def read_yaml(path: Path | Traversable) -> Raw:
 
 
 def first_comment(path: Path | Traversable) -> str:
-    """Return the text of a file's first line without `#` if the line is a comment, otherwise an empty string."""
+    """Return the first line of a file without `#` if the line is a comment, otherwise an empty string."""
     line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
@@ -212,12 +263,12 @@ for pattern, _ in _CORE:
 
 
 def to_yaml(value: Raw) -> str:
-    """Return the value as YAML. Keys keep their order, and short lists stand on one line."""
+    """Return the value as YAML. Keys keep their order, and short lists are written on one line."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
 
 
 def to_yaml_line(value: Any) -> str:
-    """Return a value as YAML writes it after `key:` on one line. Strings are not quoted."""
+    """Return a value as YAML writes it after `key:` on one line. A string is returned without quotes."""
     if isinstance(value, str):
         return value
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)

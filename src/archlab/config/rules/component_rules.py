@@ -1,4 +1,4 @@
-"""Rules between the fields of one component, as a table.
+"""Rules between the fields of one component, collected in COMPONENT_RULES.
 
 Each rule is checked for the model and for each of its layer kinds.
 """
@@ -22,11 +22,11 @@ C = TypeVar("C", bound=Component)
 def _rule_for(
     section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]
 ) -> Callable[..., str | None]:
-    def ask(m: ModelConfig) -> str | None:
+    def check(m: ModelConfig) -> str | None:
         component = getattr(m, section)
         return broken(component, m) if isinstance(component, schema) else None
 
-    return ask
+    return check
 
 
 def _heads_divide_d_model(a: MultiHead, m: ModelConfig) -> str | None:
@@ -60,7 +60,9 @@ def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
 def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
     if a.visibility == "causal" or m.position.counts_later_keys:
         return None
-    problem = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts only distances back"
+    problem = (
+        f"{a.visibility} lets queries see later keys, but position.kind {m.position.kind} covers only earlier keys"
+    )
     return f"{problem}; allowed: causal, or another position.kind"
 
 
@@ -75,7 +77,7 @@ def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
     blocks = a.blocks
     if blocks is None or blocks.summary < blocks.size:
         return None
-    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 0 to size - 1"
+    return f"{blocks.summary} keys are the whole block of {blocks.size} tokens; allowed: 0 to {blocks.size - 1}"
 
 
 def _each_head_has_weights(a: MultiHead, _m: ModelConfig) -> str | None:
@@ -114,7 +116,7 @@ def _heads_divide_channels(x: RGLRU, m: ModelConfig) -> str | None:
 
 
 def _enough_experts(x: MoE, _m: ModelConfig) -> str | None:
-    return None if x.active <= x.experts else f"{x.active} of {x.experts} experts; allowed: up to {x.experts}"
+    return None if x.active <= x.experts else f"{x.active} exceeds experts = {x.experts}; allowed: up to {x.experts}"
 
 
 def _groups_are_equal(x: MoE, _m: ModelConfig) -> str | None:
@@ -128,21 +130,23 @@ def _groups_are_left_out(x: MoE, _m: ModelConfig) -> str | None:
     groups = x.router.groups
     if groups is None or groups.kept < groups.n:
         return None
-    return f"{groups.kept} of {groups.n} groups excludes none; allowed: 1 to n - 1, or no groups"
+    return f"{groups.kept} of {groups.n} groups excludes no group; allowed: less than {groups.n}, or groups = null"
 
 
 def _groups_have_two(x: MoE, _m: ModelConfig) -> str | None:
     groups = x.router.groups
     if groups is None or groups.by == "max" or x.experts // groups.n >= 2:
         return None
-    return f"top2 adds the scores of a group's two best experts, but a group has {x.experts // groups.n}; allowed: max"
+    problem = f"top2 needs two experts per group, but each group has {x.experts // groups.n}"
+    return f"{problem}; allowed: max, or fewer groups"
 
 
 def _groups_hold_the_active(x: MoE, _m: ModelConfig) -> str | None:
     groups = x.router.groups
     if groups is None or x.active <= (most := groups.kept * (x.experts // groups.n)):
         return None
-    return f"{groups.kept} of {groups.n} groups hold {most} experts, but active is {x.active}; keep more groups"
+    problem = f"kept = {groups.kept} of {groups.n} groups allows {most} experts per token, but active is {x.active}"
+    return f"{problem}; raise groups.kept"
 
 
 def _groups_leave_out_a_best(x: MoE, _m: ModelConfig) -> str | None:
@@ -163,7 +167,7 @@ def _only_gated(field: str) -> Callable[[MoE, ModelConfig], str | None]:
 
 
 def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
-    return "applies to balance.loss, but that is 0; leave it out" if x.balance.pooled and not x.balance.loss else None
+    return "has no effect, because balance.loss is 0; leave it out" if x.balance.pooled and not x.balance.loss else None
 
 
 def qk_norm(m: ModelConfig) -> QKNorm | None:

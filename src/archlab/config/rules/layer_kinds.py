@@ -1,4 +1,5 @@
-"""Checks of a model's layer kinds: rules that a kind breaks, and settings that all kinds replace."""
+"""Checks of a model's layer kinds. They find rules that a kind breaks, and settings of the model that every kind
+replaces."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,8 +16,8 @@ from archlab.errors import UserError
 
 
 def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
-    """Yield a problem for each rule that the model or one of its layer kinds breaks, and for each field that a layer
-    kind must not set."""
+    """Yield a problem for each rule that the model or a layer kind breaks. Yield a problem, too, for each field that a
+    layer kind must not set."""
     broken = {rule.field: message for rule in rules if (message := rule.broken(model))}
     yield from (Problem(f"model.{field}", message) for field, message in broken.items())
     for name, change in (model.layers.kinds if model.layers else {}).items():
@@ -41,7 +42,7 @@ def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> It
 
 
 def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
-    """Yield a problem for each setting of the model that has no effect, because every layer kind replaces it."""
+    """Yield a problem for each setting of the model that has no effect because every layer kind replaces it."""
     if model.layers is None:
         return
     # If a kind does not change a section, it uses that section of the model.
@@ -98,8 +99,8 @@ def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelCo
 
 
 def _moved_common_position(model: ModelConfig, changed: ModelConfig) -> str | None:
-    """Return a message if a layer kind changes position encodings that all layers share: on the embedding, or in one
-    table."""
+    """Return a message if a layer kind changes a position encoding that all layers share: one on the embedding, or one
+    with a common table."""
     if changed.position.is_shared:
         model_heads, kind_heads = (m.attention.score_heads for m in (model, changed))
         same = changed.position == model.position and kind_heads in (model_heads, 0)

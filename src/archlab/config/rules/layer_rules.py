@@ -1,5 +1,5 @@
-"""Rules between the sections of a layer (norm, positions, branches), as a table that starts with those of its
-components.
+"""Rules between the sections of a layer (norm, positions, branches), collected in LAYER_RULES together with the rules
+of components and muP.
 
 Each rule is checked for the model and for each of its layer kinds.
 """
@@ -69,12 +69,12 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
     if m.block.parallel == "separate" and not m.norm.n_parameters(1):
-        return "'separate' has two norms, but without weight and bias they are the same; allowed: none, shared"
+        return "'separate' needs two norms, but norms without weight and bias are identical; allowed: none, shared"
     if m.norm.placement in ("pre", "double"):
         return None
     problem = f"{m.block.parallel!r} needs a norm before the branches"
     has = "adds its output to the stream" if m.norm.placement == "carried" else "has none"
-    return f"{problem}, but placement {m.norm.placement} {has}; allowed: none"
+    return f"{problem}, but placement {m.norm.placement} {has}; allowed: 'none', or placement pre or double"
 
 
 def _order_matters(m: ModelConfig) -> str | None:
@@ -86,14 +86,14 @@ def _order_matters(m: ModelConfig) -> str | None:
     # A rotation keeps the mean square. These two scalings also multiply, which a norm after them undoes.
     keeps_length = m.position.scaling.kind not in ("yarn", "longrope")
     if norm.kind == "rmsnorm" and not norm.weight and keeps_length:
-        return "an RMS norm without weight gives the same result before and after; leave it out"
+        return "an RMS norm without weight gives the same result before and after the rotation; leave it out"
     return None
 
 
 def _longrope_has_one_factor(m: ModelConfig) -> str | None:
     match m.position:
         case Rope(scaling=Longrope(attention_factor=float(), factor=factor)) if factor > 1:
-            return "determines only attention_factor, but that is set already; allowed with it: 1"
+            return "has no effect, because attention_factor is set; allowed: 1, or attention_factor = null"
         case _:
             return None
 
@@ -111,7 +111,9 @@ def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
         case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
             field, width = rotary
             pairs, lengths = int(width * m.position.fraction) // 2, {len(short), len(long)}
-            problem = f"lists of {sorted(lengths)} factors, but {field} has {pairs} rotated pairs"
+            problem = (
+                f"lists of {sorted(lengths)} factors, but {field} has {pairs} rotated pairs; allowed: {pairs} factors"
+            )
             return None if lengths == {pairs} else problem
         case _:
             return None
@@ -124,9 +126,11 @@ def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
     n = int(rotary[1] * m.position.fraction)
     match m.position.scaling:
         case DynamicNTK() if n == 2:
-            return "dynamic needs a fastest and a slowest rotated pair, but 2 rotated dimensions are one pair"
+            return "dynamic needs at least two rotated pairs, but 2 rotated dimensions are one pair; rotate more"
         case Proportional(turning=turning) as scaling if scaling.rotated_pairs(n) < 1:
-            return f"turning {turning} of {n // 2} pairs rotates nothing; set position.kind = none instead"
+            return (
+                f"turning {turning} of {n // 2} pairs is less than one pair; to rotate nothing, set position.kind=none"
+            )
         case _:
             return None
 

@@ -1,5 +1,5 @@
-"""Rules of muP. A config must not set values that muP derives, and must not use components for which muP has no
-rule."""
+"""Rules of muP. With muP, a config must not set values that muP derives, and must use only components that muP knows
+how to scale."""
 
 import math
 from collections.abc import Callable
@@ -23,13 +23,13 @@ def _with_mup(field: str, broken: Callable[[ModelConfig, MuP], str | None]) -> R
     return Rule(field, ("mup", "d_model", section), lambda m: None if m.mup is None else broken(m, m.mup))
 
 
-def _no_rule(found: str, allowed: str) -> str:
-    return f"{found}; muP (model.mup) has no rule for it; allowed: {allowed}"
+def _no_rule(value: str, allowed: str) -> str:
+    return f"{value}; muP (model.mup) has no rule for it; allowed: {allowed}"
 
 
 def _refuse_users_kind(config: Registered) -> str | None:
-    """Return a message for a user-defined kind, because the way it should change with the width is unknown."""
-    return _no_rule(f"{config.kind}, your own kind", "archlab's own") if is_users(type(config)) else None
+    """Return a message if the kind is user-defined, because muP does not know how to scale it with the width."""
+    return _no_rule(f"{config.kind}, your own kind", "archlab's kinds") if is_users(type(config)) else None
 
 
 def _attention(m: ModelConfig, _: MuP) -> str | None:
@@ -40,7 +40,7 @@ def _attention(m: ModelConfig, _: MuP) -> str | None:
 def _gate(m: ModelConfig, _: MuP) -> str | None:
     per_head = isinstance(m.attention, MultiHead) and m.attention.gate is not None and m.attention.gate.per == "head"
     return (
-        _no_rule("a factor per head, and the number of heads may stay while the width grows", "per element")
+        _no_rule("a gate per head, whose number of factors may stay the same in a wider model", "per = element")
         if per_head
         else None
     )
@@ -66,13 +66,15 @@ def _mlp(m: ModelConfig, _: MuP) -> str | None:
 
 def _norm(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.norm, ScaleNorm):
-        return _no_rule("scalenorm, which has one number for the whole width", "any other")
+        return _no_rule("scalenorm, which has one parameter for the whole width", "any other norm")
     return _refuse_users_kind(m.norm)
 
 
 def _position(m: ModelConfig, _: MuP) -> str | None:
     if isinstance(m.position, Shaw) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
-        return _no_rule(f"{m.position.kind}, which is multiplied by the scores' factor", "others, and alibi's own form")
+        return _no_rule(
+            f"{m.position.kind}, which is scaled together with the scores", "other kinds, or form = distance"
+        )
     return _refuse_users_kind(m.position)
 
 
@@ -88,11 +90,11 @@ MUP_LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
 
 
 def _embedding_width(m: ModelConfig, _: MuP) -> str | None:
-    return _no_rule(f"{m.embedding.width}, a narrower table", "null") if m.embedding.width else None
+    return _no_rule(f"{m.embedding.width}, an embedding narrower than d_model", "null") if m.embedding.width else None
 
 
 def _head_bias(m: ModelConfig, _: MuP) -> str | None:
-    return _no_rule("a bias, which is divided together with the logits", "false") if m.head.bias else None
+    return _no_rule("true adds a bias that is scaled together with the logits", "false") if m.head.bias else None
 
 
 def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
@@ -114,8 +116,8 @@ def _optimizer(c: Config) -> str | None:
         return None
     match c.train.optimizer:
         case Muon(scale="adamw"):
-            found = "muon with scale adamw, whose updates grow with the root of the width"
-            return _no_rule(found, "adamw, and muon with scale jordan or spectral")
+            value = "muon with scale adamw, whose updates grow with the square root of the width"
+            return _no_rule(value, "adamw, and muon with scale jordan or spectral")
         case optimizer if is_users(type(optimizer)):
             return _no_rule(f"the optimizer {kind_of(type(optimizer))}", "adamw, muon")
         case _:

@@ -1,4 +1,5 @@
-"""Rules about the roles of parameters. If a learning-rate multiplier is set, some parameter must have its role."""
+"""Rules about parameter roles. If a config sets the learning-rate multiplier of a role, some parameter must have the
+role."""
 
 from archlab.config.components.component import RoleName
 from archlab.config.layers import distinct_layers

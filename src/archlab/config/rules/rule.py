@@ -1,4 +1,4 @@
-"""Rules between fields, and conditions that several rules share."""
+"""Class of rules between fields, and checks that several rules share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rule(Generic[T]):
-    """Rule between several fields, with the field at fault and the fields that the rule reads.
+    """Rule between several fields: the field to report, the fields that the rule reads, and the check.
 
-    `broken` returns a message with the value found and the allowed ones, or None if the rule holds. It is called only
+    `broken` returns a message with the value found and the allowed values, or None if the rule holds. It is called only
     if all fields in `reads` are valid by themselves, so that one mistake is reported once.
     """
 
@@ -31,7 +31,7 @@ def divisors(n: int) -> str:
 
 
 def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
-    """Return a condition: if `field` asks for a norm, the model must have one."""
+    """Return the check of a rule: if `field` is true, the model must have a norm."""
     section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
@@ -46,7 +46,7 @@ def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
 
 
 def offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
-    """Return a condition: a norm that adds 1 to its weight must have a weight."""
+    """Return the check of a rule: a norm with `unit_offset` must have a weight."""
 
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
@@ -57,7 +57,7 @@ def offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Mode
 
 
 def cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
-    """Return a condition: a norm whose result is cast before the weight multiplies it must have a weight."""
+    """Return the check of a rule: a norm that casts its result before the weight multiplies it must have a weight."""
 
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)

@@ -1,10 +1,10 @@
-"""Rules between the fields of a whole model and of a whole run, as two tables. `layer_rules.py` contains those of a
-layer."""
+"""Rules between the fields of a whole model (MODEL_RULES) and of a whole run (CONFIG_RULES). `layer_rules.py` contains
+the rules of a layer."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.component import Absent
 from archlab.config.components.position import ON_ATTENTION, Position
-from archlab.config.core.plugins import bringing
+from archlab.config.core.plugins import plugin_of
 from archlab.config.core.registry import is_users, kind_of, kinds, users_kinds
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import Constant, Schedule
@@ -29,7 +29,7 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
     unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
     if not unused:
         return None
-    return f"{', '.join(unused)} is never used in {m.n_layers} layers; use it or leave it out"
+    return f"{', '.join(unused)} is never used in {m.n_layers} layers; use it in the pattern or leave it out"
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
@@ -50,7 +50,9 @@ def _tied_head_has_no_values(m: ModelConfig) -> str | None:
 def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
     if m.embedding.scale == 1.0 or m.embedding.norm is not True or m.norm.kind != "scalenorm":
         return None
-    return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
+    return (
+        f"{m.embedding.scale} has no effect, because the scalenorm after the embedding cancels any factor; allowed: 1"
+    )
 
 
 def _transform_has_a_norm(m: ModelConfig) -> str | None:
@@ -72,21 +74,15 @@ def _sum_has_two_terms(m: ModelConfig) -> str | None:
     return "'sum', but nothing is added to the token embedding; allowed: true, false"
 
 
-def _segments_differ(m: ModelConfig) -> str | None:
-    return (
-        "a single segment is the same for every token; allowed: 0, or 2 and more" if m.embedding.segments == 1 else None
-    )
-
-
 def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
-    return "embedding.scale is 1; allowed: false" if m.embedding.round_scale and m.embedding.scale == 1.0 else None
+    is_ignored = m.embedding.round_scale and m.embedding.scale == 1.0
+    return "has no effect, because embedding.scale is 1; allowed: false" if is_ignored else None
 
 
 MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("embedding.norm", ("embedding.norm", "norm"), needs_a_norm("embedding.norm")),
     Rule("embedding.norm", ("embedding", "position"), _sum_has_two_terms),
     Rule("embedding.widened", ("embedding",), _sum_has_a_width),
-    Rule("embedding.segments", ("embedding",), _segments_differ),
     Rule("head.transform.norm", ("head", "norm"), _transform_has_a_norm),
     Rule("embedding.scale", ("embedding", "norm"), _embedding_keeps_its_scale),
     Rule("embedding.round_scale", ("embedding",), _there_is_a_scale_to_round),
@@ -102,65 +98,70 @@ def _learned_positions_suffice(c: Config) -> str | None:
     return _learned_positions_end(c, c.train.seq_len)
 
 
-def _learned_positions_suffice_to_judge(c: Config) -> str | None:
+def _learned_positions_suffice_for_evaluation(c: Config) -> str | None:
     return _learned_positions_end(c, c.train.eval_seq_len)
 
 
 def _learned_positions_end(c: Config, length: int | None) -> str | None:
     if c.model.position.kind != "learned" or length is None or length <= c.model.max_seq_len:
         return None
-    return f"{length} is beyond model.max_seq_len = {c.model.max_seq_len}, where learned positions end"
+    most = c.model.max_seq_len
+    return f"{length} exceeds model.max_seq_len = {most}, the number of learned positions; allowed: up to {most}"
 
 
 def _batch_holds_sequences(c: Config) -> str | None:
     train = resolve_train(c)
     if train.batch_tokens % train.seq_len == 0:
         return None
-    said_by = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
-    return f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({said_by})"
+    field = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
+    problem = f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({field})"
+    return f"{problem}; allowed: {train.seq_len}, {2 * train.seq_len}, {3 * train.seq_len}, ..."
 
 
 def _micro_batch_divides(c: Config) -> str | None:
     micro, train = c.train.micro_batch_tokens, resolve_train(c)
     if micro is None or (train.batch_tokens % micro == 0 and micro % train.seq_len == 0):
         return None
-    return f"{micro} must divide batch_tokens = {train.batch_tokens} and hold whole sequences of {train.seq_len}"
+    allowed = f"a divisor of batch_tokens = {train.batch_tokens}"
+    return f"{micro} must be {allowed} and a multiple of the sequence length {train.seq_len}"
 
 
 def _one_step_at_least(c: Config) -> str | None:
     train = resolve_train(c)
+    if train.steps >= 1:
+        return None
     batch = f"one batch of {train.batch_tokens} tokens (train.batch_tokens)"
-    return f"{train.tokens} is less than {batch}" if train.steps < 1 else None
+    return f"{train.tokens} is less than {batch}; allowed: at least one batch"
 
 
 def _warmup_ends(c: Config) -> str | None:
     train = resolve_train(c)
     if isinstance(train.warmup, float) or train.warmup <= train.steps or train.steps < 1:
         return None
-    return f"{train.warmup} steps of a run of {train.steps}: it would never reach its peak"
+    return f"{train.warmup} warm-up steps, but the run has only {train.steps} steps; allowed: up to {train.steps}"
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
     schedules = kinds(Schedule)
     if not c.train.decay or schedules[c.train.schedule].decay:
         return None
-    able = ", ".join(name for name, schedule in schedules.items() if schedule.decay)
-    return f"only schedule {able} has a decay phase; schedule is {c.train.schedule}"
+    with_decay = ", ".join(name for name, schedule in schedules.items() if schedule.decay)
+    return f"only schedule {with_decay} has a decay phase, but schedule is {c.train.schedule}; leave it out"
 
 
 def _constant_ends_at_its_peak(c: Config) -> str | None:
     if c.train.final_lr in (None, 1.0) or not issubclass(kinds(Schedule)[c.train.schedule], Constant):
         return None
-    return f"schedule {c.train.schedule} never changes the learning rate; leave it out"
+    return f"has no effect, because schedule {c.train.schedule} never changes the learning rate; leave it out"
 
 
 def _plugins_name_what_is_used(c: Config) -> str | None:
-    """Check that `plugins` names every file whose kinds the config uses, because another process could not import
-    them otherwise."""
+    """Return a message if `plugins` does not name a file whose kinds the config uses, because another process could not
+    import the file."""
     if not users_kinds():  # the walk through the config takes half the time of all rules
         return None
     for _, kind in users_kinds_in(c):
-        if bringing(c.plugins, kind) is None:
+        if plugin_of(c.plugins, kind) is None:
             named = ", ".join(c.plugins) or "none"
             return f"{named}; missing: {kind.__module__}, which registers the {kind.section} {kind_of(kind)}"
     return None
@@ -178,8 +179,9 @@ def _mixture_is_of_text(c: Config) -> str | None:
     return f"{', '.join(c.data.mixture)} and data.task = {c.data.task.kind}; allowed: one of the two"
 
 
-def _is_of_adamw(field: str) -> Rule[Config]:
-    """Return a rule: if the optimizer is user-defined, it does not read the field, which must then have its default."""
+def _only_for_archlabs_optimizers(field: str) -> Rule[Config]:
+    """Return a rule: with a user-defined optimizer, `train.<field>` must have its default, because only archlab's
+    optimizers read it."""
 
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer
@@ -198,7 +200,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule(
         "train.eval_seq_len",
         ("train.eval_seq_len", "model.max_seq_len", "model.position"),
-        _learned_positions_suffice_to_judge,
+        _learned_positions_suffice_for_evaluation,
     ),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
     Rule(
@@ -212,8 +214,8 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
     Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
-    _is_of_adamw("betas"),
-    _is_of_adamw("eps"),
+    _only_for_archlabs_optimizers("betas"),
+    _only_for_archlabs_optimizers("eps"),
     *ROLE_RULES,
     *MUP_CONFIG_RULES,
     Rule("plugins", ("plugins", "model", "train", "data.task"), _plugins_name_what_is_used),

@@ -1,4 +1,4 @@
-"""Random numbers for windows. Those of window i depend only on the seed, the split, i and the name of the draw."""
+"""Random numbers for windows. The numbers of window i depend only on seed, split, i and the name of the draw."""
 
 import hashlib
 from dataclasses import dataclass

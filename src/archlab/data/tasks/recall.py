@@ -13,7 +13,7 @@ from archlab.data.tasks.digits import MOST_NUMBERS, digits
 
 @implements(AnyRecall)
 def recall(task: AnyRecall, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens and the answer mask, both [W, length]. Unused positions are at the front."""
+    """Return tokens and the answer mask, both [W, length]. Unused positions are blanks or noise, at the front."""
     shape, size = task.shape, task.shape.key + task.shape.value
     first_key, first_value = 1 + shape.noise_vocab, vocab_size - task.answers(vocab_size)
     n_keys = first_value - first_key

@@ -16,7 +16,7 @@ _ASK = 1
 def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens and the mask of answers, both [windows, length].
 
-    The state starts as the identity and continues after each answer. Element i of the group has token 2 + i. An answer
+    The state starts as the identity and is kept after each answer. Element i of the group has token 2 + i. An answer
     is the product of all elements so far, which has one of the last tokens of the vocabulary.
     """
     table, first_state = _products(task.objects), vocab_size - task.answers(vocab_size)
@@ -25,16 +25,16 @@ def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int
     is_answer = np.zeros((dice.count, length + 1), dtype=bool)
     np.put_along_axis(is_answer, np.minimum(ends, length), True, axis=1)  # ends beyond the window are moved to its end
     is_answer = is_answer[:, :length]
-    is_sign = np.zeros_like(is_answer)
-    is_sign[:, :-1] = is_answer[:, 1:]
+    is_question = np.zeros_like(is_answer)
+    is_question[:, :-1] = is_answer[:, 1:]
 
     elements = dice.below("elements", length, len(table))
-    elements[is_answer | is_sign] = 0  # the identity
+    elements[is_answer | is_question] = 0  # the identity
     states = np.empty_like(elements)
     state = np.zeros(dice.count, dtype=np.int64)
     for i in range(length):
         states[:, i] = state = table[state, elements[:, i]]
-    tokens = np.where(is_answer, first_state + states, np.where(is_sign, _ASK, 2 + elements))
+    tokens = np.where(is_answer, first_state + states, np.where(is_question, _ASK, 2 + elements))
     return tokens, is_answer
 
 

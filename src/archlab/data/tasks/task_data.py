@@ -13,12 +13,12 @@ from archlab.data.tasks.windows import windows
 from archlab.data.training_data import HeldOut, Windows
 
 STREAMS = 1_000_000
-"""Number of streams of held-out windows for studies. Each seed of a study uses one of them."""
+"""Number of streams of held-out windows for the seeds of studies. Each seed uses its own stream."""
 
 N_FOLDS = 2 * STREAMS
-"""Number of streams, which act as folds: one for each possible seed of a study, and the same number again."""
+"""Number of all streams of held-out windows. They act as folds: the first STREAMS of them are test folds."""
 
-ALL_THERE_ARE = 65_536
+DEFAULT_HELD_OUT_TOKENS = 65_536
 """Default number of held-out tokens. A task can generate any number of them."""
 
 
@@ -61,7 +61,7 @@ class TaskData:
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
         """Return held-out windows. `masked` has no effect, because a task has no documents."""
-        count = max((n_tokens or ALL_THERE_ARE) // seq_len, 1)
+        count = max((n_tokens or DEFAULT_HELD_OUT_TOKENS) // seq_len, 1)
         held_out = windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
         assert isinstance(held_out.scored, np.ndarray)
         return HeldOut(held_out.tokens, held_out.scored, bytes=None, documents=None)

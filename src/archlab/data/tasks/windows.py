@@ -1,6 +1,6 @@
-"""Windows of a task: a pure function of task, seed and index.
+"""Windows of a task: a pure function of the task, the seed and the window index.
 
-Nothing is stored, and a run can resume anywhere.
+Nothing is stored, so a run can resume at any step.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""The llama.cpp architectures that archlab can write, by the family whose models they run.
+"""The llama.cpp architectures that archlab can write, by model family.
 
 An architecture maps archlab's parameters to tensors of a GGUF file. It also lists settings that llama.cpp fixes
-although the published code has a choice. All architectures use the same tensor names. They differ in which projections
-are fused, in the order of rotated rows, and in the meaning of a norm's weight. Rows for tensors that a model does not
-have are skipped.
+although the published code lets the user choose them. All architectures use the same tensor names. They differ in which
+projections are fused, in the order of rotated rows, and in the meaning of a norm's weight. Rows for tensors that a
+model does not have are skipped.
 """
 
 import math
@@ -42,16 +42,16 @@ ADJACENT_PAIRS = Conversion(
     lambda theirs, layer: [_interleaved(theirs, layer, layer.multi_head.head_dim // 2 if layer else 0)],
     lambda ours, layer: _interleaved(ours[0], layer, 2),
 )
-"""Conversion for RoPE: the file pairs dimensions 2i and 2i + 1, and archlab pairs i and i + head_dim / 2."""
+"""Conversion for RoPE. The file pairs dimensions 2i and 2i + 1; archlab pairs dimensions i and i + head_dim / 2."""
 
 ONE_MORE = Conversion(lambda theirs, _: [theirs - 1], lambda ours, _: ours[0].float() + 1)
-"""Conversion for norms: the file stores the factor, and archlab stores the factor minus 1 (`unit_offset`)."""
+"""Conversion for norms with `unit_offset`. The file stores the factor; archlab stores the factor minus 1."""
 
 
 def separate(rotated: Conversion = COPY) -> list[Row]:
-    """Return the rows for separate queries, keys and values.
+    """Return the weight mapping for separate query, key and value projections, and for the output projection.
 
-    `rotated` is the conversion for the rows that RoPE rotates.
+    `rotated` is the conversion of the query and key rows, which RoPE rotates.
     """
     return [
         *linear(f"{LAYER}.attn_q", "layers.{i}.attention.q", rotated),
@@ -78,7 +78,10 @@ FUSED_MLP = [
 
 
 def norms(conversion: Conversion = COPY) -> list[Row]:
-    """Return the rows for all norms except the embedding's. A norm after a branch has a separate name."""
+    """Return the weight mapping for all norms except the embedding norm.
+
+    Norms before and after a branch have different names in the file.
+    """
     return [
         *linear(f"{LAYER}.attn_norm", "layers.{i}.attention_norms.before", conversion),
         *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before", conversion),
@@ -100,17 +103,20 @@ FALCON_NORMS = [
     *linear(f"{LAYER}.attn_norm_2", "layers.{i}.attention_norms.before", when=_parallel("separate")),
     *linear("output_norm", "norm"),
 ]
-"""Rows for the norms of Falcon. If a layer has two norms, the second belongs to attention."""
+"""Weight mapping for Falcon's norms.
+
+In a layer with two norms, `attn_norm` precedes the MLP and `attn_norm_2` precedes attention.
+"""
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 Limit = Callable[[ModelConfig], Iterator[str]]
-"""Check of a model config. It yields a line for each problem, with the value found and the allowed values."""
+"""Check of a model config: a function that yields one line per problem, with the value found and the allowed values."""
 
 
 def only(field: str, *allowed: Any) -> Limit:
-    """Return the check that a dotted field has one of these values, in every layer that has the field."""
+    """Return a check that a dotted field has one of the allowed values in every layer that has the field."""
 
     def check(model: ModelConfig) -> Iterator[str]:
         holders = layer_configs(model) if field.partition(".")[0] in PER_LAYER else (model,)
@@ -123,10 +129,9 @@ def only(field: str, *allowed: Any) -> Limit:
 
 SILU = only("mlp.activation", "silu")
 GELU = only("mlp.activation", "gelu_tanh", "gelu")
-"""Check for GELU. llama.cpp computes it from a float16 table of the tanh form, whose error is about the same for the
-exact form.
+"""Check that the activation is GELU, in its tanh form or its exact form.
 
-Both forms are therefore allowed.
+llama.cpp computes both from a float16 table of the tanh form. The error is about the same for both.
 """
 UNCAPPED = only("head.softcap", None)
 TIED = only("head.tied", True)
@@ -139,7 +144,10 @@ def all_biases(model: ModelConfig) -> Iterator[str]:
 
 
 def scalings(*kinds: str) -> Limit:
-    """Return the check that RoPE has no scaling or one of these scalings. llama.cpp fixes some parameters of YaRN."""
+    """Return a check that RoPE has no scaling, or scaling of one of these kinds.
+
+    The check also rejects YaRN parameters that differ from the values fixed in llama.cpp.
+    """
     parts = (
         only("position.scaling.kind", "none", *kinds),
         only("position.scaling.truncate", True),
@@ -153,20 +161,20 @@ def square(model: ModelConfig) -> Iterator[str]:
     heads = model.multi_head.resolve(model.d_model)
     width = heads.n_heads * heads.head_dim
     if width != model.d_model:
-        yield f"model.attention: n_heads * head_dim is {width}; allowed: d_model, {model.d_model}"
+        yield f"model.attention: n_heads * head_dim is {width}; allowed: d_model ({model.d_model})"
 
 
 def no_window(model: ModelConfig) -> Iterator[str]:
     for layer in layer_configs(model):
         if not is_plain_causal(layer.multi_head, model.max_seq_len):
-            allowed = f"null, or at least max_seq_len, {model.max_seq_len}"
+            allowed = f"null, or at least max_seq_len ({model.max_seq_len})"
             yield f"model.attention.window is {layer.multi_head.window}; allowed: {allowed}"
 
 
 def scale(special_depth: int | None = None) -> Limit:
-    """Return the check that scores are divided by sqrt(head_dim).
+    """Return a check that attention scores are divided by sqrt(head_dim).
 
-    In a model with `special_depth` layers, they must be divided by sqrt(d_model / n_heads) instead (Gemma 27B).
+    In a model with exactly `special_depth` layers (Gemma 27B), they must be divided by sqrt(d_model / n_heads) instead.
     """
 
     def divisor(layer: LayerConfig, model: ModelConfig) -> int:
@@ -196,27 +204,32 @@ def local_unscaled(model: ModelConfig) -> Iterator[str]:
 
 
 def every_other(model: ModelConfig) -> Iterator[str]:
-    """Require windows in the first, third, fifth layer and so on, because llama.cpp does not read the pattern from the
-    file."""
+    """Check that the first, third, fifth, ... layers have a window and the others do not.
+
+    llama.cpp assumes this pattern and does not read it from the file.
+    """
     has_window = [layer.multi_head.window is not None for layer in layer_configs(model)]
     if has_window != [i % 2 == 0 for i in range(len(has_window))]:
         windows = ", ".join("window" if has else "full" for has in has_window)
-        yield f"model.layers: {windows}; allowed: window and full alternately, window first"
+        yield f"model.layers has the pattern {windows}; allowed: window and full in turn, starting with window"
 
 
 def some_window(model: ModelConfig) -> Iterator[str]:
-    """Require a window in some layer, because llama.cpp assumes the published pattern if a file has no window."""
+    """Check that at least one layer has a window.
+
+    If a file contains no window, llama.cpp assumes the published pattern.
+    """
     if all(layer.multi_head.window is None for layer in layer_configs(model)):
         yield "model.attention.window is null in every layer; allowed: a window in some layer"
 
 
 def rounded(model: ModelConfig) -> Iterator[str]:
-    """Yield a note, which is not an error, if llama.cpp computes the activation less precisely."""
+    """Yield a note, not an error, if llama.cpp computes the activation less precisely than archlab."""
     activation = layer_configs(model)[0].dense.activation
     if activation in ("gelu", "gelu_tanh"):
         yield (
-            f"model.mlp.activation is {activation}; llama.cpp computes its tanh form, on a CPU from a float16 table, "
-            "so logits differ by about 0.1% of their standard deviation"
+            f"model.mlp.activation is {activation}; llama.cpp computes the tanh form, and on a CPU reads it from a "
+            "float16 table, so logits differ by about 0.1% of their standard deviation"
         )
 
 
@@ -225,21 +238,25 @@ def rounded(model: ModelConfig) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Architecture of llama.cpp, computed in its `src/models/` and written by its `convert_hf_to_gguf.py`."""
+    """Architecture of llama.cpp.
+
+    Its forward pass is in llama.cpp's `src/models/`. Its export is in `convert_hf_to_gguf.py`.
+    """
 
     name: str
     """Value of the GGUF key `general.architecture`."""
     rows: Sequence[Row]
-    """Tensors of the GGUF file and the parameters that they hold."""
+    """Weight mapping between tensors of the GGUF file and archlab's parameters."""
     limits: Sequence[Limit]
     """Checks for features of the family that llama.cpp cannot compute."""
     needs_output: bool = False
     """Whether the file must contain the output head even if the head is tied to the embedding."""
     reads_scales: bool = False
-    """Whether llama.cpp reads the factors on the embedding, the scores, the branches and the logits."""
+    """Whether llama.cpp reads the scale factors of the embedding, attention scores, branches and logits from the file.
+    """
 
     def check(self, model: ModelConfig) -> list[str]:
-        """Return notes on small differences to llama.cpp.
+        """Return notes on small differences between the results of archlab and llama.cpp.
 
         Raise a UserError that lists everything llama.cpp cannot run.
         """
@@ -302,11 +319,11 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma": GEMMA, "gemma2": GEMMA2, "gemma3_text": GEMMA3, "phi3": PHI3, "stablelm": STABLELM,
     "starcoder2": STARCODER2, "gpt2": GPT2, "gpt_neox": GPT_NEOX, "bloom": BLOOM, "mpt": MPT, "falcon": FALCON,
 }  # fmt: skip
-"""Family (`model_type`) -> architecture."""
+"""Architecture by family (`model_type`)."""
 
 
 def find_architecture(family: str) -> Architecture:
-    """Return the architecture that runs a family's models. Raise UserError if there is none."""
+    """Return the llama.cpp architecture that runs the models of a family. Raise UserError if there is none."""
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
     raise UserError(f"archlab cannot write the family {family} for llama.cpp; allowed: {', '.join(ARCHITECTURES)}")

@@ -1,4 +1,7 @@
-"""Tokenizers in GGUF files: byte-level BPE, with llama.cpp's name for the rule that splits a text into words."""
+"""Export of tokenizers to GGUF files.
+
+archlab can export a byte-level BPE tokenizer if llama.cpp has a name for its rule that splits a text into words.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,16 +29,19 @@ _KNOWN: Mapping[tuple[str, ...], str] = {
     ("words",): "gpt-2", ("digits", "words"): "starcoder", (_SINGLE,): "qwen2", (_PAIRS,): "dbrx", (_TRIPLES,): "dbrx",
     (" ?[^(\\s|[.,!?…。，、।۔،])]+",): "bloom",
 }  # fmt: skip
-"""Pre-tokenizer rules, in order -> value of `tokenizer.ggml.pre`, from `llm_tokenizer_bpe` in llama-vocab.cpp."""
+"""Value of `tokenizer.ggml.pre` by the pre-tokenizer's rules, from `llm_tokenizer_bpe` in llama-vocab.cpp."""
 _WHOLE_WORDS_FIRST = {"dbrx": "llama-bpe"}
-"""Value of `tokenizer.ggml.pre` -> its value for tokenizers that skip the merges for words that are tokens themselves
-(`ignore_merges`)."""
+"""Replacement for a value of `tokenizer.ggml.pre` if the tokenizer has `ignore_merges`.
+
+Such a tokenizer does not split words that are tokens themselves.
+"""
 
 
 def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> list[str]:
-    """Write the tokenizer, or "none" if llama.cpp cannot represent the tokenizer. Return notes for the user.
+    """Write the tokenizer to the GGUF file. Return notes for the user.
 
-    Raise UserError if the tokenizer has more tokens than the model.
+    If llama.cpp cannot reproduce the tokenizer, the file gets the tokenizer model "none". Raise UserError if a token id
+    is not below `vocab_size`.
     """
     content = origin.files.get(TOKENIZER)
     parts = json.loads(content) if content else {}
@@ -91,7 +97,7 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
 
     names = {i: name for name, i in tokenizer.get_vocab(with_added_tokens=True).items()}
     if names and max(names) >= vocab_size:
-        raise UserError(f"{TOKENIZER}: has a token with id {max(names)}; allowed: below vocab_size, {vocab_size}")
+        raise UserError(f"{TOKENIZER}: the largest token id is {max(names)}; allowed: below vocab_size ({vocab_size})")
     added = tokenizer.get_added_tokens_decoder()
 
     def type_of(i: int) -> TokenType:
@@ -102,7 +108,7 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
     return [names.get(i, f"[PAD{i}]") for i in range(vocab_size)], [type_of(i) for i in range(vocab_size)]
 
 
-_MOST_ENDS = 3
+_MAX_STOP_TOKENS = 3
 """Maximum number of stop tokens in a GGUF file: end of text, end of turn and end of message."""
 
 
@@ -115,7 +121,7 @@ def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
 
 def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens) -> None:
     ends = list(special.ends)
-    if special.eos in ends:  # it comes first, because it is the one that may be added after a text
+    if special.eos in ends:  # first, because this token may be appended to a text
         ends = [special.eos, *(i for i in ends if i != special.eos)]
     if (bos := _bos(special)) is not None:
         writer.add_bos_token_id(bos)
@@ -150,13 +156,14 @@ def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, st
 def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: SpecialTokens) -> Iterator[str]:
     if special.before not in ((), (_bos(special),)):
         names = " ".join(str(tokenizer.id_to_token(i)) for i in special.before)
-        yield f"{TOKENIZER}: puts {names} before a text, which llama.cpp does not"
-    if more := special.ends[_MOST_ENDS:]:
-        yield f"texts also end at tokens {', '.join(map(str, more))}, but a GGUF file can name only {_MOST_ENDS} ends"
+        yield f"{TOKENIZER}: the tokenizer adds {names} at the start of a text, but llama.cpp does not"
+    if more := special.ends[_MAX_STOP_TOKENS:]:
+        ids = ", ".join(map(str, more))
+        yield f"tokens {ids} also end a text, but a GGUF file can list only {_MAX_STOP_TOKENS} stop tokens"
     if tuple(_rules(parts["pre_tokenizer"])) == (_PAIRS,):
         yield (
-            f"{TOKENIZER}: splits long numbers into pairs of digits, but llama.cpp supports only groups of three, "
-            "so it tokenizes numbers of three or more digits differently"
+            f"{TOKENIZER}: the tokenizer splits long numbers into pairs of digits, but llama.cpp supports only groups "
+            "of three, so it tokenizes numbers of three or more digits differently"
         )
     if parts.get("normalizer"):
-        yield f"{TOKENIZER}: normalizes a text (NFC) first, which llama.cpp does not"
+        yield f"{TOKENIZER}: the tokenizer normalizes a text to NFC, but llama.cpp does not"

@@ -38,8 +38,8 @@ def save_gguf(
     """Write the model and its tokenizer to a GGUF file. Return the name of the architecture, and notes for the user.
 
     The family is chosen as in `save_pretrained`, but only from those that llama.cpp runs. `dtype` is the dtype of the
-    matrices. None means the model's own dtype, but at most float32. Raise a UserError that lists everything llama.cpp
-    cannot run exactly.
+    matrices. None means the model's own dtype, or float32 if that is float64. Raise a UserError that lists everything
+    llama.cpp cannot run exactly.
     """
     if file.exists():
         raise UserError(f"{file}: already exists; name a new file")
@@ -59,7 +59,7 @@ def _errors_named(file: Path) -> Iterator[None]:
         yield
     except (struct.error, OverflowError) as error:
         raise UserError(f"{file}: cannot write: a number of the model is too large for a GGUF file ({error})") from None
-    except OSError as error:  # for a full disk, NumPy's error has no code
+    except OSError as error:  # NumPy's error for a full disk has no errno
         if error.errno is None:
             raise UserError(f"{file}: cannot write: the disk is full ({error})") from None
         raise
@@ -94,7 +94,7 @@ def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.
 
 
 def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor), one at a time to save memory. With the device `meta`, the tensors have no content."""
+    """Yield (name, tensor) pairs, one at a time to save memory. With the device `meta`, the tensors have no content."""
     ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
     yield from published_tensors(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
     if architecture.needs_output and model.config.head.tied:
@@ -197,8 +197,10 @@ def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[Lay
 
 
 def _rope_factors(config: ModelConfig) -> Tensor | None:
-    """Return the divisor of each pair's frequency for Llama 3's scaling, float32 [n / 2], or None for other
-    scalings."""
+    """Return the frequency divisors of Llama 3's RoPE scaling, or None for any other scaling.
+
+    The tensor is float32 [head_dim / 2] and has one divisor for each pair of dimensions.
+    """
     layer = layer_configs(config)[0]
     rope = layer.position
     if not isinstance(rope, Rope) or not isinstance(rope.scaling, Llama3Scaling):

@@ -1,8 +1,8 @@
 """Gated MLP with an optional norm before its last matrix, as in BitNet: none, RMSNorm, or batch norm.
 
-Batch norm (Ioffe 2015) divides every feature by its standard deviation over all tokens of the batch. These include
-other texts and later tokens of the same text, so in training a token has information about its future. When the model
-is used, running averages replace the statistics of the batch, and what was learned no longer fits.
+Batch norm (Ioffe 2015) divides every feature by its standard deviation over all tokens of the batch. The batch includes
+other texts and later tokens of the same text, so in training a token has information about its future. At inference,
+running averages replace the batch statistics, and the learned weights no longer fit.
 """
 
 from collections.abc import Iterator

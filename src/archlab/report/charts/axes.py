@@ -10,7 +10,7 @@ from archlab.study.outcome_schema import Unit
 from archlab.study.record import Heading
 
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
-"""Vega expression that formats numbers like archlab's tables: `12.5K`, whereas d3 would write `12.5k`."""
+"""Vega expression that formats numbers like archlab's tables: `12.5K`, while d3 writes `12.5k`."""
 
 LENGTH = (
     "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
@@ -86,8 +86,8 @@ def axis(
 ) -> alt.Axis:
     """Return an axis from low to high whose labels are formatted like archlab's tables.
 
-    `at` gives the ticks for any unit except bytes; by default, ticks are chosen. With `of_differences`, differences of
-    fractions are in percentage points.
+    `at` sets the ticks for any unit except bytes. By default, round ticks are chosen. With `of_differences`,
+    differences of fractions are in percentage points.
     """
     if unit == "bytes":
         size, name = _byte_unit(max(abs(low), abs(high)))
@@ -127,11 +127,11 @@ _FAR = 3.0
 values."""
 
 _PART = 4
-"""At most one in this many arms can be an outlier, because a majority is never an exception."""
+"""At most one arm in this many can be an outlier, because outliers are a small minority."""
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the sorted values without the few at either end that are far from all other values."""
+    """Return the values in ascending order, without the few outliers at either end."""
     kept, most = sorted(values), len(values) // _PART
     return _cut(_cut(kept, most, upper=True), most, upper=False)
 

@@ -25,8 +25,8 @@ _LETTER = 7
 _LINE = 16
 """Distance between the lines of a label, in pixels."""
 
-_BROKEN = 44
-"""Number of characters in a line of a wrapped label. Such a line fits on a phone."""
+_LINE_LENGTH = 44
+"""Maximum number of characters in a line of a wrapped label. A line of this length fits on a phone."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def texts(rows: Sequence[ChartRow], width: Width) -> list[alt.Chart]:
 
 def _lines(row: ChartRow) -> tuple[list[str], int]:
     """Return the wrapped label of a row, and its number of lines. The numbers of the row are on the last line."""
-    label = textwrap.wrap(row["arm"], _BROKEN) or [""]
-    fits = len(label[-1]) + 2 + len(row["text"]) <= _BROKEN
+    label = textwrap.wrap(row["arm"], _LINE_LENGTH) or [""]
+    fits = len(label[-1]) + 2 + len(row["text"]) <= _LINE_LENGTH
     return label, len(label) + (not fits)
 
 

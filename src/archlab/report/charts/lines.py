@@ -26,7 +26,7 @@ _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 """Maximum width of a name on a phone in pixels, and the number of letters that fit."""
 
 _BEYOND = 20
-"""Largest distance of a drawn point beyond the edge of the chart, in heights of the chart."""
+"""Largest distance of a drawn point from the edge of the chart, in multiples of the chart's height."""
 
 _TINY = -700.0
 """Logarithm of a very small number. A float can hold both the number and its inverse."""
@@ -165,8 +165,8 @@ def _range_of_lines(rows: Sequence[ChartRow]) -> tuple[float, float]:
 
 
 def _range_of_ends(rows: Sequence[ChartRow]) -> tuple[float, float]:
-    """Return the lower and the upper end of the lines and their bands, ignoring the few that end far from all
-    others."""
+    """Return the lower and the upper end of the lines and their bands, ignoring the few lines that end far
+    from all others."""
     last = {row["arm"]: row["mean"] for row in rows}
     near = without_outliers([*last.values()])
     return _range_of_lines([row for row in rows if last[row["arm"]] in near])

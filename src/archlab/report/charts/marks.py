@@ -6,7 +6,7 @@ from typing import Any, Literal
 import altair as alt
 
 ChartRow = dict[str, Any]
-"""One row of a chart's data: field -> value."""
+"""One row of a chart's data: values by field."""
 
 Width = int | Literal["container"]
 """Width of a chart in pixels, or `container` for the width of the element that holds the chart."""
@@ -23,6 +23,9 @@ DASHED = [5, 4]
 
 HEIGHT = 240
 """Height in pixels of charts that stand side by side."""
+
+_TOOLTIP_TITLES = {"arm": "name", "text": "value", "against": "reference"}
+"""Titles of fields in tooltips. Other fields are shown under their own names."""
 
 ON_A_PHONE = f"containerSize()[0] < {_PHONE}"
 """Vega expression that is true on a phone. It works for charts with the width of their container."""
@@ -52,7 +55,7 @@ def dashes(names: Sequence[str], field: str = "arm") -> alt.StrokeDash:
 
 def tooltip(*fields: str) -> list[alt.Tooltip]:
     """Return a tooltip that shows the values of these fields unchanged."""
-    return [alt.Tooltip(f"{field}:N") for field in fields]
+    return [alt.Tooltip(f"{field}:N", title=_TOOLTIP_TITLES.get(field, field)) for field in fields]
 
 
 def layered(

@@ -140,7 +140,7 @@ _GIB = 2**30
 _Rows = Sequence[Mapping[str, Any]]
 
 PASSES: dict[PassName, str] = {"training": "training", "prefill": "prefill (reading)", "decoding": "decoding"}
-"""Name of a pass in the code -> its name on the page."""
+"""Names of the passes on the page, by their names in the code."""
 
 
 def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
@@ -153,16 +153,16 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
     dots = [
         {
             "config": name,
-            "pass": PASSES[passed],
+            "pass": PASSES[name_of_pass],
             "intensity": at.flops_per_byte,
             "speed": at.of_peak * peak,
-            "text": f"{_what_is_passed(passed, cost)}: {at.flops_per_byte:.3g} FLOPs per byte, "
+            "text": f"{_pass_in_words(name_of_pass, cost)}: {at.flops_per_byte:.3g} FLOPs per byte, "
             f"{si(at.of_peak * peak)}FLOP/s at best",
         }
         for name, costs in costs_by_config.items()
         for cost in costs
-        for passed, work in cost.work.items()
-        for at in [ideal(work, device, cost.dtype, cost.tokens[passed])]
+        for name_of_pass, work in cost.work.items()
+        for at in [ideal(work, device, cost.dtype, cost.tokens[name_of_pass])]
     ]
     ridge = peak / bandwidth
     low, high = min(0.5, *(d["intensity"] for d in dots)) / 1.5, max(ridge * 8, *(d["intensity"] for d in dots)) * 1.5
@@ -183,10 +183,10 @@ def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) ->
     return layered([line, points], "Roofline: the highest speed of a pass at its FLOPs per byte")
 
 
-def _what_is_passed(passed: PassName, cost: Cost) -> str:
-    if passed == "training":
-        return f"{PASSES[passed]}, windows of {cost.training_window:,} tokens"
-    return f"{PASSES[passed]}, {cost.batch:,} x {cost.context:,} tokens"
+def _pass_in_words(name_of_pass: PassName, cost: Cost) -> str:
+    if name_of_pass == "training":
+        return f"{PASSES[name_of_pass]}, windows of {cost.training_window:,} tokens"
+    return f"{PASSES[name_of_pass]}, {cost.batch:,} x {cost.context:,} tokens"
 
 
 def memory(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:

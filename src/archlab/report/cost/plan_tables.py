@@ -125,11 +125,14 @@ def _budgets(
 def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
     plan = chosen.plan
     step, fastest = seconds(plan.step), seconds(chosen.fastest)
-    others = "no way that fits is faster" if step == fastest else f"the fastest way needs {fastest}"
+    others = "no other way that fits is faster" if step == fastest else f"the fastest way needs {fastest}"
     yield f"A step takes {step} at best; {others}."
     if chosen.as_fast:
         least = seconds(min(other.sending for other in chosen.as_fast))
-        yield f"Of the ways within 1% of that, it sends least: {seconds(plan.sending)}, against {least} or more."
+        yield (
+            "Of the ways within 1% of the fastest, this one spends the least time on sending: "
+            f"{seconds(plan.sending)}. The others need {least} or more."
+        )
     activations = "recomputes layers" if plan.recomputes else "keeps all activations"
     yield f"It {activations} and leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)} free."
 

@@ -258,8 +258,8 @@ def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
         limit = next(iter(costs.values())).max_seq_len
         if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
             sentences.append(
-                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that; "
-                "their costs are counted anyway"
+                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are longer; "
+                "costs are computed all the same"
             )
     return sentences
 

@@ -84,7 +84,7 @@ def _kv_heads(heads: AnyAttention) -> int:
 
 _TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 36
 _PREFIX = 4
-"""Divisor that gives the length of a prefix from the length of the sequence."""
+"""Ratio of the sequence length to the prefix length."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
 CYCLES = {
     "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
@@ -93,11 +93,11 @@ CYCLES = {
     "hybrid": "{recurrent: {attention: none, mixer: gated_delta}, full: {}, "
     "pattern: [recurrent, recurrent, recurrent, full]}",
 }
-"""Name of a picture -> its `model.layers`: the kinds of layers in a cycle, with windows that fit into 16 tokens."""
+"""Value of `model.layers` for each picture: the kinds of layers in a cycle. All windows fit into 16 tokens."""
 
 
 def cycle_visibility(name: str) -> Svg:
-    """Draw the visible keys of one of the pictures in CYCLES."""
+    """Draw the visible keys of the picture with this name in CYCLES."""
     return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
 
 

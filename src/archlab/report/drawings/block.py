@@ -56,7 +56,7 @@ def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark:
 
 
 def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
-    """Return both diagrams. In each diagram, text that does not appear in the other one is highlighted."""
+    """Return the diagrams of two configs. Text that appears in only one of the two diagrams is highlighted."""
     pair = draw(a, a_name), draw(b, b_name)
     first, second = (
         to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title, drawing.texts - other.texts)

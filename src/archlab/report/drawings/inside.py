@@ -26,7 +26,7 @@ UNFOLDED = {
     "attention": "multi-head attention of any number of KV heads",
     "mlp": "plain and gated MLPs",
 }
-"""Branch that can be unfolded -> the kinds of components whose inside is known."""
+"""Kinds of components whose inside can be drawn, by branch."""
 
 
 def can_unfold(component: Component) -> bool:
@@ -112,7 +112,7 @@ class _Inside(NamedTuple):
         return self._box(f"{name} projection", f"{name.capitalize()} projection", lines)
 
     def _norm(self, name: str, norm: AnyNorm | bool) -> list[Part]:
-        """Return a box if the layer has this norm. True stands for a norm of the layer's own kind."""
+        """Return a box if the layer has this norm. If `norm` is True, the norm is of the layer's own kind."""
         layer_norm = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
         return (
             []

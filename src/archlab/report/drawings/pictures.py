@@ -155,8 +155,8 @@ def rotations() -> alt.Chart:
 
 
 def rotated_products() -> alt.Chart:
-    """Draw the mean dot product of a query and an equal key, which falls with their distance. For a larger theta, it
-    falls more slowly."""
+    """Draw the mean dot product of a query and an equal key over their distance. The product falls more slowly for a
+    larger theta."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
     y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
     return lines(product_points(), x, y, "Product of a query and an equal key over their distance, under RoPE")

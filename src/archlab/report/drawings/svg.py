@@ -26,7 +26,7 @@ _PAD_X, _PAD_Y, _LEADING = 10, 6, 15
 _FOLD = 240
 
 ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6}
-"""Role of a box -> index of its color in the palette's distinct colors. Other roles have the first color."""
+"""Index into the palette's distinct colors, by the role of a box. All other roles have the first color."""
 
 
 class Words(NamedTuple):

@@ -31,7 +31,7 @@ from archlab.config.layers import Branch, LayerConfig
 from archlab.report.drawings.svg import Words
 
 Phrases = Mapping[str, str | Callable[[Any], str]]
-"""Field -> the phrase for its value."""
+"""Phrases for the values of fields, by field: a format string or a function."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
 """Fields that are omitted, because they are details at this scale."""
 
@@ -53,8 +53,8 @@ def component_words(layer: LayerConfig, branch: Branch) -> Words:
 
 
 def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
-    """Yield phrases about what changes the attention scores: positions that are not rotations, visibility, and settings
-    that are not at their defaults.
+    """Yield phrases about everything that changes the attention scores: positions except rotations, visibility, and
+    settings that are not at their defaults.
 
     `drawn_elsewhere` lists fields to leave out.
     """
@@ -70,8 +70,8 @@ def remaining_words(component: Component, drawn_elsewhere: Sequence[str]) -> Ite
 
 
 def _described_fields(component: Component) -> tuple[str, ...]:
-    known = next((_DESCRIBED[base] for base in type(component).__mro__ if base in _DESCRIBED), None)
-    return tuple(type(component).model_fields) if known is None else known
+    described = next((_DESCRIBED[base] for base in type(component).__mro__ if base in _DESCRIBED), None)
+    return tuple(type(component).model_fields) if described is None else described
 
 
 def _beyond_sizes(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str] = ()) -> Iterator[str]:

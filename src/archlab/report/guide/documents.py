@@ -38,7 +38,7 @@ class Rendered(NamedTuple):
     body: Markup
     """HTML of the document without its title."""
     anchors: dict[str, str]
-    """Anchor of each heading or defined term -> its text."""
+    """Texts of headings and defined terms, by anchor."""
     contents: list[tuple[str, str]]
     """Anchor and text of each top-level heading."""
 
@@ -47,13 +47,13 @@ class Links(NamedTuple):
     """Functions that translate the links, pictures and field names of a document to the site."""
 
     page: Callable[[str], str | None]
-    """Address of a link -> its page on the site, or None if the site has no such page."""
+    """Map the address of a link to its page on the site, or to None if the site has no page for it."""
     title: Callable[[str], str]
-    """Text of a link -> its text on the site. The file name of a document becomes its title."""
+    """Map the text of a link to its text on the site. The file name of a document becomes the document's title."""
     image: Callable[[str], str]
-    """Address of a picture -> the picture as a data URL, because pages load no other files."""
+    """Map the address of a picture to the picture as a data URL, because pages load no other files."""
     field: Callable[[str], str | None]
-    """Dotted field -> address of its explanation, or None if the text is not a field."""
+    """Map a dotted field to the address of its explanation, or to None if the text is not a field."""
 
 
 def documents_folder() -> Path:
@@ -118,7 +118,6 @@ def links_from(here: PurePosixPath) -> Links:
 
 
 _DOCUMENT = MarkdownIt("js-default")
-_LINE = MarkdownIt("zero").enable("backticks")
 
 
 def render(text: str, links: Links) -> Rendered:
@@ -131,11 +130,6 @@ def render(text: str, links: Links) -> Rendered:
     for token in tokens:
         token.children = list(_linked(token.children or [], links))
     return Rendered(_plain(title), _html(tokens), anchors, [(anchor, anchors[anchor]) for anchor in headings])
-
-
-def line(text: str) -> Markup:
-    """Render a docstring of one paragraph. Text between backticks is code."""
-    return Markup(_LINE.renderInline(text))
 
 
 def slug(text: str) -> str:

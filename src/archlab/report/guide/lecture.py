@@ -16,7 +16,7 @@ from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
-"""Name of a picture -> function that draws it, as an SVG or as a chart with the colors of the page."""
+"""Functions that draw the pictures, by name. Each returns an SVG or a chart with the colors of the page."""
 
 
 class TopicEntry(Base):
@@ -25,7 +25,7 @@ class TopicEntry(Base):
     name: str
     topic: Topic
     used: Usage | None
-    """Published models that use the topic, in words. None if the models are not known."""
+    """Published models that use the topic. None if they are not known."""
     used_in_words: str
     settings: list[tuple[str, str | None]]
     """Config settings that select the topic, each with the address of its explanation.
@@ -37,13 +37,13 @@ class TopicEntry(Base):
     rows: list[tuple[str, ...]]
     """Rows of the cost table. Empty if the topic costs nothing or is not a choice of the model."""
     equal_size: str
-    """Sentence about the model of equal size. Empty without such a model."""
+    """Sentence about the model of equal size. Empty if there is no such model."""
     papers: list[str]
     """Published effects of the topic."""
     here: list[str]
-    """Effects of the topic that archlab's runs found."""
+    """Effects of the topic in archlab's own runs."""
     claims: list[tuple[int, str]]
-    """Number of each claim about the topic -> a line with the claim and archlab's findings."""
+    """Number of each claim about the topic, and a line with the claim and archlab's findings."""
     sources: str
     """Citations of the topic's sources, separated by semicolons."""
 

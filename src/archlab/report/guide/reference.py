@@ -162,17 +162,17 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
     for part, after in zip(node.body, [*node.body[1:], None], strict=True):
         match part:
             case ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("_"):
-                yield f"`{ast.unparse(part)}`{_said(_text(after))}"
+                yield f"`{ast.unparse(part)}`{_below_signature(_text(after))}"
             case ast.FunctionDef(name=name) if not name.startswith("_"):
                 is_property = any(ast.unparse(decorator).endswith("property") for decorator in part.decorator_list)
                 returned = f": {ast.unparse(part.returns)}" if part.returns else ""
                 called = f"{name}{returned}" if is_property else _called(name, part)
-                yield f"`{called}`{_said(_docstring(part))}"
+                yield f"`{called}`{_below_signature(_docstring(part))}"
             case _:
                 pass
 
 
-def _said(text: str) -> str:
+def _below_signature(text: str) -> str:
     return f"\\\n{indent(text, '  ').rstrip()}" if text else ""
 
 

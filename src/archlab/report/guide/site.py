@@ -16,7 +16,6 @@ from archlab.report.guide.documents import (
     document,
     document_groups,
     documents,
-    line,
     links_from,
     render,
     slug,
@@ -26,7 +25,7 @@ from archlab.report.guide.lecture import Draws, chapter_addresses, chapter_value
 from archlab.report.guide.reference import addresses, config_addresses, reference_pages
 from archlab.report.html import render_page
 from archlab.report.ledger import page as ledger_page
-from archlab.report.ledger.words import HOW_SURE, said
+from archlab.report.ledger.words import HOW_SURE, citation
 from archlab.review.findings import RULES
 
 INDEX = "index.html"
@@ -43,7 +42,7 @@ class SitePart(NamedTuple):
     title: str
     about: str
     pages: dict[str, str]
-    """Address of a page -> its title."""
+    """Titles of the pages, by address."""
 
     @property
     def address(self) -> str:
@@ -68,7 +67,6 @@ def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -
         "parts": parts({place: text.title for place, text in rendered.items()}),
         "chapters": chapters(),
         "chapter_addresses": chapter_addresses(),
-        "line": line,
     }
     for place, template, values in _pages(rendered, pictures):
         write_atomic(folder / place, render_page(f"guide_{template}", here=place, **common, **values))
@@ -144,7 +142,7 @@ def bibliography() -> dict[str, list[tuple[str, str]]]:
     places: dict[str, list[tuple[str, str]]] = {}
     for keys, link in _citing():
         for key in dict.fromkeys(keys):
-            places.setdefault(said(sources()[key]), []).append(link)
+            places.setdefault(citation(sources()[key]), []).append(link)
     return dict(sorted(places.items(), key=lambda item: item[0].lower()))
 
 
@@ -155,7 +153,7 @@ def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
     for claim in claims().values():
         yield [*claim.sources, *claim.also_cited], (f"claim {claim.number}", f"{LEDGER}#claim-{claim.number}")
     for mistake in mistakes():
-        yield mistake.sources, ("errors in circulation", f"{LEDGER}#mistakes-heading")
+        yield mistake.sources, ("common errors", f"{LEDGER}#mistakes-heading")
     for rule in RULES:
         cites = [*rule.sources, *(point.source for point in rule.measured)]
         yield cites, (f"archlab check: {rule.name}", COMMANDS)

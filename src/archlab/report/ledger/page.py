@@ -1,6 +1,6 @@
 """Page of the ledger, in one HTML file that opens offline.
 
-It shows an overview of all claims, their predictions beside the results, each claim in full, and errors in circulation.
+It shows an overview of all claims, their predictions beside the results, each claim in full, and common errors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from archlab.study.record import Comparison, Heading
 from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
-"""Units whose differences are shown as a fraction of the reference's mean -> what outcomes with this unit measure."""
+"""Chart titles for outcomes whose differences are shown as fractions of the reference's mean, by unit."""
 
 
 class Panel(NamedTuple):
@@ -111,7 +111,7 @@ def _row(
         *([] if scale == AS_IT_STANDS else [scale]),
     ]
     return {
-        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(parts)} (claim: {judged.expected.verdict})",
+        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(parts)} (expected: {judged.expected.verdict})",
         "against": judged.against,
         "value": value,
         "low": low,
@@ -119,6 +119,7 @@ def _row(
         "below": None if margin is None else -margin,
         "above": margin,
         "found": judged.found,
+        "result": judged.why,
         "text": text,
     }
 
@@ -133,7 +134,7 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
     place_on_axis(panel.rows, x)
     color = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
     shape = alt.Shape("found:N", scale=alt.Scale(domain=list(FINDINGS), range=list(SHAPES[:3])), legend=None)
-    base = by_row(panel.rows).encode(color=color, tooltip=tooltip("arm", "against", "found", "text"))
+    base = by_row(panel.rows).encode(color=color, tooltip=tooltip("arm", "against", "text", "result"))
     margins = by_row(panel.rows).transform_filter("datum.above !== null")
     layers = [
         *ground(panel.rows, 0.0, x),
@@ -145,7 +146,7 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
         dots(base, x).encode(shape=shape),
         *texts(panel.rows, width),
     ]
-    description = f"Differences in {panel.outcome.title} that claims predict, as they were found, with their intervals"
+    description = f"Predicted differences in {panel.outcome.title}, as measured, with their intervals"
     return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 

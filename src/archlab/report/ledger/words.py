@@ -9,7 +9,7 @@ from rich.text import Text
 from archlab.evidence.claims import Effect, Publication, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import LedgerEntry
-from archlab.evidence.results import Ran
+from archlab.evidence.results import RunInfo
 from archlab.evidence.verdicts import Agreement, ClaimAtScale, ClaimVerdict, JudgedExpectation
 from archlab.pricing.units import count
 from archlab.study.formatting import plural, span
@@ -18,7 +18,7 @@ from archlab.study.study_file import AS_IT_STANDS
 LEDGER = ("claim", "verdict", "commonly said", "found here")
 """Column headings of the table of all claims."""
 
-PUBLISHED = ("source", "what was compared", "found", "where")
+PUBLISHED = ("source", "what was compared", "found", "scale and origin")
 """Column headings of the table of published results."""
 
 EXPECTED = ("comparison", "expected", "difference", "result")
@@ -27,7 +27,7 @@ EXPECTED = ("comparison", "expected", "difference", "result")
 UNPREDICTED = ("comparison", "difference", "result")
 """Column headings of the table of differences that no prediction covers."""
 
-UNPREDICTED_HEADING = "Found but not predicted: it does not affect the verdict"
+UNPREDICTED_HEADING = "Found but not predicted (no effect on the verdict)"
 """Title of the table of differences that no prediction covers."""
 
 HOW_SURE = (
@@ -42,8 +42,13 @@ INTERVALS = (
 )
 
 
-_SIDES = {"as claimed": "as claimed", "the opposite": "against", "undecided": "undecided", "not run yet": "not run"}
-"""Finding -> its relation to the claim, in words."""
+_SIDES = {
+    "as claimed": "as claimed",
+    "the opposite": "against the claim",
+    "undecided": "undecided",
+    "not run yet": "not run",
+}
+"""Wording of findings in counts and short lines."""
 
 
 _VERDICTS: dict[ClaimVerdict, str] = {"contradicted": "opposite found at this scale"}
@@ -87,8 +92,7 @@ def in_a_line(entry: LedgerEntry) -> str:
 
 
 def found_here(result: ClaimAtScale) -> str:
-    """Return how many of the predictions that could have failed came true. If some did not, also return the decisive
-    effect."""
+    """Return how many of the tested predictions came true. If some did not, add the effect that decided the verdict."""
     return "; ".join(filter(None, (counts(result), decisive(result))))
 
 
@@ -98,13 +102,13 @@ def counts(result: ClaimAtScale) -> str:
     numbers = Counter("untested" if judged.untested else _SIDES[judged.found] for judged in tested)
     if len(tested) == numbers["not run"]:
         return ""
-    others = [kind for kind in ("undecided", "against", "untested", "not run") if numbers[kind]]
+    others = [kind for kind in ("undecided", "against the claim", "untested", "not run") if numbers[kind]]
     words = [f"{numbers['as claimed']} of {len(tested)} as claimed", *(f"{numbers[kind]} {kind}" for kind in others)]
     return ", ".join(words)
 
 
 def decisive(result: ClaimAtScale) -> str:
-    """Return the first prediction that went against the claim; otherwise the first undecided one, if there is one.
+    """Return the first prediction that went against the claim, or else the first undecided prediction, if any.
 
     For example `undecided: GLU, loss on held-out text, 0.026 [0.006, 0.046] bits per byte`.
     """
@@ -152,16 +156,16 @@ def not_predicted(compared: Compared) -> tuple[str, str, str]:
 
 
 def _what(compared: Compared, outcome: str | None = None) -> str:
-    """Return `gates: SwiGLU against ReLU, loss on held-out text`. `outcome` is the name of the outcome if nothing was
-    run."""
-    against = f" against {compared.against}" if compared.against else ""
+    """Return a phrase such as `gates: SwiGLU vs ReLU, loss on held-out text`. `outcome` is the name of the outcome if
+    nothing was run."""
+    reference = f" vs {compared.against}" if compared.against else ""
     outcome = compared.outcome.title if compared.outcome else outcome
-    return f"{compared.study}: {compared.label}{against}" + (f", {outcome}" if outcome else "")
+    return f"{compared.study}: {compared.label}{reference}" + (f", {outcome}" if outcome else "")
 
 
 def measured_line(compared: Compared) -> str:
-    """Return a line such as `gates: SwiGLU against ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
-    as claimed`."""
+    """Return a line such as `gates: SwiGLU vs ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte,
+    better, as claimed`."""
     return f"{_what(compared)}: {f'{compared.effect}, ' if compared.effect else ''}{compared.why}"
 
 
@@ -182,14 +186,14 @@ def ranked(agreement: Agreement) -> str:
     return f"Rank correlation with {published}: {agreement.rho:.2f}{around}."
 
 
-def said(source: Publication) -> str:
-    """Return a citation such as `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361
+def citation(source: Publication) -> str:
+    """Return a full citation such as `Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361
     (verified)`."""
     parts = [text for text in (f"{source.authors} {source.year}", source.title, source.where) if text]
     return f"{', '.join(parts)} ({source.certainty})"
 
 
-def where(ran: Ran) -> str:
+def where(ran: RunInfo) -> str:
     """Return the command that repeats a study, with the size, machine and date of its runs.
 
     For example `archlab study run gates (265K to 267K parameters, 512K training tokens, 5 seeds; Intel Xeon, cpu,
@@ -212,7 +216,7 @@ def scale(entries: Sequence[LedgerEntry]) -> str:
     return f"{sentence}: here {_size(runs)}."
 
 
-def _size(runs: Sequence[Ran]) -> str:
+def _size(runs: Sequence[RunInfo]) -> str:
     arms = [arm for ran in runs for arm in ran.about.arms]
 
     def ends(values: Iterable[int]) -> str:

@@ -19,7 +19,7 @@ from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, me
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
 Line = tuple[Sequence[int], Sequence[float | None]]
-"""Numbers of training tokens, and the value of a measure at each of them."""
+"""Values of a measure, each with its number of training tokens."""
 
 
 class ProbePicture(NamedTuple):

@@ -41,7 +41,7 @@ OF_UPDATES = (
           Axis("tokens/s", "tokens/s")),
     Drawn("balance_loss", "Balance loss", "Balance loss of the router, without its factor.", Axis("loss", "norm")),
     Drawn("router_z_loss", "Router z-loss", "Z-loss of the router, without its factor.", Axis("loss", "norm")),
-    Drawn("largest_load", "Largest load", "Share of the tokens that go to the busiest expert.",
+    Drawn("largest_load", "Largest load", "Share of the tokens that the busiest expert receives.",
           Axis("share", "share")),
     Drawn("dead_experts", "Dead experts", "Experts that no token of the batch chose, in all layers together.",
           Axis("experts", "count")),

@@ -50,7 +50,7 @@ class Watched:
 
     @cached_property
     def updates(self) -> list[dict[str, Any]]:
-        """Lines of the log for training steps, whether or not the step updated the weights."""
+        """Lines of the log for training steps, including steps without an update."""
         return [line for line in self.metrics if "grad_norm" in line and "diverged" not in line]
 
     @property
@@ -127,10 +127,14 @@ def watch(paths: Sequence[Path]) -> list[Watched]:
 
 def _read(path: Path, name: str) -> Watched:
     if not is_run_folder(path):
-        hint = "; for a study, use `archlab study report`" if (path / "study.yaml").is_file() else ""
-        raise UserError(f"{path}: not a run folder of `archlab train`, because it has no config.yaml{hint}")
+        hint = (
+            "; for a study, use `archlab study report`"
+            if (path / "study.yaml").is_file()
+            else "; `archlab train` makes one"
+        )
+        raise UserError(f"{path}: not a run folder (no config.yaml){hint}")
     folder = RunFolder(path)
-    is_training = folder.is_locked()  # read before its files, so that a run that ends meanwhile has its end
+    is_training = folder.is_locked()  # before the files: if the run ends meanwhile, they include its end
     return Watched(
         name, path, load_config(str(path)), folder.metrics(), folder.summary(), folder.environment(), is_training
     )

@@ -29,14 +29,14 @@ from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, Heading, StudySummary
 from archlab.study.stats import estimate, independent
 
-DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval at the level that decided the verdict."
+DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval that decided the verdict."
 """Caption of the chart that `differences` returns."""
 
 
 def levels_show(summary: StudySummary) -> str:
     """Return the caption of the chart that `levels` returns."""
     reference = reference_of(summary)
-    return f"Ticks are seeds, the dot is their mean, the line its 95% interval. The broad bar begins at {reference}."
+    return f"Ticks are seeds. The dot is their mean, the line its 95% interval. The thick bar starts at {reference}."
 
 
 def reference_of(summary: StudySummary) -> str:
@@ -49,13 +49,13 @@ def reference_of(summary: StudySummary) -> str:
 
 
 def levels_are_cut(summary: StudySummary) -> bool:
-    """Return whether an arm is beyond the axis of its chart. The chart with `whole` then shows this arm."""
+    """Return whether an arm is beyond the axis of its chart. Then a second chart, with `whole`, shows all arms."""
     return _is_cut(level_rows(summary))
 
 
 def differences_are_cut(summary: StudySummary) -> bool:
-    """Return whether a difference is beyond the axis of its chart. The chart with `whole` then shows this
-    difference."""
+    """Return whether a difference is beyond the axis of its chart. Then a second chart, with `whole`, shows all
+    differences."""
     return _is_cut(difference_rows(summary))
 
 

@@ -51,7 +51,7 @@ def lines(summary: StudySummary) -> Iterator[str]:
 
 
 def of_the_ledger(result: ClaimAtScale) -> str:
-    """Return what archlab's own run of the study found, together with the verdict on the whole claim."""
+    """Return the findings of archlab's own run of the study, and the verdict on the whole claim."""
     findings = found_here(result)
     here = f"the ledger's run, {at_scale(result)}"
     return f"{here}: {findings}; verdict on the claim: {verdict(result)}" if findings else f"{here}: not run yet"
@@ -73,8 +73,8 @@ def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[T
 
 
 def basis(pace: Pace | None) -> str:
-    """Return a sentence about the machine on which the time estimates of `study list` are based. Without `pace`, it is
-    this machine."""
+    """Return a paragraph about the time estimates of `study list`. They are for the machine of the committed
+    results, or for this machine if `pace` is None."""
     if pace:
         times = (
             f"predicted from FLOPs and the speed of the committed results: {si(pace.tokens_per_second)} tokens/s of "

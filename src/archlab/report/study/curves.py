@@ -103,13 +103,14 @@ def _by_tokens(arm: ArmSummary, quantity: CurveQuantity) -> _Points:
 
 
 def _shared(arms: Sequence[_Points]) -> _Points:
-    """Return each seed's distance from the mean of an arm, averaged over the arms that have all seeds."""
+    """Return the effect of each seed: its distance from the mean of an arm, averaged over the arms that have all
+    seeds."""
     seed_effects = dict[int, dict[int, float]]()
     for tokens in {tokens for points in arms for tokens in points}:
         points_here = [points[tokens] for points in arms if tokens in points]
         seeds = {seed for values in points_here for seed in values}
         complete = [values for values in points_here if len(values) == len(seeds)]
-        if len(complete) > 1:  # one arm alone cannot show what arms have in common
+        if len(complete) > 1:  # a common effect shows only in two or more arms
             seed_effects[tokens] = {seed: fmean(v[seed] - fmean(v.values()) for v in complete) for seed in seeds}
     return seed_effects
 
@@ -158,7 +159,7 @@ def depth_probes(summary: StudySummary) -> list[ProbePicture]:
 
 
 def time_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Return charts over training, with one number for all layers."""
+    """Return charts over training, with one line per arm. The values of all layers are combined into one number."""
     probed = _probed(summary)
     return training_pictures(
         {name: {arm: _line(arm_probes, name) for arm, arm_probes in probed.items()} for name in OVER_TRAINING}

@@ -161,11 +161,13 @@ def forest_picture(results: Results, title: str) -> bytes:
     title."""
     labels_by_name = {arm.name: arm.label for arm in results.about.arms}
     outcome = results.heading(None)
-    comparisons = {name: found.comparison for name, found in results.compared().items()}
+    comparisons = {name: statistics.comparison for name, statistics in results.compared().items()}
     rows = [
-        arms.comparison_row(f"{labels_by_name[name]} vs {labels_by_name[found.reference]}", found, outcome.unit)
-        for name, found in comparisons.items()
-        if found
+        arms.comparison_row(
+            f"{labels_by_name[name]} vs {labels_by_name[comparison.reference]}", comparison, outcome.unit
+        )
+        for name, comparison in comparisons.items()
+        if comparison
     ]
     first = results.about.arms[0]
     scale = f"{count(first.parameters)} parameters, {count(first.tokens)} training tokens, {len(results.folds)} seeds."

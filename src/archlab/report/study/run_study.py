@@ -12,7 +12,7 @@ from archlab.study.progress import StudyProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import read_study, study_from_values, usual_folder
+from archlab.study.study_file import default_folder, read_study, study_from_values, study_path
 
 
 def run_study(
@@ -32,17 +32,18 @@ def run_study(
     At most `workers` runs train at the same time. `executor` selects what trains the runs: `local`, `ray` or `slurm`.
     """
     if isinstance(study, str | Path):
-        name, config = read_study(str(study))
-        folder = Path(out) if out is not None else usual_folder(str(study), name)
+        (name, config), source = read_study(str(study)), study_path(str(study))
+        folder = Path(out) if out is not None else default_folder(str(study), name)
     elif out is None:
         raise UserError("out: a study without a file needs a folder, which names it, for example out='studies/mine'")
     else:
-        folder = Path(out)
+        folder, source = Path(out), "the study"
         name, config = real_path(folder).name, study if isinstance(study, StudyConfig) else study_from_values(study)
     if workers is not None and workers < 1:
         raise UserError(f"workers: {workers}; allowed: at least 1")
     with StudyProgress() as progress:
-        summary = Study(name, config, folder, make_executor(executor, workers)).run(progress, on_timing=progress.timing)
+        runner = Study(name, config, folder, make_executor(executor, workers), source=source)
+        summary = runner.run(progress, on_timing=progress.timing)
     write_page(summary, folder)
     try:
         write_picture(summary, folder)

@@ -1,4 +1,5 @@
-"""Train runs as tasks that another program places on machines: submit the tasks, watch them, and repeat lost ones."""
+"""Train runs as tasks on a system that chooses the machines, such as Ray or Slurm: submit the tasks, watch them, and
+repeat lost ones."""
 
 import json
 import time
@@ -18,7 +19,7 @@ ATTEMPTS = 4
 too much memory fails every time."""
 
 _LAST_LINES = 4096
-"""Number of bytes to read from the end of a run's metrics; they include the last step."""
+"""Number of bytes to read from the end of a run's metrics file. This is enough to contain the last step."""
 
 
 _SHORT = 0.1
@@ -40,7 +41,7 @@ class Place(Protocol[TaskHandle]):
     """A system that runs tasks, such as a Ray cluster. Each task trains a run in the run's folder."""
 
     retry_after: float
-    """Seconds before a run that another process is training is submitted again."""
+    """Seconds to wait before a run is submitted again because another process was training it."""
 
     def start(self, runs: Sequence[Run]) -> list[TaskHandle]:
         """Submit the runs, and return one task per run."""
@@ -58,7 +59,7 @@ class Place(Protocol[TaskHandle]):
         ...
 
     def stop(self, tasks: Sequence[TaskHandle]) -> None:
-        """Stop the tasks, each with a checkpoint. Wait until they end, if the place supports waiting."""
+        """Stop the tasks after each has saved a checkpoint. Wait until they end, if the place supports waiting."""
         ...
 
     def kill(self, tasks: Sequence[TaskHandle]) -> None:
@@ -69,10 +70,14 @@ class Place(Protocol[TaskHandle]):
 def run_elsewhere(
     place: Place[TaskHandle], runs: Sequence[Run], study: Path, at_once: int | None, on_progress: OnProgress
 ) -> list[RunProgress]:
-    """Train every run, `at_once` at a time or as many as the place takes. See `Executor.run_all`."""
+    """Train every run, and return the runs that failed. At most `at_once` runs train at the same time; None sets no
+    limit.
+
+    See `Executor.run_all`.
+    """
     raise_if_interrupted()
     waiting = [(0.0, with_resolved_device(run)) for run in runs]
-    """Runs that wait, with the time from which each may be submitted."""
+    """Waiting runs, each with the time from which it may be submitted."""
     tasks, attempts, failed = dict[TaskHandle, Run](), Counter[str](), list[RunProgress]()
     watch = _Watch(study)
     try:
@@ -133,7 +138,8 @@ class _Watch:
         self._next = 0.0
 
     def look(self, runs: Collection[Run]) -> Iterator[RunProgress]:
-        """Yield the progress of runs with new steps, unless the last look was too recent."""
+        """Yield the progress of runs with new steps. Yield nothing if less than `pause` seconds have passed since the
+        last look."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self.pause(len(runs))

@@ -1,4 +1,5 @@
-"""Common parts of all executors: requesting, training and reporting runs, and the resources that runs need."""
+"""Common parts of all executors: their interface, the function that trains one run, and the resources that a run
+needs."""
 
 import os
 import socket
@@ -31,7 +32,8 @@ from archlab.training.train import train
 
 @dataclass(frozen=True)
 class RunProgress:
-    """An event of a run: a step, a note, the end, a failure, or a refusal because another process trains the run."""
+    """An event during a run: a step, a note, the end, a failure, or a refusal because another process trains the
+    run."""
 
     run: Run
     share_done: float
@@ -75,23 +77,23 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
     except BusyError:
         return RunProgress(run, 0.0, busy=True)
     except Exception as error:
-        return RunProgress(run, 0.0, failed=_why(error))
+        return RunProgress(run, 0.0, failed=_error_message(error))
 
 
 @dataclass(frozen=True)
 class Errand:
-    """A function that trains runs of a study. It can be sent to processes on other machines."""
+    """Callable that trains runs of a study. It can be sent to processes on other machines."""
 
     study: Path
     """Folder of the study, as a full path that is valid on all machines."""
-    here: Path
-    """Current folder of the command. Relative paths of texts are resolved from this folder."""
+    working_folder: Path
+    """Folder in which the command was started. Relative paths of texts are resolved from this folder."""
     code: str
     """Digest of archlab's code in the process that runs the study."""
 
     @classmethod
     def of(cls, study: Path) -> "Errand":
-        """Return the errand with the current folder and the code digest of this process."""
+        """Return an errand for a study, with the current folder and the code digest of this process."""
         return cls(real_path(study), Path.cwd(), code_digest())
 
     def __call__(self, run: Run) -> list[RunProgress]:
@@ -110,8 +112,8 @@ class Errand:
             return (
                 "has another version of archlab's code than the machine that runs the study; install the same version"
             )
-        if self.here.is_dir():
-            os.chdir(self.here)
+        if self.working_folder.is_dir():
+            os.chdir(self.working_folder)
         return None
 
 
@@ -126,7 +128,7 @@ def with_resolved_device(run: Run) -> Run:
 
 
 class _Notes(Callback):
-    """Keep the notes of a run."""
+    """Callback that collects the notes of a run."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -135,7 +137,7 @@ class _Notes(Callback):
         self.texts.append(text)
 
 
-def _why(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return the error message for the user. If the error is a bug, also print its traceback."""
     if message := user_message(error):
         return message
@@ -151,10 +153,10 @@ MOST_BESIDE_A_GPU = 8
 """Largest number of threads of a run on a GPU. More threads would be idle."""
 
 _PROCESS_BYTES = {"cpu": 2**30, "cuda": 4 * 2**30}
-"""Kind of device -> bytes of host memory for Python, torch and the windows of a text, without a model."""
+"""Bytes of host memory that a run needs besides its model, by device: for Python, torch and the windows of a text."""
 
 _STEP_MARGIN = 1.25
-"""Factor on the step memory of `archlab cost`. It allows for evaluations and fragmented memory."""
+"""Factor by which the step memory of `archlab cost` is multiplied, to allow for evaluations and fragmented memory."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +174,13 @@ class RunNeeds:
 
 
 def needs(configs: Sequence[Config], threads: int) -> RunNeeds:
-    """Return the resources that suffice for a run of any of the study's configs."""
+    """Return resources that are enough for a run of any of the study's configs."""
     device = planned_device(configs[0].train).type
     return RunNeeds(threads, int(device == "cuda"), max(map(_memory, configs)))
 
 
 def needs_of(runs: Sequence[Run]) -> RunNeeds:
-    """Return the resources that suffice for any of the runs. Runs that differ only in their seeds are examined once."""
+    """Return resources that are enough for any of the runs. Runs that differ only in their seeds are examined once."""
     unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
     by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}
     return needs(list(by_shape.values()), max(run.threads for run in runs))
@@ -196,9 +198,12 @@ def _memory(config: Config) -> int:
     return base + round(_STEP_MARGIN * step)
 
 
-def usual_threads(configs: Sequence[Config]) -> int:
-    """Return the default number of threads per run: one for small models that train side by side on a CPU, otherwise as
-    many as speed up training."""
+def default_threads(configs: Sequence[Config]) -> int:
+    """Return the default number of threads per run.
+
+    On a CPU: one if all models are small, because their runs then train side by side; otherwise all cores. With GPUs:
+    the cores per GPU, at most `MOST_BESIDE_A_GPU`.
+    """
     if planned_device(configs[0].train).type == "cuda":
         return max(1, min(MOST_BESIDE_A_GPU, cores() // max(1, torch.cuda.device_count())))
     small = all(parameters(config.model).total < SIDE_BY_SIDE_BELOW for config in configs)

@@ -27,7 +27,7 @@ Connection: TypeAlias = Any
 """One end of a pipe between the study and a worker. The class depends on the operating system."""
 
 _RETRY_AFTER = 1.0
-"""Seconds before a run that another process is training is tried again."""
+"""Seconds to wait before a run is tried again because another process was training it."""
 
 
 @dataclass
@@ -41,8 +41,8 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Local:
-    """Executor on this machine. `workers` is the number of runs at the same time; the default depends on the
-    machine."""
+    """Executor on this machine. `workers` is the number of runs that train at the same time; the default is
+    `default_workers`."""
 
     workers: int | None = None
 
@@ -50,11 +50,11 @@ class Local:
         if not runs:
             return []
         gpus = visible_gpus() if choose_device(runs[0].config.train).type == "cuda" else []
-        n_workers = self.workers or usual_workers(runs[0].threads, gpus)
+        n_workers = self.workers or default_workers(runs[0].threads, gpus)
         return _run_all(runs, study, n_workers, gpus, on_progress)
 
 
-def usual_workers(threads: int, gpus: Sequence[str]) -> int:
+def default_workers(threads: int, gpus: Sequence[str]) -> int:
     """Return the default number of workers: one per GPU, or the number of cores divided by `threads`."""
     return len(gpus) or max(1, cores() // threads)
 

@@ -16,7 +16,7 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Reference: TypeAlias = Any
-"""A ray.ObjectRef that stands for a task's result."""
+"""A ray.ObjectRef, which refers to a task's result."""
 
 _INHERITED = (
     "ARCHLAB_CACHE", "ARCHLAB_STATE", "ARCHLAB_TRUST", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR",
@@ -28,7 +28,8 @@ explains the variables of the `train.log` tools."""
 
 @dataclass(frozen=True)
 class Ray:
-    """Executor on a Ray cluster. `workers` is the number of runs at the same time; the default is as many as fit."""
+    """Executor on a Ray cluster. `workers` is the number of runs that train at the same time; the default is as many as
+    the cluster has room for."""
 
     workers: int | None = None
 
@@ -52,7 +53,8 @@ class _Cluster:
 
     @cached_property
     def _task(self) -> Any:
-        """Return the remote function. Ray does not retry it, because `run_elsewhere` counts lost tasks itself."""
+        """Return `_train` as a Ray remote function. Ray does not retry it, because `run_elsewhere` counts lost tasks
+        itself."""
         needed = self._needed
         return self._ray.remote(_train).options(
             num_cpus=needed.cores, num_gpus=needed.gpus, memory=needed.memory, max_retries=0, name="archlab run"
@@ -64,7 +66,7 @@ class _Cluster:
         nodes: list[Mapping[str, float]] = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if any(all(node.get(name, 0) >= n for name, n in needed.items()) for node in nodes):
             return None
-        return f"a run needs {self._needed}, and no machine of the Ray cluster has that; waiting for one"
+        return f"a run needs {self._needed}, but no machine of the Ray cluster has enough; waiting for a machine"
 
     def start(self, runs: Sequence[Run]) -> list[Reference]:
         """Submit the runs. Ray chooses the machines."""

@@ -26,15 +26,15 @@ Job: TypeAlias = Any
 """A submitit.Job object."""
 
 FOLDER = "slurm"
-"""Name of the Slurm folder in a study's folder. It has a subfolder for each command, with job scripts and the logs of
-failed jobs. submitit unpickles results from that subfolder, so its name must not be predictable."""
+"""Name of the Slurm folder in a study's folder. Each `archlab study run` adds a subfolder with job scripts and the logs
+of failed jobs. submitit unpickles results from that subfolder, so its name must not be predictable."""
 
 OPTIONS = (
     "account", "array_parallelism", "cluster", "comment", "constraint", "exclude", "exclusive", "gres", "mail_type",
     "mail_user", "nodelist", "partition", "qos", "setup", "signal_delay_s", "time",
 )  # fmt: skip
-"""Keys of `--slurm`: sbatch options under submitit's names. `cluster` is slurm, or local to try it without a
-cluster."""
+"""Keys of `--slurm`: sbatch options under submitit's names. `cluster` is `slurm`, or `local` to run the jobs on this
+machine without a cluster."""
 
 _DEFAULT_MINUTES = 60
 """Default time limit of a job, in minutes. A job that needs more time is requeued and continues."""
@@ -51,11 +51,12 @@ _PAUSES = (0, 10, 60, 300)
 
 @dataclass(frozen=True)
 class Slurm:
-    """Executor on Slurm. `workers` is the number of jobs at the same time; the default is as many as fit."""
+    """Executor on Slurm. `workers` is the number of jobs that run at the same time; the default is as many as the
+    cluster has room for."""
 
     workers: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Option from `OPTIONS` -> its value. Options may be left out."""
+    """Values of options from `OPTIONS`. All options may be left out."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
         if not runs:
@@ -93,7 +94,7 @@ def check_slurm(options: Mapping[str, Any]) -> None:
 
 
 class _Queue:
-    """A Slurm queue as a place for tasks. With `cluster: local`, it is submitit's own queue on this machine."""
+    """A Slurm queue as a place for tasks. With `cluster: local`, submitit runs the jobs on this machine."""
 
     def __init__(self, errand: Errand, needed: RunNeeds, options: Mapping[str, Any]) -> None:
         self._submitit, self._errand, self._needed, self._options = _submitit(), errand, needed, options
@@ -128,8 +129,8 @@ class _Queue:
         return jobs
 
     def _submit(self, runs: Sequence[Run], jobs: list[Job]) -> None:
-        """Submit an array, and add its jobs to `jobs`. If earlier jobs are already running, wait while Slurm does not
-        answer."""
+        """Submit an array, and add its jobs to `jobs`. If Slurm fails after it has accepted an earlier array, try again
+        after each pause in `_PAUSES`."""
         why = ""
         for pause in _PAUSES if self._has_begun else (0,):
             time.sleep(pause)
@@ -167,7 +168,7 @@ class _Queue:
     def stop(self, tasks: Sequence[Job]) -> None:
         """Stop the jobs with SIGTERM.
 
-        Wait only for jobs on this machine. Jobs of a cluster have Slurm's KillWait (30 seconds by default) to save
+        Wait only for jobs on this machine. On a cluster, jobs have Slurm's KillWait (30 seconds by default) to save
         their checkpoints.
         """
         for task in tasks:
@@ -186,7 +187,7 @@ class _Queue:
 
 @dataclass
 class _TrainRun:
-    """Function of a job: trains a run."""
+    """Function that a job calls to train a run."""
 
     errand: Errand
     leaves: bool = False
@@ -209,7 +210,7 @@ class _TrainRun:
             raise
 
     def checkpoint(self, run: Run) -> Any:
-        """Return the submission with which the requeued job starts. The checkpoint is in the run folder."""
+        """Return the call with which the requeued job begins. The run continues from the checkpoint in its folder."""
         return _submitit().helpers.DelayedSubmission(self, run)
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from archlab.study.runs import Ended
 from archlab.study.stats import Values
 
 Timed = Mapping[Outcome, Mapping[str, Values]]
-"""Outcome -> arm -> round -> value."""
+"""Timed values, by outcome, arm and round."""
 
 
 class StudyRuns(NamedTuple):
@@ -24,14 +24,14 @@ class StudyRuns(NamedTuple):
 
     arms: Sequence[Arm]
     ended: Mapping[str, Mapping[int, Ended]]
-    """Arm -> seed -> results of the compared run."""
+    """Results of the compared runs, by arm and seed."""
     swept: Swept
     timed: Timed
 
 
 def gather(outcome: Outcome, study_runs: StudyRuns) -> dict[str, Values]:
-    """Return the outcome's values by arm, and by seed or round. A value is None if the run diverged, and left out if it
-    is missing for another reason."""
+    """Return the outcome's values, by arm and by seed or round. A value is None if the run diverged. It is left out if
+    it is missing for another reason."""
     match outcome.source:
         case "log":
             return _values_of_runs(study_runs, lambda run: from_log(outcome, run))

@@ -102,7 +102,8 @@ def _probed(outcome: Probe, run: Ended) -> float | None:
 
 
 Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
-"""Arm -> seed -> value of the swept field -> run. Only seeds whose runs have all ended are included."""
+"""Results of the swept runs, by arm, seed and value of the swept field. Only seeds whose runs have all ended are
+included."""
 
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:

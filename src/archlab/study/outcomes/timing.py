@@ -27,8 +27,8 @@ from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 ROUNDS = 9
-"""Number of timing rounds. In each round all arms are timed in turn, and rounds are paired like seeds. With nine
-rounds, values without scatter can be distinguished in up to twelve comparisons (p is 2 / 2^9)."""
+"""Number of timing rounds. In each round all arms are timed in turn, and rounds are paired like seeds. Nine rounds can
+show a difference without scatter in up to twelve comparisons, because 12 x 2 / 2^9 < 0.05."""
 
 _STEPS = 8
 """Number of steps in a round. Only the fastest step counts, because slower steps were disturbed by something else."""
@@ -90,7 +90,7 @@ def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
 def time_arms(
     outcome: Outcome, configs: Mapping[str, Config], on_round: Callable[[int], None]
 ) -> dict[str, dict[int, float | None]]:
-    """Return the values by arm and round.
+    """Time an outcome on all arms, and return the values by arm and round.
 
     In each round all arms are timed in turn, so a slow minute affects all of them. `on_round` is called with the number
     of finished rounds.
@@ -141,8 +141,8 @@ def _peak_memory(outcome: PeakMemory, config: Config) -> Callable[[], float]:
 
 
 def _peak_in_own_process(config: Config) -> float:
-    """Return the peak memory in bytes. A separate process is used, because memory of earlier arms would count
-    otherwise."""
+    """Return the peak memory in bytes. It is measured in a separate process, so that it does not include memory of
+    earlier arms."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # otherwise each process would import torch for seconds
     with ProcessPoolExecutor(1, context) as pool:

@@ -44,7 +44,7 @@ class FinishedRun:
     @property
     def length(self) -> int:
         """Number of tokens per evaluation window, the same for all arms. It is the training length unless the config
-        sets another length."""
+        sets `train.eval_seq_len`."""
         return resolve_train(self.config).eval_seq_len
 
     @cached_property
@@ -68,7 +68,8 @@ _RUN = 4
 
 
 def read_measured(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
-    """Return the outcomes measured from a run folder. An outcome that does not apply to the run is None."""
+    """Return the outcomes that are stored in a run folder, with their values. The value is None if the outcome does not
+    apply to the run."""
     return {outcome: _read(file) for outcome in outcomes if (file := run / _file(outcome)).is_file()}
 
 
