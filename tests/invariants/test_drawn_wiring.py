@@ -59,7 +59,7 @@ def apply(picture: Picture, model: Decoder, tokens_BT: Tensor, prefix: Tensor | 
         case "embedding norm":
             return (model.summed if model.config.embedding.norm == "sum" else embedding).norm(x)
         case "segments":
-            return model.summed.segments[torch.zeros_like(tokens_BT)]
+            return model.segments(torch.zeros_like(tokens_BT))
         case "head transform":
             return head.transform.activation(head.transform.dense(x))
         case "head norm":

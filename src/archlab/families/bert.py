@@ -61,7 +61,7 @@ def encoder(prefix: str) -> list[Row]:
     return [
         Row(f"{embeddings}.word_embeddings.weight", "embedding.weight"),
         Row(f"{embeddings}.position_embeddings.weight", "positions.weight"),
-        Row(f"{embeddings}.token_type_embeddings.weight", "summed.segments"),
+        Row(f"{embeddings}.token_type_embeddings.weight", "segments.weight"),
         *linear(f"{embeddings}.LayerNorm", "summed.norm"),
         *linear(f"{layer}.attention.self.query", "layers.{i}.attention.q"),
         *linear(f"{layer}.attention.self.key", "layers.{i}.attention.k"),
@@ -74,6 +74,11 @@ def encoder(prefix: str) -> list[Row]:
     ]
 
 
+def head_bias(prefix: str) -> list[Row]:
+    """Return the rows of the bias on the logits, whose name depends on whether the head is tied."""
+    return [Row(f"{prefix}.bias", "head.bias", tied=True), Row(f"{prefix}.decoder.bias", "head.bias", tied=False)]
+
+
 HEAD = "cls.predictions.transform"
 
 WEIGHTS = [
@@ -81,7 +86,7 @@ WEIGHTS = [
     *linear(f"{HEAD}.dense", "head.transform.dense"),
     *linear(f"{HEAD}.LayerNorm", "head.transform.norm"),
     Row("cls.predictions.decoder.weight", "head.weight"),
-    Row("cls.predictions.bias", "head.bias"),
+    *head_bias("cls.predictions"),
 ]
 
 
@@ -105,7 +110,8 @@ FAMILY = Family(
         # heads for other tasks
         "bert.pooler.dense.weight", "bert.pooler.dense.bias",
         "cls.seq_relationship.weight", "cls.seq_relationship.bias",
-        "cls.predictions.decoder.bias",  # a copy of cls.predictions.bias
+        "cls.predictions.bias",  # with an untied head, the class does not use it
+        "cls.predictions.decoder.bias",  # with a tied head, it is a copy of cls.predictions.bias
     ),
     no_effect=frozenset({"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
                          "pooler_size_per_head", "pooler_type"}),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.bert import FIELDS, HeadDense, encoder
+from archlab.families.bert import FIELDS, HeadDense, encoder, head_bias
 from archlab.hf.family import Family
 from archlab.hf.fields import ConfigReader, Key, lookup
 from archlab.hf.weights import Row, linear
@@ -41,12 +41,13 @@ FAMILY = Family(
         *linear("lm_head.dense", "head.transform.dense"),
         *linear("lm_head.layer_norm", "head.transform.norm"),
         Row("lm_head.decoder.weight", "head.weight"),
-        Row("lm_head.bias", "head.bias"),
+        *head_bias("lm_head"),
     ],
     buffers=(
         "embeddings.position_ids",
         "roberta.pooler.dense.weight",
         "roberta.pooler.dense.bias",
+        "lm_head.bias",
         "lm_head.decoder.bias",
     ),
     other_model_types=("xlm-roberta",),

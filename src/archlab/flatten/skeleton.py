@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from archlab.config.layers import LayerConfig, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.model.context import Context, ForwardPass
-from archlab.model.decoder import Head, Summed, TokenEmbedding
+from archlab.model.decoder import Head, SegmentEmbedding, Summed, TokenEmbedding
 from archlab.model.norms import make_norm
 from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.state import NO_STATES
@@ -23,6 +23,7 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embedding = TokenEmbedding(config)
+        self.segments = SegmentEmbedding(config) if config.embedding.segments else None
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
         self.summed = Summed(config)
@@ -32,9 +33,11 @@ class Decoder(nn.Module):
     def embedded(self, tokens_BT: Tensor, positions_BT: Tensor) -> Tensor:
         """Return the embedded tokens with their positions: [B, T] -> [B, T, D]."""
         x_BTD = self.embedding(tokens_BT)
+        if self.segments is not None:
+            x_BTD = x_BTD + self.segments(None)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(positions_BT, x_BTD.dtype)
-        return self.summed(x_BTD, None)
+        return self.summed(x_BTD)
 
     def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
         """Return the context of the forward pass for one kind of layer."""

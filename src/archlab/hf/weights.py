@@ -118,6 +118,8 @@ class Row:
 
     None means that there is a single tensor.
     """
+    tied: bool | None = None
+    """Whether only files with a tied head have the tensor, or only those with an untied head. None means all files."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,6 +145,8 @@ class Placed:
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
     """Yield every row of a model's table, once for each layer that has the tensor."""
     for row in rows:
+        if row.tied not in (None, model.head.tied):
+            continue
         if "{i}" not in row.theirs:
             yield Placed(row.theirs, row.names, row.conversion, None)
             continue

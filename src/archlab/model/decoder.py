@@ -53,27 +53,33 @@ class TokenEmbedding(nn.Module):
         return self.norm(self.widen(scaled(rows_BTE, self.scale)))
 
 
-class Summed(nn.Module):
-    """Sum of the token embedding with its positions and segments, normalized and widened if the config says so."""
+class SegmentEmbedding(nn.Module):
+    """Embedding table with one row per segment, which is added to the token embedding (Devlin 2018)."""
 
-    roles: ClassVar[dict[str, RoleName]] = {"segments": "embedding"}
+    roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.embedding.segments, config.added_width))
+
+    def forward(self, segments_BT: Tensor | None) -> Tensor:
+        """Look up segments: [B, T] int64 -> [B, T, D]. None means that all tokens belong to the first segment."""
+        return self.weight[0] if segments_BT is None else F.embedding(segments_BT, self.weight)
+
+
+class Summed(nn.Module):
+    """Steps after positions and segments are added to the token embedding: norm, dropout and widening."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         embedding, width = config.embedding, config.added_width
-        n = embedding.segments
-        self.segments = nn.Parameter(torch.empty(n, width)) if n else None
         self.norm = make_norm(config.norm if embedding.norm == "sum" else NoNorm(), width)
         self.dropout = nn.Dropout(config.dropout.embedding) if config.dropout.embedding else Same()
         widens = embedding.width and embedding.widened == "sum"
         self.widen = Projection(width, config.d_model, bias=True, role="input") if widens else Same()
 
-    def forward(self, x_BTE: Tensor, segments_BT: Tensor | None) -> Tensor:
-        """Finish the embedding of tokens with positions: [B, T, E] -> [B, T, D]."""
-        if self.segments is not None:
-            # Without segments, all tokens belong to the first one.
-            added = self.segments[0] if segments_BT is None else F.embedding(segments_BT, self.segments)
-            x_BTE = x_BTE + added.to(x_BTE.dtype)
+    def forward(self, x_BTE: Tensor) -> Tensor:
+        """Apply the steps: [B, T, E] -> [B, T, D]."""
         return self.widen(self.dropout(self.norm(x_BTE)))
 
 
@@ -146,6 +152,7 @@ class Decoder(nn.Module):
         last_norm = final_norm(config)
         self.first_alike = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
+        self.segments = SegmentEmbedding(config) if config.embedding.segments else None
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
         self.summed = Summed(config)
@@ -233,9 +240,11 @@ class Decoder(nn.Module):
         this_pass = start_pass(tokens_BT, documents, lengths, prefix, cache, x_BTD.dtype)
         if part is not None:
             this_pass = this_pass.of(part)
+        if self.segments is not None:
+            x_BTD = x_BTD + self.segments(segments)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
-        x_BTD = self.summed(x_BTD, segments)
+        x_BTD = self.summed(x_BTD)
         contexts = this_pass.contexts(self.layer_configs, self.first_alike, self.position_bias, collected)
         none = NO_STATES if part is None else {"attention": part}
         states = cache.layers if cache is not None else [none] * len(contexts)

@@ -5,7 +5,7 @@ from tests.parity.tiny import Case
 
 CASES = [
     Case("roberta", "default", {**SMALL, "pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-2}, (
-        "model.norm.eps=1e-5", "model.position.offset=0", "model.head.transform.norm=false",
+        "model.norm.eps=1e-5", "model.embedding.segments=0", "model.head.transform.norm=false",
     )),
     Case("roberta", "padding-0-relu", {**SMALL, "hidden_act": "relu", "tie_word_embeddings": False}, (
         "model.head.transform.activation=relu",

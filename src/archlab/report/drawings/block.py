@@ -205,11 +205,11 @@ def _below(model: ModelConfig) -> list[Boxed]:
 
 def _added_vectors(model: ModelConfig) -> Iterator[Boxed]:
     width, position = model.added_width, model.position
+    if n := model.embedding.segments:
+        yield Boxed("segments", "position", Words("Segments", (f"{n:,} × {width:,}",)))
     if position.acts_on == "embedding":
         line = f"{model.max_seq_len:,} × {width:,}" if position.kind == "learned" else f"theta {position.theta:,g}"  # pyright: ignore[reportAttributeAccessIssue]
         yield Boxed("positions", "position", Words(f"{position.kind.capitalize()} positions", (line,)))
-    if n := model.embedding.segments:
-        yield Boxed("segments", "position", Words("Segments", (f"{n:,} × {width:,}",)))
 
 
 def _summed(model: ModelConfig) -> list[Boxed]:
