@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from archlab.config.io import build_config, overlay
@@ -79,6 +80,25 @@ def test_logits_are_the_published_ones(case: Case, saved: Callable[[Case], Saved
     assert torch.equal(recomputed, greedy[False])
     if case.cached:  # not dynamic NTK, whose logits differ with a cache by design
         assert torch.equal(generate(ours, TOKENS, max_new_tokens=12), greedy[True])
+
+
+ENCODERS = [case for case in CASES if auto_class(case.model_type) is transformers.AutoModelForMaskedLM]
+
+
+@pytest.mark.parametrize("case", ENCODERS, ids=lambda case: f"{case.model_type}-{case.name}")
+def test_padding_and_segments_are_the_published_ones(case: Case, saved: Callable[[Case], Saved]) -> None:
+    """Padding tokens have the padding id, from which RoBERTa derives its positions."""
+    _, theirs, _, ours = saved(case)
+    lengths = torch.tensor([40, 23])
+    is_real = torch.arange(40) < lengths[:, None]
+    tokens = TOKENS.where(is_real, theirs.config.pad_token_id)
+    n_segments = ours.config.embedding.segments
+    segments = torch.arange(40).expand(2, -1) * n_segments // 40 if n_segments else None
+    with torch.no_grad():
+        named = {} if segments is None else {"token_type_ids": segments}
+        expected = theirs(tokens, attention_mask=is_real.long(), **named).logits
+        assert gap(ours(tokens, lengths=lengths, segments=segments)[is_real], expected[is_real]) <= 1e-4
+        assert gap(ours(tokens, segments=segments)[is_real], expected[is_real]) > 3e-4, "padding matters"
 
 
 def rms(x: Tensor) -> float:

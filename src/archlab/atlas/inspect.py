@@ -18,6 +18,7 @@ from archlab.pricing.params import parameters
 
 _SEES = {
     "full": "all earlier tokens",
+    words.BOTH_SIDES: "all tokens, earlier and later",
     "state": "a recurrent state",
     "state+full": "all earlier tokens, or a recurrent state",
     words.NOTHING: "the token itself",

@@ -18,6 +18,7 @@ from archlab.config.layers import LayerConfig
 Layers = Sequence[LayerConfig]
 
 NOTHING = "-"
+BOTH_SIDES = "both sides"
 """Text for a component that a model does not have."""
 
 _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
@@ -189,15 +190,16 @@ def latent(attention: Latent) -> str:
 
 
 def reach(layers: Layers) -> str:
-    """Return what the layers see: all earlier tokens (full), a window (local), a recurrent state (state), or a
-    combination such as `local+full`."""
+    """Return what the layers see: all earlier tokens (full), all tokens (both sides), a window (local), a recurrent
+    state (state), or a combination such as `local+full`."""
     kinds = {_reach(layer) for layer in layers}
-    return "+".join(kind for kind in ("local", "state", "full") if kind in kinds) or NOTHING
+    return "+".join(kind for kind in ("local", "state", "full", BOTH_SIDES) if kind in kinds) or NOTHING
 
 
 def _reach(layer: LayerConfig) -> str:
     if isinstance(layer.attention, AnyAttention):
-        return "local" if is_local(layer.attention) else "full"
+        whole = BOTH_SIDES if layer.attention.visibility == "two_sided" else "full"
+        return "local" if is_local(layer.attention) else whole
     return NOTHING if isinstance(layer.mixer, Absent) else "state"
 
 
