@@ -516,6 +516,11 @@ BROKEN_RULES = [
     ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, an embedding narrower than d_model; muP"),
     ([*MUP, "model.head.bias=true"], "model.head.bias", "true adds a bias that is scaled together with the logits"),
     (
+        ["model.block={attention_norm: false, parallel: shared}"],
+        "model.block.attention_norm",
+        "false, but attention shares its norm with another branch of its stage; allowed: true",
+    ),
+    (
         ["model.embedding={norm: sum}"],
         "model.embedding.norm",
         "'sum', but nothing is added to the token embedding; allowed: true, false",

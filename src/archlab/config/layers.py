@@ -77,6 +77,8 @@ class LayerConfig(Base):
 
     def _stage(self, names: list[str]) -> Iterator[Branch]:
         filled = self.norm.slots
+        if names[0] == "attention" and not self.block.attention_norm:
+            filled = ()
         for name in names:
             is_first = name == names[0]
             shares = not is_first and not (name == "mlp" and self.block.parallel == "separate")

@@ -39,6 +39,9 @@ class Block(Settings):
     """Branches that read the stream at the same point. `none`: only attention and mixer, which come before the MLP.
     `shared`: all branches, through one norm (GPT-J, PaLM). `separate`: all branches, the MLP through its own norm
     (NeoX)."""
+    attention_norm: bool = True
+    """Whether attention has the norms that norm.placement sets. false: only the other branches have norms (ModernBERT's
+    first layer, which reads a normalized embedding)."""
     attention_multiplier: Positive = 1.0
     """Factor on the output of attention before the output is added to the stream (Granite's residual multiplier)."""
     mixer_multiplier: Positive = 1.0

@@ -240,14 +240,17 @@ class ActivationKey:
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
     """archlab's names of activations by published name, for all activations of this family's published code."""
 
+    field: str = "mlp.activation"
+    """Archlab field that the key sets."""
+
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         name = hf.get(self.hf_key, self.default)
         known = {**self.names, **(self.meaning or {})}
         if name not in known:
             raise hf.refuse(self.hf_key, name, ", ".join(known))
-        ours["mlp.activation"] = known[name]
+        ours[self.field] = known[name]
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write the first published name of the activation, preferring the family's default."""
         known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
-        hf[self.hf_key] = next((name for name, ours in known.items() if ours == lookup(model, "mlp.activation")), None)
+        hf[self.hf_key] = next((name for name, ours in known.items() if ours == lookup(model, self.field)), None)

@@ -55,7 +55,7 @@ class LayerTypes:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set one window for the whole model, or a pattern of two layer kinds if the layers differ."""
         implied = self.implied(hf, ours["n_layers"])
-        types = _types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
+        types = layer_types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
         window = hf.or_null("sliding_window", self.window)
         if SLIDING in types and not window:
             raise hf.refuse("sliding_window", window, f"a number, because layer_types has {SLIDING}")
@@ -89,7 +89,7 @@ class MixerLayers:
         return all_hf_keys(self.mixer)
 
     def types(self, hf: ConfigReader, n_layers: int) -> list[str]:
-        return _types(hf, self.implied(hf, n_layers), {self.mixer_type, FULL}, n_layers)
+        return layer_types(hf, self.implied(hf, n_layers), {self.mixer_type, FULL}, n_layers)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the mixer, or a pattern of two layer kinds if the layers differ.
@@ -119,7 +119,7 @@ class MixerLayers:
             hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
-def _types(hf: ConfigReader, implied: list[str], known: set[str], n_layers: int) -> list[str]:
+def layer_types(hf: ConfigReader, implied: list[str], known: set[str], n_layers: int) -> list[str]:
     types = hf.get("layer_types", implied)
     if unknown := sorted(set(types) - known):
         raise hf.refuse("layer_types", unknown[0], ", ".join(sorted(known, reverse=True)))

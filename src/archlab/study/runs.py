@@ -25,6 +25,7 @@ _NEW_FIELDS = (
     ("model.embedding.segments", 0),
     ("model.embedding.widened", "tokens"),
     ("model.head.transform", None),
+    ("model.block.attention_norm", True),
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),

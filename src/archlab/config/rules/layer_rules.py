@@ -77,6 +77,18 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     return f"{problem}, but placement {m.norm.placement} {has}; allowed: 'none', or placement pre or double"
 
 
+def _attention_norm_is_its_own(m: ModelConfig) -> str | None:
+    if m.block.attention_norm:
+        return None
+    if isinstance(m.attention, Absent) or m.norm.kind == "none":
+        return "false removes the norm of attention, but the layer has none; allowed: true"
+    if m.block.parallel != "none" or not isinstance(m.mixer, Absent):
+        return "false, but attention shares its norm with another branch of its stage; allowed: true"
+    if m.norm.placement == "carried":
+        return "false, but placement carried adds attention to its normalized input; allowed: true"
+    return None
+
+
 def _order_matters(m: ModelConfig) -> str | None:
     if isinstance(m.attention, Absent) or not isinstance(m.position, Rope) or m.position.order == "after_qk_norm":
         return None
@@ -195,6 +207,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position", "attention"), _t5_buckets_reach),
     Rule("position.buckets", ("position", "attention"), _t5_buckets_divide),
+    Rule("block.attention_norm", ("block", "norm", *COMPONENTS), _attention_norm_is_its_own),
     Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),
     *(Rule(f"block.{name}_multiplier", ("block", name), _multiplier_has_a_branch(name)) for name in COMPONENTS),
 )
