@@ -41,6 +41,7 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("eval", "evaluate:evaluate", "Compute bits per byte on held-out text."),
         ("lm-eval", "evaluate:lm_eval", "Score a model on tasks of lm_eval."),
         ("generate", "generate:run", "Continue a text with a trained model."),
+        ("fill", "fill:run", "Predict the masked tokens of a text."),
     ),
     "Compare": (
         ("demo", "study:demo", "Train and compare seven models, from 2017 to today."),

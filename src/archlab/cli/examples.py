@@ -129,6 +129,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ('archlab generate runs/first --prompt "def main():"', "Continue a text."),
         ("archlab generate runs/first --temperature 0 --max-new-tokens 50", "Always take the likeliest token."),
     ),
+    "fill": (
+        ('archlab fill google-bert/bert-base-uncased --text "The [MASK] sat."', "The five likeliest tokens."),
+        ('archlab fill FacebookAI/roberta-base --text "The <mask> sat." --top 3', "Another tokenizer, three tokens."),
+    ),
     "demo": (
         ("archlab demo", "Train the ladder of seven architectures. Run it again to resume."),
         ("archlab demo --out studies/here", "Choose the study folder."),

@@ -41,6 +41,8 @@ class SpecialTokens:
     """BOS token of the model: `bos_token_id` of generation_config.json or config.json."""
     pad: int | None = None
     """Padding token of the tokenizer, otherwise of the model."""
+    mask: int | None = None
+    """Mask token of the tokenizer, which stands for a token to predict."""
     ends: tuple[int, ...] = ()
     """EOS tokens of the model, at which `generate` stops.
 
@@ -125,7 +127,7 @@ def complete(
     def numbered(role: str) -> Iterator[int]:
         return (i for source in (model, ids) for i in _possible(source.get(f"{role}_token_id")))
 
-    bos, eos, pad = (named(role) for role in ("bos", "eos", "pad"))
+    bos, eos, pad, mask = (named(role) for role in ("bos", "eos", "pad", "mask"))
     ends = tuple(_possible(model.get("eos_token_id"))) or (() if eos is None else (eos,))
     return SpecialTokens(
         before=before_text(tokenizer),
@@ -133,6 +135,7 @@ def complete(
         eos=eos,
         model_bos=next(numbered("bos"), None),
         pad=pad if pad is not None else next(numbered("pad"), None),
+        mask=mask,
         ends=ends,
     )
 

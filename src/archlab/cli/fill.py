@@ -1,0 +1,44 @@
+"""The command `archlab fill`."""
+
+from typing import Annotated, Literal
+
+from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
+
+
+def run(
+    folder: str,
+    /,
+    *,
+    text: Annotated[str, MayBeginWithDash],
+    top: AtLeastOne = 5,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: Flag = False,
+) -> None:
+    """Predict the masked tokens of a text with an encoder such as BERT.
+
+    Parameters
+    ----------
+    folder
+        A Hugging Face folder with a tokenizer.json, a run folder made by `archlab import`, or a hub id.
+    text
+        Text that contains the tokenizer's mask token, such as [MASK] or <mask>.
+    top
+        Number of predictions for each mask token.
+    device
+        Device to compute on. auto is cuda if there is a GPU.
+    json
+        Print the predictions as JSON.
+    """
+    from archlab.cli.terminal import print_json, print_table
+    from archlab.infer.fill import fill
+    from archlab.infer.load import find_folder, from_pretrained, load_codec
+    from archlab.training.device import resolve_device_type
+
+    home, device_type = find_folder(folder), resolve_device_type(device, "--device")
+    masks = fill(from_pretrained(home, None, device_type), load_codec(home), text, top)
+    if json:
+        print_json([[guess._asdict() for guess in guesses] for guesses in masks])
+        return
+    for n, guesses in enumerate(masks, 1):
+        heading = "token" if len(masks) == 1 else f"mask {n}"
+        print_table((heading, "probability"), [(guess.text, f"{guess.probability:.1%}") for guess in guesses])

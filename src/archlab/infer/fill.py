@@ -1,0 +1,57 @@
+"""Predictions for the mask tokens of a text, by a model whose tokens see both sides (Devlin 2018)."""
+
+from typing import NamedTuple
+
+import torch
+
+from archlab.config.layers import sees_as
+from archlab.data import tokenizer as bpe
+from archlab.errors import UserError
+from archlab.infer.text import Codec, PublishedCodec
+from archlab.model.decoder import Decoder
+
+
+class Guess(NamedTuple):
+    """Token that a model predicts for a mask token."""
+
+    token: int
+    text: str
+    """Text of the token, without spaces around it."""
+    probability: float
+
+
+@torch.no_grad()
+def fill(model: Decoder, codec: Codec, text: str, n_guesses: int = 5) -> list[list[Guess]]:
+    """Return the most likely tokens for each mask token of a text, the most likely first.
+
+    The tokenizer adds the tokens that begin and end a text. Each mask token is predicted from the whole text, in which
+    the other mask tokens stay masked. Raise UserError if the model is not an encoder, if its tokenizer has no mask
+    token, or if the text has none.
+    """
+    if not sees_as(model.config, "two_sided"):
+        raise UserError(
+            "model.attention.visibility is causal or prefix, so the model predicts a token from earlier ones only; "
+            "allowed: two_sided (`archlab generate` continues a text)"
+        )
+    if not isinstance(codec, PublishedCodec) or codec.special.mask is None:
+        raise UserError(
+            "the tokenizer has no mask token; allowed: a folder whose tokenizer_config.json names a mask_token"
+        )
+    with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
+        encoded = codec.tokenizer.encode(text)
+    masked = [i for i, token in enumerate(encoded.ids) if token == codec.special.mask]
+    if not masked:
+        mask = codec.tokenizer.id_to_token(codec.special.mask)
+        raise UserError(f"--text has no mask token; write {mask} where the model shall fill in a token")
+    device = model.embedding.weight.device
+    tokens_1T, segments_1T = (torch.tensor([ids], device=device) for ids in (encoded.ids, encoded.type_ids))
+    segments = segments_1T if model.config.embedding.segments else None
+    logits_MV = model(tokens_1T, segments=segments)[0, masked].float()
+    most_likely = logits_MV.softmax(-1).topk(min(n_guesses, logits_MV.shape[-1]))
+    return [
+        [
+            Guess(token, codec.tokenizer.decode([token], skip_special_tokens=False).strip(), p)
+            for token, p in zip(tokens, p_of, strict=True)
+        ]
+        for tokens, p_of in zip(most_likely.indices.tolist(), most_likely.values.tolist(), strict=True)
+    ]
