@@ -16,8 +16,8 @@ _SECTION = "a section"
 
 
 class FieldVariant(Base):
-    """One definition of a field. The kinds of a section, such as the kinds of `norm`, share it if they define the field
-    in the same way."""
+    """One definition of a field. Kinds of a section, such as the kinds of `norm`, share a definition if they define the
+    field in the same way."""
 
     kinds: list[str]
     """Kinds of the section that share this definition. Empty if the section has no kinds."""

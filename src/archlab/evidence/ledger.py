@@ -86,7 +86,7 @@ def _has_changed(about: ResultsHeader) -> bool:
 
 
 _FEWEST_LETTERS = 3
-"""Minimum number of letters in a name of a topic for a text search. Shorter names would match parts of other words."""
+"""Minimum number of letters of a name that is searched for in texts. Shorter names would match parts of other words."""
 
 
 def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:

@@ -231,7 +231,7 @@ _LETTER, _LINE = 6.2, 13
 _GAP = 8
 """Gap between a dot and the name of its model, in pixels."""
 _UNUSUAL = 1.4
-"""Factor between a model's value and the rule of thumb from which on the chart shows the model's name."""
+"""The chart shows a model's name if its value differs from the rule of thumb by at least this factor."""
 _SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
 _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
 """Vega expression that formats model sizes, such as 1e9 as `1B`."""

@@ -135,7 +135,7 @@ def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
         )
     activations = "recomputes layers" if plan.recomputes else "keeps all activations"
     free = binary(device.memory - plan.total_memory)
-    yield f"This way {activations} and leaves {free} of {binary(device.memory)} of memory free."
+    yield f"This way {activations} and leaves {free} of {binary(device.memory)} free on each device."
 
 
 def _published() -> Table:

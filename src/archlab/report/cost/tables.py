@@ -207,7 +207,7 @@ def _number(value: float) -> str:
 
 
 class CostQuantity(NamedTuple):
-    """A quantity of which tables show each config's ratio to the first config."""
+    """A quantity for which tables show each config's ratio to the first config."""
 
     label: str
     of: Callable[[Cost], float]

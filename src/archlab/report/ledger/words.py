@@ -108,8 +108,8 @@ def counts(result: ClaimAtScale) -> str:
 
 
 def decisive(result: ClaimAtScale) -> str:
-    """Return a phrase about the first prediction that went against the claim. If there is none, use the first undecided
-    prediction. If there is none either, return "" instead.
+    """Return a phrase about the first prediction that went against the claim. If there is none, the phrase is about the
+    first undecided prediction. Return "" if all tested predictions came true.
 
     For example `undecided: GLU, loss on held-out text, 0.026 [0.006, 0.046] bits per byte`.
     """
@@ -242,7 +242,8 @@ def has_changed(entry: LedgerEntry) -> str:
     """Return a sentence about studies that were changed after they were run, or "" if no study was changed."""
     if not entry.changed:
         return ""
-    return f"{', '.join(entry.changed)}: the study was changed after it was run; these results are from the earlier version."
+    names = ", ".join(entry.changed)
+    return f"{names}: the study was changed after it was run; these results are from the earlier version."
 
 
 _NUMBER = 3

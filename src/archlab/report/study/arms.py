@@ -36,9 +36,7 @@ DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval that de
 def levels_show(summary: StudySummary) -> str:
     """Return the caption of the chart that `levels` returns."""
     reference = reference_of(summary)
-    return (
-        f"Each tick is a seed. The dot is their mean, the line its 95% interval. The thick bar starts at {reference}."
-    )
+    return f"Each tick is a seed. The dot is the mean, the line its 95% interval. The thick bar starts at {reference}."
 
 
 def reference_of(summary: StudySummary) -> str:
