@@ -188,7 +188,7 @@ def identified(summary: StudySummary) -> tuple[str, str]:
     if found := in_library(summary):
         return found
     raise UserError(
-        f"{summary.name}: this is not an unchanged study of archlab's library; run one of `archlab study list` as it is"
+        f"{summary.name}: no study that comes with archlab has the same settings; run one of `archlab study list`"
     )
 
 

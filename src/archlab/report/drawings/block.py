@@ -311,8 +311,8 @@ class _Start(NamedTuple):
     up: float
     """Height at which the wire of the branch begins."""
     is_shared: bool
-    """Whether the wire begins after the norm of the first branch, whose input the branch shares. Otherwise, it begins
-    at the residual stream."""
+    """Whether the branch shares the input of the first branch, so that its wire begins after that branch's norm.
+    Otherwise, the wire begins at the residual stream."""
     norms: tuple[Boxed, ...]
     """Norms before the component that are drawn in the branch's own column."""
     base: float
