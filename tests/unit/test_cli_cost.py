@@ -148,7 +148,7 @@ def test_every_chart_shows_the_contexts_that_were_asked_for(tmp_path):
     assert text.count('data-label="llama-3-8b"') == text.count('data-label="mamba-2-2.7b"') > 20  # on a phone
     captions = [part.split("</figcaption>")[0] for part in text.split("<figcaption")[1:]]
     assert sum("8,000 and 131,072 tokens" in caption for caption in captions) == 4
-    assert "llama-3-8b is built for 8,192 tokens (model.max_seq_len); 131,072 are longer" in text
+    assert "llama-3-8b is built for at most 8,192 tokens (model.max_seq_len); costs for 131,072 tokens are" in text
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_the_speed_of_training_stands_once_whatever_the_contexts(capsys):
 def test_a_context_beyond_the_limit_is_said(capsys):
     assert app.main(["cost", "llama-3-8b", "llama-3.1-405b", "--context", "8Ki,8193,128Ki", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert "llama-3-8b is built for 8,192 tokens (model.max_seq_len); 8,193 and 131,072 are longer" in err
+    assert "built for at most 8,192 tokens (model.max_seq_len); costs for 8,193 and 131,072 tokens are" in err
     assert "llama-3.1-405b is built for" not in err
     assert {(c["config"], c["max_seq_len"]) for c in json.loads(out)} == {
         ("llama-3-8b", 8192), ("llama-3.1-405b", 131_072),

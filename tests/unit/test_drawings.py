@@ -148,7 +148,7 @@ def test_the_inside_of_a_gate_is_two_matrices_into_a_product():
     assert "4,096 → 32 × 128" in says(picture, "attention query projection")
     assert "4,096 → 8 × 128" in says(picture, "attention key projection")
     assert says(picture, "attention query rotation") == ["Rotation", "RoPE, theta 500,000"]
-    assert "32 heads, 4 to a KV head" in says(picture, "attention mix")
+    assert "32 heads, 4 per KV head" in says(picture, "attention mix")
     assert not {"mlp", "attention"} & {box.part for box in picture.boxes}
     assert {"SwiGLU MLP", "Grouped-query attention"} <= {*picture.labels}
 

@@ -21,7 +21,7 @@ def run(
     folder
         A Hugging Face folder with a tokenizer.json, a run folder made by `archlab import`, or a hub id.
     text
-        Text that contains the tokenizer's mask token, such as [MASK] or <mask>.
+        Text with the tokenizer's mask token, which is `[MASK]` for BERT.
     top
         Number of predictions for each mask token.
     device

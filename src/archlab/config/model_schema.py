@@ -153,7 +153,7 @@ class Layers(Settings):
 
 
 class ModelConfig(Settings):
-    """Architecture of one decoder-only language model."""
+    """Architecture of one stack of layers: a decoder, or an encoder whose layers see both sides."""
 
     vocab_size: Width
     """Number of tokens in the vocabulary. The embedding matrix and the head have one row per token."""

@@ -17,9 +17,12 @@ from archlab.errors import UserError
 from archlab.evidence.topics import topics
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
-"""Predicted result for an arm compared with its reference. "higher" and "lower" are for outcomes whose values are
-neither good nor bad. "equivalent", "not worse" and "not better" are confirmed only if a difference larger than the
-margin is ruled out; finding no difference is not enough."""
+"""Predicted result of comparing an arm with its reference.
+
+"higher" and "lower" are used for outcomes of which a higher value is neither better nor worse. "equivalent" comes true
+only if the runs rule out a difference larger than the margin; it is not enough that no difference is found. "not worse"
+also comes true if the arm is better, and "not better" if it is worse.
+"""
 
 
 class Publication(Base):
@@ -31,11 +34,12 @@ class Publication(Base):
     title: Line | None = None
     """Title of the publication. null if it is not certain."""
     where: Line | None = None
-    """arXiv number, venue or website. null if it is not certain."""
+    """arXiv number, venue or website of the publication. null if it is not certain."""
     certainty: Certainty
     """Basis of archlab's statements about the publication.
 
-    verified: the publication itself. secondary: transcriptions of it. from memory: not read again for this list.
+    `verified`: the publication itself was read. `secondary`: a transcription of it was read. `from memory`: it was not
+    read again for this list.
     """
 
     @property
@@ -53,7 +57,7 @@ class Publication(Base):
 
     @property
     def located(self) -> str:
-        """Citation with the place of publication, or with the title if the place is unknown.
+        """Citation followed by `where`, or by the title if `where` is null.
 
         For example, `Shazeer 2020, arXiv 2002.05202`.
         """
@@ -61,41 +65,43 @@ class Publication(Base):
 
 
 class Effect(Base):
-    """A result that one source published."""
+    """A result that a publication reports."""
 
     source: Line
     """Key of the source in sources.yaml."""
     of: Line
-    """Measured quantity, and the models that are compared."""
+    """The quantity that was measured, and the models that were compared."""
     found: Line
     """Published numbers, in words."""
     scale: Line | None = None
     """Size of the models or of their data. null if it is not stated or does not apply."""
     read: Literal["in the paper's text", "in a secondary source", "read from a plot"]
-    """How the numbers were read, which limits their certainty."""
+    """Origin of the numbers. Numbers that were read from a plot, for example, are less certain than numbers in the
+    text."""
 
 
 class Expectation(Base):
-    """Prediction that a claim makes for one comparison of one study."""
+    """A claim's prediction for one comparison in a study."""
 
     study: Line
     """Name of a study that comes with archlab."""
     arm: Line
-    """Name of an arm that is compared with its reference, or of a contrast of crossed factors."""
+    """Name of an arm that is compared with its reference. If the study crosses factors, it can also be the name of a
+    contrast."""
     outcome: Line | None = None
-    """Name of the outcome. null means the primary outcome of the study."""
+    """Name of the outcome that is compared. null means the primary outcome of the study."""
     verdict: Predicted
     """Predicted result of the comparison."""
     margin: Positive | None = None
-    """Largest difference that does not matter, in the outcome's unit. null means the study's margin, which applies to
-    its primary outcome."""
+    """Largest difference that counts as unimportant, in the outcome's unit. null means that the margin of the study is
+    used, which applies only to the study's primary outcome."""
     untested: Line | None = None
-    """Reason why the study's runs at the default scale could not test the prediction. The prediction then stays
-    undecided, whatever the numbers say. null if the runs could test the prediction."""
+    """Reason why the study cannot test the prediction at the default scale. The verdict on the prediction is then
+    "undecided", whatever the runs show. null if the study can test the prediction."""
 
 
 class Ranking(Base):
-    """Published order of arms, to be compared with the order in archlab's runs."""
+    """Order of a study's arms according to a publication. archlab compares it with the order in its own runs."""
 
     study: Line
     """Name of a study that comes with archlab."""
@@ -104,11 +110,11 @@ class Ranking(Base):
     what: Line
     """Name of the published quantity."""
     values: Annotated[dict[Line, float], Field(min_length=4)]
-    """Published number of each arm. Lower is better."""
+    """Published value for each arm. Lower is better."""
 
 
 class Claim(Base):
-    """A statement that people repeat when they choose an architecture."""
+    """A common statement about architectures, such as that gated MLPs are better than plain ones."""
 
     number: Annotated[int, Field(ge=1)]
     """Number of the claim, as in `archlab ledger 4`."""
@@ -119,13 +125,14 @@ class Claim(Base):
     sources: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
     """Keys in sources.yaml of the publications that make the claim."""
     in_short: Line
-    """Published result in a few words, for a table. The verdict on the claim refers to this result."""
+    """Published result in a few words, for a table. The verdict on the claim is about this result."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
-    """Effects that publications report about the claim."""
+    """Results that publications report about the claim."""
     expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
     """Predictions for archlab's studies. Empty if no study tests the claim yet."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
-    """Published orders of arms, to be compared with archlab's. They do not affect the verdict."""
+    """Published orders of arms, which archlab compares with the order in its own runs. They do not affect the
+    verdict."""
     caveat_in_short: Line
     """Main point of `caveat` in a few words. It is shown next to every verdict on the claim."""
     caveat: Line
@@ -144,14 +151,14 @@ class Claim(Base):
 
 
 class Mistake(Base):
-    """A common error, with the correct fact."""
+    """A common error about language models, and its correction."""
 
     said: Line
     """The wrong statement."""
     fact: Line
     """The correct statement."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Keys in sources.yaml. Empty if the fact follows from counting (docs/cost.md)."""
+    """Keys in sources.yaml. Empty if the fact follows from counting parameters, FLOPs or bytes (docs/cost.md)."""
 
 
 _Read = TypeVar("_Read")
@@ -159,20 +166,20 @@ _Read = TypeVar("_Read")
 
 @cache
 def sources() -> dict[str, Publication]:
-    """Return all publications by their keys in sources.yaml."""
+    """Return all publications, keyed as in sources.yaml."""
     return _checked(dict[str, Publication], _raw("sources"))
 
 
 @cache
 def claims() -> dict[int, Claim]:
-    """Return all claims by number, in ascending order."""
+    """Return all claims, keyed by number in ascending order."""
     in_order = sorted(_checked(list[Claim], _raw("claims")["claims"]), key=lambda claim: claim.number)
     return {claim.number: claim for claim in in_order}
 
 
 @cache
 def mistakes() -> list[Mistake]:
-    """Return the common errors: first those about architecture, then those about counting."""
+    """Return the common errors. Errors about architecture come first, then errors about parameters, FLOPs and bytes."""
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
 
 
@@ -202,7 +209,7 @@ def find_claim(text: str) -> Claim:
     by_name = {claim.name: claim for claim in claims().values()}
     by_name_or_number = by_name | {str(number): claim for number, claim in claims().items()}
     if text not in by_name_or_number:
-        hint = nearest(text, by_name) or f"; allowed: a number from 1 to {max(claims())}, or the name of a claim;"
+        hint = nearest(text, by_name) or f"; expected a number from 1 to {max(claims())}, or the name of a claim;"
         raise UserError(f"unknown claim {text!r}{hint} `archlab ledger` shows all claims")
     return by_name_or_number[text]
 

@@ -1,4 +1,5 @@
-"""Results of the comparisons in a study. A comparison is an arm with its reference, or a contrast of factors."""
+"""Results of the comparisons in a study. An arm is compared with its reference; if the study crosses factors, a
+contrast compares factor levels."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,42 +17,44 @@ from archlab.study.record import Comparison, Heading, OutcomeStatistics
 
 
 class Compared(Base):
-    """One comparison of a study, for one outcome."""
+    """Result of one comparison in a study, for one outcome."""
 
     study: str
     arm: str
     """Name of the arm or of the contrast."""
     label: str
-    """Label of the arm or of the contrast."""
+    """Label of the arm or of the contrast, as shown to readers."""
     against: str
-    """Label of the reference. Empty if nothing was run."""
+    """Label of the reference, or of the other side of the contrast. Empty if the study has not been run."""
     outcome: Heading | None
-    """Outcome whose values are compared. null if nothing was run."""
+    """Outcome whose values are compared. null if the study has not been run."""
     comparison: Comparison | None
-    """Statistics of the comparison. null if nothing was run."""
+    """Statistics of the comparison. null if the study has not been run."""
     is_contrast: bool
-    """Whether this is a contrast of crossed factors rather than an arm."""
+    """Whether a contrast of crossed factors is compared, rather than an arm with its reference."""
     share: float | None
-    """Difference divided by the mean of the reference. null if this fraction has no meaning, or if nothing was run."""
+    """Difference divided by the mean of the reference. null unless the outcome is a speed or a number of bytes, and the
+    difference is known."""
     effects: tuple[float, float] | None = None
-    """The two effects that an interaction compares: it is the second effect minus the first. null if the comparison is
-    not an interaction."""
+    """The two effects that an interaction compares. The interaction is the second effect minus the first. null if the
+    comparison is not an interaction."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether the outcome follows from the config, such as the bytes of a cache. Runs cannot change such an
-        outcome."""
+        """Whether the outcome is computed from the config, such as the size of the KV cache in bytes. Runs cannot
+        change such an outcome."""
         return self.outcome is not None and self.outcome.source == "config"
 
     @property
     def has_sides(self) -> bool:
-        """Whether one side of the comparison can be better. False for a contrast with diverged runs."""
+        """Whether the comparison can have a better and a worse side. False for a contrast if any of its runs
+        diverged."""
         return not (self.is_contrast and self.comparison and "diverged" in self.comparison.verdict)
 
     @property
     def why(self) -> str:
-        """Result in words, such as `better`. For an outcome whose values are neither good nor bad, it is `higher` or
-        `lower`."""
+        """Result in words, such as `better`. For an outcome of which a higher value is neither better nor worse, the
+        result is `higher` or `lower`."""
         if self.comparison is None:
             return "not run yet"
         if self.comparison.verdict == "differs" and self.comparison.difference:
@@ -60,8 +63,8 @@ class Compared(Base):
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Confidence interval that decides the verdict. For "equivalent", this is the interval that lies within the
-        margin. Otherwise, it is the interval that excludes 0 if there is a difference."""
+        """Confidence interval on which the verdict is based. For the verdict "equivalent", this is the interval of the
+        equivalence test, which lies within the margin. Otherwise, it is the interval of the test for a difference."""
         if self.comparison is None:
             return None, None
         if self.comparison.verdict == "equivalent":
@@ -70,7 +73,7 @@ class Compared(Base):
 
     @property
     def effect(self) -> str:
-        """Difference with its confidence interval, such as `-0.021 [-0.030, -0.012] bits per byte`.
+        """Difference and its confidence interval, such as `-0.021 [-0.030, -0.012] bits per byte`.
 
         Empty if the difference is unknown.
         """
@@ -84,7 +87,7 @@ class Compared(Base):
 
 
 def compared(results: Results, outcome: str | None = None, margin: float | None = None) -> dict[str, Compared]:
-    """Return all comparisons by the name of the arm or contrast. `outcome` and `margin` are passed to
+    """Return all comparisons, keyed by the name of the arm or contrast. `outcome` and `margin` are passed to
     `Results.compared`."""
     measured = results.compared(outcome, margin)
     contrasts = {name: contrast_in_words(contrast) for name, contrast in factor_contrasts(results.about.arms).items()}
@@ -110,8 +113,8 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
 
 
 def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
-    """Return the difference divided by the mean of the reference, for speeds and bytes only: their differences alone
-    mean little. Otherwise return None."""
+    """Return the difference divided by the mean of the reference, for speeds and bytes. For these outcomes, the
+    difference alone means little. Return None for all other outcomes."""
     if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
         return None
     return None if comparison.difference is None else comparison.difference / reference.mean
@@ -120,7 +123,8 @@ def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistic
 def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
     """Return the two sides of a contrast in words, such as `post-norm on average` and `pre-norm`.
 
-    The sides of an interaction are `effect of no warm-up with post-norm` and `that with pre-norm`.
+    If the contrast is an interaction, its sides are texts such as `effect of no warm-up with post-norm` and `that with
+    pre-norm`.
     """
     *other_factors, (factor, (first, other)) = contrast.factors.items()
     if not other_factors:
@@ -131,11 +135,11 @@ def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
 
 
 def level_in_words(path: str, level: Any) -> str:
-    """Return the level of a factor in words. `path` is the field, and `level` is its value.
+    """Return the level of a factor in words. `path` is the config field, and `level` is its value.
 
-    If a topic is about this value, return the title of the topic, such as `post-norm`. If a topic is about the field
-    with any number, return text like `weight decay 0.3` or `no warm-up`. Otherwise, return a setting as on the command
-    line.
+    If a topic sets the field to exactly this value, the text is the topic's title, such as `post-norm`. If the field is
+    a number that has its own topic, the text is like `weight decay 0.3` or `no warm-up`. Otherwise, the text is a
+    setting as on the command line.
     """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
@@ -150,15 +154,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_a_sentence(title: str) -> str:
-    """Return the title with a lowercase first letter, unless its first word is a name such as RoPE."""
+    """Return the title with a lowercase first letter, unless it begins with a name such as RoPE."""
     return title[0].lower() + title[1:] if re.match(r"[A-Z][a-z]+\b", title) else title
 
 
 def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Iterator[Compared]:
-    """Yield the comparisons in a claim's studies that the claim does not predict.
+    """Yield the comparisons in a claim's studies for which the claim makes no prediction.
 
-    The comparisons are for the primary outcome, and for all outcomes that the claim predicts for other arms. Outcomes
-    that follow from the config are left out. If factors are crossed, contrasts are compared instead of arms.
+    They cover the primary outcome, and every outcome for which the claim makes a prediction about another arm. Outcomes
+    that are computed from the config are left out. If a study crosses factors, contrasts are yielded instead of arms.
     """
     for study in claim.studies:
         if ran := results.get(results_name(study, scale)):
@@ -174,6 +178,6 @@ def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Ite
 
 
 def is_difference(found: Compared) -> bool:
-    """Return whether there is a difference, and one side of it is better."""
+    """Return whether the result is a difference. This is False for a contrast if any of its runs diverged."""
     differences = ("better", "worse", "differs", "diverged", "reference diverged")
     return found.has_sides and found.comparison is not None and found.comparison.verdict in differences

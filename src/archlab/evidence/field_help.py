@@ -1,4 +1,4 @@
-"""Help for every field of a schema, by dotted path: the field's docstring, allowed values and default."""
+"""Help for every field of a schema, keyed by dotted path: the field's docstring, allowed values and default."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -16,10 +16,11 @@ _SECTION = "a section"
 
 
 class FieldVariant(Base):
-    """Definition of a field. Kinds of a section that define the field in the same way share a variant."""
+    """One definition of a field. Kinds of a section, such as the kinds of `norm`, share a definition if they define the
+    field in the same way."""
 
     kinds: list[str]
-    """Kinds of the section that define the field in this way. Empty if the section has no kinds."""
+    """Kinds of the section that share this definition. Empty if the section has no kinds."""
     text: str
     allowed: str
     default: str | None
@@ -31,19 +32,19 @@ class FieldHelp(Base):
 
     path: str
     readings: list[FieldVariant]
-    """Variants of the field. There are several only if kinds of the section define the field differently."""
+    """Definitions of the field. There are several only if kinds of the section define the field differently."""
     values: dict[str, str]
-    """Allowed words, each with its docstring in the schema, or with an empty string if it has none."""
+    """Map each allowed word to its docstring in the schema, or to an empty string if it has none."""
 
     @property
     def is_section(self) -> bool:
-        """Whether the field is a section, which holds fields instead of a value."""
+        """Whether the field is a section, which contains other fields instead of a value."""
         return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
 
 
 @cache_of_kinds
 def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
-    """Return the help of all fields, keyed by dotted path, in the order of the schema."""
+    """Return the help for all fields, keyed by dotted path, in the order of the schema."""
     found: dict[str, FieldHelp] = {}
     for path, owner, name in fields_below(schema):
         field, kind = owner.model_fields[name], _kind(owner)
@@ -65,17 +66,17 @@ _PLACES: dict[Section, str] = {
     "optimizer": "train.optimizer", "schedule": "train.schedule", "objective": "train.objective",
     "task": "data.task", "outcome": "measure.NAME", "activation": "model.mlp.activation",
 }  # fmt: skip
-"""Path at which a file names the kind, by section. The sections that are not listed belong to `model`."""
+"""Map a section to its path in a config or study file. A section that is not listed belongs to `model`."""
 
 
 def place_of(kind: type[Registered]) -> str:
-    """Return the path at which a config or a study names a kind, such as `model.norm.kind`."""
+    """Return the path of the field that selects this kind in a config or study file, such as `model.norm.kind`."""
     place = _PLACES.get(kind.section, f"model.{kind.section}")
     return place if kind.section in ("activation", "schedule") else f"{place}.kind"
 
 
 def fields_of(kind: type[Registered]) -> list[FieldHelp]:
-    """Return the help for each field of a kind."""
+    """Return the help for each field of a kind, except the field `kind` itself."""
     place = place_of(kind).removesuffix(".kind")
     return [
         FieldHelp(path=f"{place}.{name}", readings=[_variant(kind, name, kind_of(kind))], values={})
@@ -97,8 +98,8 @@ def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVarian
 
 
 def _of_kinds(help_: FieldHelp) -> FieldVariant:
-    """Return the help for the `kind` field of a section. Its default is left out, because the help of the section shows
-    it."""
+    """Return the help for the `kind` field of a section. It shows no default, because the help for the section already
+    does."""
     return FieldVariant(kinds=[], text="Name of the kind.", allowed=", ".join(help_.values), default=None)
 
 
@@ -134,7 +135,7 @@ _BOUNDS = {
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
-_MORE = {"null": "null", "array": "a list", "object": "keys and values"}
+_MORE = {"null": "null", "array": "a list", "object": "a mapping"}
 
 
 def allowed(owner: type[BaseModel], name: str) -> str:
@@ -143,7 +144,7 @@ def allowed(owner: type[BaseModel], name: str) -> str:
 
 
 def _section(field: FieldInfo) -> str:
-    """Return the description of a section by its kinds or fields. Return "" for a plain value."""
+    """Return a phrase that describes a section by its kinds or fields. Return "" if the field is not a section."""
     if names := kind_names(field):
         return f"{_SECTION} of kind {', '.join(names)}"
     return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))

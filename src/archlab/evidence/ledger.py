@@ -1,4 +1,4 @@
-"""The ledger: every claim with the findings of archlab's committed runs, and the findings about a single topic."""
+"""The ledger: every claim, with the results of archlab's committed runs. The results can also be found by topic."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,30 +18,30 @@ from archlab.study.study_file import AS_IT_STANDS, library_study
 
 
 class LedgerEntry(Base):
-    """A claim and all findings about it."""
+    """A claim, with all results about it."""
 
     claim: Claim
     found: list[ClaimAtScale]
-    """Findings at the default scale, followed by those at other scales that were run."""
+    """Results at the default scale, followed by the results at every other scale that was run."""
     runs: list[RunInfo]
-    """Descriptions of the runs behind the findings: what was run, where and when."""
+    """Descriptions of the runs behind the results: their arms and settings, the machine and the date."""
     changed: list[str]
-    """Names of results whose study has changed since the runs."""
+    """Names of results whose study has been changed since it was run."""
 
 
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
-    """Return the entries of the chosen claims (default: all, by number). By default, the verdicts use the results that
-    come with archlab."""
+    """Return the ledger entries of the chosen claims. By default, all claims are returned in order of their numbers,
+    and the verdicts use the results that come with archlab."""
     used = committed() if results is None else results
     scales = sorted({ran.about.scale for ran in used.values()} - {AS_IT_STANDS})
     return [_entry(claim, used, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
 def about_study(study: str) -> list[LedgerEntry]:
-    """Return the entries of the claims that a study tests, with the findings of that study's runs only.
+    """Return the ledger entries of the claims that a study tests, with the results of this study only.
 
-    `study` is the name of a study that comes with archlab. The verdicts still concern the whole claims, which other
-    studies may test, too.
+    `study` is the name of a study that comes with archlab. Each verdict is still the verdict on the whole claim, which
+    may also depend on other studies.
     """
     return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
 
@@ -86,15 +86,15 @@ def _has_changed(about: ResultsHeader) -> bool:
 
 
 _FEWEST_LETTERS = 3
-"""Minimum number of letters of a name that is searched for in a sentence."""
+"""Minimum number of letters of a name that is searched for in texts. Shorter names would match parts of other words."""
 
 
 def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
     """Yield the comparisons about a topic, at the default scale.
 
-    A comparison is about a topic if the topic names it, or if its arm changes to the topic. Outcomes that follow from
-    the config, like the size of a cache, are left out. Named comparisons come first, and primary outcomes come before
-    others.
+    A comparison is about a topic if the topic's `measured` field lists it, or if the topic explains what its arm
+    changes. Outcomes that are computed from the config, such as the size of a cache, are left out. Listed comparisons
+    come first. Within each group, primary outcomes come before other outcomes.
     """
     keys = dict(topics())[name].measured
     about_topic = [found for found in _compared(entries) if _key(found) in keys or name in _topics_of(found)]
@@ -102,7 +102,8 @@ def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
 
 
 def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
-    """Yield all predicted comparisons, and those comparisons of the primary outcome that are not predicted."""
+    """Yield every comparison that a claim predicts. Also yield the comparisons without a prediction, for the primary
+    outcome only."""
     for entry in entries:
         yield from (found for found in entry.found[0].judged if found.comparison and not found.is_counted)
         yield from (found for found in unpredicted(entry.claim, committed(), AS_IT_STANDS) if _is_answer(found))
@@ -117,7 +118,7 @@ def _is_answer(comparison: Compared) -> bool:
 
 
 def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
-    """Yield the published effects that mention the topic."""
+    """Yield the published results whose text contains the topic's title or one of its aliases."""
     spellings = [plain(text) for text in (topic.title, *topic.aliases)]
     for effect in (effect for entry in entries for effect in entry.claim.published):
         text = plain(f"{effect.of} {effect.found}")
@@ -133,7 +134,8 @@ def _topics_of(comparison: Compared) -> set[str]:
 def _topics_of_study(study: str) -> dict[str, set[str]]:
     """Map each arm of a study to the topics that explain its changes.
 
-    A contrast of crossed factors is mapped to the topics of the level whose average effect it measures.
+    If the study crosses factors, the contrasts that measure the average effect of one level are also included. They are
+    mapped to the topics that explain this level.
     """
     study_arms = arms(library_study(study, AS_IT_STANDS))
     found = {arm.name: set(explaining(flatten(arm.overrides), flatten(resolved(arm.config)))) for arm in study_arms}

@@ -1,4 +1,4 @@
-"""Look up the topics or config fields that a word refers to, and the topics that explain an arm's changes."""
+"""Find the topics or config fields that a word refers to, and the topics that explain what an arm changes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +17,19 @@ Named = tuple[str, Topic]
 
 
 class UsersKinds(list[type[Registered]]):
-    """All kinds with one name that the user's plug-ins register, each in a different section."""
+    """Kinds from the user's plug-ins that have the same name, each in a different section of the config."""
 
 
 _CLOSE = 0.82
-"""Minimum similarity of a suggestion. Terms of the field are short and often similar; for example, NSA and SWA are
-different terms."""
+"""Minimum similarity between an unknown word and a suggestion, from 0 to 1. It is high because different terms are
+often short and similar, such as NSA and SWA."""
 
 
 def look_up(text: str) -> UsersKinds | Named | Chapter | list[FieldHelp]:
-    """Return the user's kinds with this name; if there are none, return the topic, the chapter or the fields that the
-    text refers to.
+    """Look up a text among the kinds of the user's plug-ins, then among topics, chapters and fields.
 
-    Fields are found by a dotted path or the end of one, by an allowed value, or by their name in other libraries. Raise
-    UserError if the text is unknown, or if it names something that archlab does not have.
+    A field is found by its dotted path or the end of this path, by an allowed value, or by its name in other libraries.
+    Raise UserError if the text is unknown, or if it names a feature that archlab does not have.
     """
     if own := [kind for kind in users_kinds() if plain(kind_of(kind)) == plain(text)]:
         return UsersKinds(own)
@@ -57,7 +56,7 @@ def plain(text: str) -> str:
 
 @cache
 def by_name() -> dict[str, Named]:
-    """Return all topics by each of their spellings, which are reduced with `plain`."""
+    """Map every spelling of a topic to its name and the topic. The spellings are normalized with `plain`."""
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
     }
@@ -85,15 +84,15 @@ def _fields_with(value: str) -> list[FieldHelp]:
 
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
-    """Return the topic that is named after the value of the setting, if the topic makes this setting. Otherwise return
-    the result of `_of_settings`."""
+    """Return the topic that is named like the setting's value, if this topic's `fields` contain the setting. Otherwise,
+    return the result of `_of_settings`."""
     found = by_name().get(plain(setting.partition("=")[2]))
     return found if found and setting in found[1].settings else _of_settings([setting])
 
 
 def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
-    """Return the topic with the most fields among the topics whose settings are all in `settings`. If there is none,
-    return the fields that `settings` sets."""
+    """Return the topic whose settings are all in `settings`. If there are several, return the one with the most fields.
+    If there is none, return the fields that `settings` sets."""
     made = [(name, topic) for name, topic in topics() if topic.fields and set(topic.settings) <= set(settings)]
     if made:
         return max(made, key=lambda found: len(found[1].fields))
@@ -110,10 +109,11 @@ def _unknown(text: str) -> list[FieldHelp]:
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the arguments for `archlab explain` that explain changes in a resolved config.
+    """Yield the names of topics and fields that explain the changes in a resolved config, as arguments for `archlab
+    explain`.
 
-    `changed` and `config` map dotted fields to values. Topics that the changes select come first, ordered by the number
-    of changed fields. They are followed by changed fields that belong to topics but have other values.
+    `changed` and `config` map dotted fields to values. Topics that match the config come first; those that explain the
+    most changed fields are at the start. The remaining changed fields follow, if any topic contains them.
     """
     unexplained = set(changed)
     for name, topic in [*_made(changed, config), *_called(changed, config)]:
@@ -137,8 +137,8 @@ def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
 def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
     """Return the topics that are named after a changed value, such as `latent`.
 
-    The config must also have every value of the topic that is a word. For example, the topic GELU is not returned for a
-    gated MLP, because a gated MLP with GELU is called GEGLU.
+    The config must also match all other values of the topic that are words. For example, a gated MLP with the
+    activation GELU does not match the topic GELU, because it is called GEGLU.
     """
     by_value = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
     return [found for path, found in by_value if found and path in found[1].fields and _has_words(found[1], config)]

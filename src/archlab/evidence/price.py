@@ -1,4 +1,4 @@
-"""Cost of an architectural choice: a small model with the choice compared with one without it."""
+"""Cost of an architectural choice. Two small models are compared: one with the choice, and one without it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from archlab.pricing.work import forward_flops
 
 BASE = "tiny-llama"
 CONTEXT = 4096
-"""Maximum sequence length of the base model, in tokens. Position tables have this length."""
+"""Maximum sequence length of the base model, in tokens. A table of position embeddings has one row per position."""
 
 
 class Price(Base):
@@ -24,18 +24,18 @@ class Price(Base):
 
     parameters: int
     active: int
-    """Number of parameters that are active for one token."""
+    """Number of parameters that are used for one token."""
     flops: float
-    """FLOPs of the forward pass per token, for a sequence of CONTEXT tokens."""
+    """FLOPs of the forward pass per token, in a sequence of CONTEXT tokens."""
     state_bytes: int
-    """Bytes kept while decoding a sequence of CONTEXT tokens in bfloat16: the KV cache and recurrent states."""
+    """Bytes of the KV cache and of recurrent states in bfloat16, for decoding a sequence of CONTEXT tokens."""
 
 
 def prices(topic: Topic) -> dict[str, Price]:
-    """Return the cost of the model with the choice, and of the model without it.
+    """Return the cost of a small model with the topic's choice, and of the same model without it.
 
-    If their sizes differ, also return the cost of a model without the choice that has the same parameter count. The
-    result is empty for a topic that is not a choice of the model.
+    If these two models differ in size, also return the cost of a model without the choice whose parameter count is the
+    same as with it. The result is empty if the topic is not a choice about the model.
     """
     if not any(path.startswith("model.") for path in topic.fields):
         return {}
@@ -46,7 +46,7 @@ def prices(topic: Topic) -> dict[str, Price]:
 
 
 def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
-    """Return the rows of a cost table. The result is empty if no row shows a difference."""
+    """Return the rows of a cost table. The result is empty if all models have the same cost."""
     models = by_heading.values()
     rows = [("parameters", *(units.count(price.parameters) for price in models))]
     if any(price.parameters != price.active for price in models):
@@ -57,10 +57,11 @@ def price_rows(by_heading: Mapping[str, Price]) -> list[tuple[str, ...]]:
 
 
 def equal_size(topic: Topic) -> str:
-    """Return a description of the model with the same parameter count, or "" if there is no such model."""
+    """Return a line about the model without the choice that has the same parameter count, or "" if there is no such
+    model."""
     changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
     settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
-    return f"equal size: without it, with {settings} (same parameter count)" if settings else ""
+    return f"equal size: without it, but with {settings}, for the same parameter count" if settings else ""
 
 
 def configured(change: dict[str, Any]) -> Config:

@@ -1,8 +1,9 @@
-"""Committed results of studies, `results/NAME.jsonl`, from which verdicts are computed.
+"""Results of studies that are committed to the repository as `results/NAME.jsonl`. Verdicts are computed from them.
 
-The first line of a file says what was run, and on which machine. Each run has one line with its arm, its seed, its fold
-and the value of every outcome. Each arm has one line per round of timing, and one line for outcomes that follow from
-the config. The lines contain nothing that can be computed from other lines.
+The first line of a file describes the study and the machine on which it was run. Each run has one line with its arm,
+its seed, its fold of the corpus and the value of every outcome. In addition, each arm has one line per round of timing,
+and one line for outcomes that are computed from the config. Values that can be computed from other lines are not
+stored.
 """
 
 import json
@@ -40,21 +41,21 @@ class ArmOfResults(Base):
     reference: str | None
     """Name of the arm that this arm is compared with. null for the first arm."""
     factors: dict[str, Any]
-    """Level of each factor in this arm. Empty if the study lists its arms by name."""
+    """The level that this arm has for each factor. Empty if the study lists its arms by name."""
     tuned: dict[str, Any]
-    """Tuned fields with the values that were chosen."""
+    """The value that was chosen for each tuned field."""
     parameters: int
     tokens: int
     """Number of training tokens per run."""
 
 
 class ResultsHeader(Base):
-    """First line of a results file: what was run, and on which machine."""
+    """First line of a results file. It describes the study and the machine on which it was run."""
 
     study: str
     """Name of a study that comes with archlab."""
     scale: str
-    """Scale of the study. cpu is the default scale."""
+    """Scale at which the study was run. cpu is the default scale."""
     digest: str
     """Hash of all fields of the study that can affect a result."""
     date: str
@@ -66,15 +67,16 @@ class ResultsHeader(Base):
     corpus: str
     """Description of the corpus."""
     margin: float | None
-    """Margin for the primary outcome, which is the first outcome."""
+    """Margin for the primary outcome, which is the first of `outcomes`."""
     first: list[int] | None
-    """First seeds. Their scatter determined the total number of seeds. null if the number was fixed in advance."""
+    """Seeds that were run first. The variation between them determined the total number of seeds. null if the total
+    number was fixed in advance."""
     outcomes: list[Heading]
     arms: list[ArmOfResults]
 
 
 class RunInfo(Base):
-    """Description of what was run, without the measured values."""
+    """Description of a study that was run, without the measured values."""
 
     about: ResultsHeader
     seeds: int
@@ -86,16 +88,18 @@ class Results(Base):
 
     about: ResultsHeader
     values: dict[str, dict[str, dict[int, float | None]]]
-    """Value by outcome, arm, and seed or round of timing. null if the run diverged. Missing values have no entry."""
+    """Measured values, keyed by outcome, then by arm, then by seed or round of timing. A value is null if the run
+    diverged. Missing values have no entry."""
     folds: dict[int, int]
-    """Held-out fold of the corpus, by seed."""
+    """Map each seed to its held-out fold of the corpus."""
 
     def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
-        """Return the statistics of arms and contrasts with their comparisons, corrected for multiple testing.
+        """Return the statistics of each arm and contrast. They include comparisons that are corrected for multiple
+        testing.
 
-        The statistics are the same as in the summary of the study. By default, `outcome` is the primary outcome, and
-        `margin` is the study's margin, which applies to the primary outcome only. The result is empty if the outcome
-        was not measured.
+        The statistics are the same as in the summary of the study. If `outcome` is None, the primary outcome is used.
+        If `margin` is None, the primary outcome has the study's margin, and other outcomes have none. The result is
+        empty if the outcome was not measured.
         """
         if outcome is not None and outcome not in self.values:
             return {}
@@ -115,8 +119,8 @@ class Results(Base):
     def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
         """Return the two effects that an interaction of two factors compares.
 
-        The first is the effect of the last factor at the first level of the other factor. The second is its effect at
-        the second level. Return None if the comparison is not an interaction.
+        Both are effects of the contrast's last factor. The first is measured at the first level of the other factor,
+        and the second at its second level. Return None if the comparison is not an interaction.
         """
         contrast = factor_contrasts(self.about.arms).get(name)
         if contrast is None or (outcome is not None and outcome not in self.values):
@@ -127,16 +131,16 @@ class Results(Base):
 
     @property
     def run_info(self) -> RunInfo:
-        """Description of what was run, without the measured values."""
+        """Description of the study that was run, without the measured values."""
         return RunInfo(about=self.about, seeds=len(self.folds))
 
     @property
     def names(self) -> set[str]:
-        """Names of the arms and contrasts that are compared. They may differ between scales."""
+        """Names of the arms and contrasts that are compared. A study may compare different arms at different scales."""
         return {arm.name for arm in self.about.arms if arm.reference} | factor_contrasts(self.about.arms).keys()
 
     def heading(self, outcome: str | None) -> Heading:
-        """Return the heading of the outcome with this name, or of the primary outcome if the name is None."""
+        """Return the `Heading` of the outcome with this name, or of the primary outcome if the name is None."""
         return next(heading for heading in self.about.outcomes if outcome in (None, heading.name))
 
     def _shared_folds(self) -> Folds:
@@ -146,11 +150,10 @@ class Results(Base):
 class _Outcome(NamedTuple):
     heading: Heading
     values: Mapping[str, Values]
-    """Values by arm."""
 
 
 def results_name(study: str, scale: str) -> str:
-    """Return the name of a study's results at a scale. The folder of the study's runs at this scale has the same
+    """Return the name under which the results of a study at one scale are stored. The folder of these runs has the same
     name."""
     return study if scale == AS_IT_STANDS else f"{study}-{scale}"
 
@@ -158,7 +161,7 @@ def results_name(study: str, scale: str) -> str:
 def digest(study: StudyConfig) -> str:
     """Return a hash of everything in a study that can affect a result.
 
-    Plug-ins contribute only their file names, because their folder differs between machines.
+    For plug-ins, only the file names are hashed, because their folders differ between machines.
     """
     values = study.model_dump(mode="json", exclude_defaults=True, exclude=_WITHOUT_EFFECT)
     if study.plugins:
@@ -167,9 +170,9 @@ def digest(study: StudyConfig) -> str:
 
 
 def in_library(summary: StudySummary) -> tuple[str, str] | None:
-    """Return the name and scale of the library study that was run.
+    """Return the name and the scale of the library study to which a summary belongs.
 
-    Return None if the study is not from archlab's library, or if this version of archlab cannot read it.
+    Return None if the study is not in archlab's library, or if this version of archlab cannot read it.
     """
     try:
         wanted = digest(StudyConfig.model_validate(summary.study))
@@ -180,16 +183,18 @@ def in_library(summary: StudySummary) -> tuple[str, str] | None:
 
 
 def identified(summary: StudySummary) -> tuple[str, str]:
-    """Return the name and the scale of the library study that was run. Raise UserError if `in_library` finds none."""
+    """Return the name and the scale of the library study to which a summary belongs. Raise UserError if there is
+    none."""
     if found := in_library(summary):
         return found
     raise UserError(
-        f"{summary.name}: no study that comes with archlab has the same runs; run one of `archlab study list` unchanged"
+        f"{summary.name}: no study that comes with archlab has the same settings; run one of `archlab study list`"
     )
 
 
 def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator[str]:
-    """Yield the lines of a results file. Raise UserError if runs are missing, or if the study has several sizes."""
+    """Yield the lines of a results file. Raise UserError if runs are missing, or if the study has several model
+    sizes."""
     config = StudyConfig.model_validate(summary.study)
     if unfinished := [arm.name for arm in summary.arms if len(arm.seeds) < len(summary.seeds)]:
         raise UserError(f"{summary.name}: runs of {', '.join(unfinished)} are missing; run the study again")
@@ -229,7 +234,7 @@ def committed() -> dict[str, Results]:
 
 
 def results_files() -> dict[str, Traversable]:
-    """Return the results files by name."""
+    """Return the results files, keyed by name without the suffix."""
     home = resources.files("archlab.evidence") / "results"
     files = home.iterdir() if home.is_dir() else iter(())
     return {file.name.removesuffix(".jsonl"): file for file in files if file.name.endswith(".jsonl")}
@@ -269,8 +274,8 @@ def _at_index(outcomes: Sequence[_Outcome], sources: tuple[str, ...], arm: str, 
 
 
 def _n_folds(config: StudyConfig) -> int:
-    """Return the number of folds. The seeds use the folds in turn. By default, the number is the largest that a text or
-    a task allows."""
+    """Return the number of folds. The seeds use the folds in turn, each as held-out data. By default, the number is the
+    largest that archlab allows."""
     return config.folds or n_test_folds(MOST_FOLDS)
 
 
@@ -279,21 +284,23 @@ def _line(value: Any) -> str:
 
 
 _STUDY, _ARM = "norm-kind", "rms"
-"""A study with timed runs, and its arm that trains the unchanged preset mini-llama, the base of most studies."""
+"""Names of a study with timed runs and of one of its arms. The arm trains the unchanged preset mini-llama, on which
+most studies are based."""
 
 
 class Pace(Base):
     """Training speed of the machine on which the committed results were measured."""
 
     flops_per_second: float
-    """Training FLOPs per second, as computed by archlab."""
+    """Training FLOPs per second. The FLOPs are computed by archlab."""
     tokens_per_second: float
     """Training tokens per second of mini-llama."""
     processor: str
 
 
 def committed_pace() -> Pace | None:
-    """Return the training speed in the committed results, or None if they do not contain the timed study."""
+    """Return the training speed in the committed results. Return None if they do not contain the study with timed
+    runs."""
     results = committed().get(results_name(_STUDY, AS_IT_STANDS))
     if results is None:
         return None

@@ -1,7 +1,7 @@
-"""Topics and their chapters.
+"""Topics, and the chapters that group them.
 
-A topic says what a choice is called, what it computes, why people make it, and what it costs. Chapters are in the
-order of a lecture.
+A topic explains a choice: its name, its computation, the reasons for it and its costs. The chapters are in the order of
+a lecture.
 """
 
 import shlex
@@ -19,21 +19,23 @@ _Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Topic(Base):
-    """An architectural or training choice, or a term of the field."""
+    """An architectural choice, a training choice, or a technical term."""
 
     title: str
-    """Title, in the usual spelling of the field."""
+    """Title, spelled as in the literature."""
     aliases: _Texts = ()
     """Other spellings that people type. Case, spaces, periods, dashes and underscores are ignored."""
     fields: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Values of dotted fields with which a config makes this choice. Empty if the topic is not a single choice."""
+    """Config values that make this choice, keyed by dotted field. Empty if the topic is not a single choice."""
     against: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """Changes to tiny-llama that give the config without the choice. Empty if this config is tiny-llama itself."""
+    """Changes to the preset tiny-llama that result in the config without the choice. Empty if that config is tiny-llama
+    itself."""
     resized: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-    """`against` with changes that give both configs the same parameter count. Empty if the counts are equal anyway."""
+    """The changes in `against`, plus changes after which the models with and without the choice have the same parameter
+    count. Empty if the counts are the same anyway."""
     used: _Texts | None = None
-    """Conditions on the layers of a published model. The model makes the choice if one of its layers meets all
-    conditions. null means the values in `fields`."""
+    """Conditions on the fields of a layer. A published model makes the choice if one of its layers meets all
+    conditions. null means that the conditions are the values in `fields`."""
     formula: str
     """Formula, laid out for the terminal."""
     does: str
@@ -47,25 +49,26 @@ class Topic(Base):
     sources: _Texts
     """Keys of the topic's sources in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
-    """Command for the reader to try."""
+    """Command that the reader can try."""
     shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Sentences about the output of the command. Each is mapped to the same statement as a Python expression, which a
+    """Sentences about the output of the command. Each is mapped to a Python expression for the same statement, which a
     test evaluates.
 
-    The expression uses the names in the command's `--json` output. If the output is a list, it is called `answers`.
-    `without` is the output without the changed fields. Empty if the command prints nothing that can be checked.
+    The expression can use the keys of the command's `--json` output. If this output is a list, its name is `answers`.
+    `without` is the output of the command without its `field=value` settings. Empty if the output contains nothing that
+    can be checked.
     """
     measured: _Texts = ()
-    """Comparisons of archlab's studies that are about the topic but cannot be found by `fields`, each as `study/arm`.
-    For a contrast of crossed factors, the name of the contrast replaces the arm."""
+    """Comparisons in archlab's studies that are about the topic but cannot be found through `fields`. Each is written
+    as `study/arm`, or as `study/contrast` if the study crosses factors."""
     pictures: _Texts = ()
-    """Names of the drawings of the topic."""
+    """Names of the pictures that explain the topic."""
     tested_by: _Texts = ()
     """Tests that compare the formula with the code."""
 
     @property
     def typed(self) -> str:
-        """`fields` as arguments for a shell."""
+        """`fields` as arguments for the command line."""
         return shlex.join(self.settings)
 
     @property
@@ -75,15 +78,15 @@ class Topic(Base):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions under which a published model makes the choice. Empty if published configs do not show whether a
-        model makes it."""
+        """Conditions by which a published model is recognized to make the choice. Empty if published configs do not
+        show this."""
         if self.used is not None:
             return self.used
         return tuple(self.settings) if all(path.startswith("model.") for path in self.fields) else ()
 
 
 class Chapter(Base):
-    """Topics that belong together."""
+    """A group of related topics."""
 
     title: str
     about: str
@@ -91,12 +94,13 @@ class Chapter(Base):
     aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Other names of the chapter."""
     topics: dict[str, Topic]
-    """Topics by their names in the list of `archlab explain`."""
+    """Topics, keyed by the names that `archlab explain` lists."""
 
 
 @cache
 def chapters() -> dict[str, Chapter]:
-    """Return all chapters by name, in the order of a lecture. Numbers in the file names give this order."""
+    """Return all chapters, keyed by name, in the order of a lecture. The numbers in the file names determine the
+    order."""
     home = resources.files("archlab.evidence") / "topics"
     files = sorted((file for file in home.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     return {

@@ -1,4 +1,4 @@
-"""Search the atlas for published models whose resolved layers meet some conditions."""
+"""Search the atlas for published models with a layer that meets given conditions."""
 
 import re
 from collections import Counter
@@ -23,7 +23,8 @@ class LayerCondition(NamedTuple):
     path: str
     sign: str
     wanted: tuple[Any, ...]
-    """Values to compare with. A dotted field means the value of that field in the same layer."""
+    """Values to compare the field with; one match is enough. A dotted field name is replaced by the value of that field
+    in the same layer."""
 
 
 class Usage(Base):
@@ -36,14 +37,15 @@ class Usage(Base):
     known: int
     """Number of models for which it is known whether they make the choice."""
     by_year: dict[int, tuple[int, int]]
-    """For each year: number of models that make the choice, and number of models for which this is known."""
+    """For each year, the number of models that make the choice, and the number of models for which this is known."""
 
 
 def usage(conditions: Sequence[str]) -> Usage:
-    """Return the published models with a layer that meets all conditions, such as `model.attention.n_kv_heads=1`.
+    """Return the published models that have a layer for which all conditions hold, such as
+    `model.attention.n_kv_heads=1`.
 
-    The right side of a condition may also be a field, or several values as in `gelu|gelu_tanh`. `!=` is true if the
-    layer lacks the field. Raise UserError for a string that is not a condition.
+    The right side of a condition may also be another field, or several alternative values as in `gelu|gelu_tanh`. A
+    condition with `!=` also holds if the layer does not have the field. Raise UserError if a text is not a condition.
     """
     parsed = [_parse(text) for text in conditions]
     fields = [condition.path.removeprefix("model.") for condition in parsed]
@@ -67,7 +69,7 @@ def usage(conditions: Sequence[str]) -> Usage:
 
 
 def values(path: str) -> dict[str, list[str]]:
-    """Map each value of a field to the presets of published models that have it. The most frequent value comes
+    """Map each value of a field to the presets of the published models that use it. The most frequent value comes
     first."""
     found: dict[str, list[str]] = {}
     for entry in _entries():
@@ -86,7 +88,7 @@ def _entries() -> list[PublishedModel]:
 def _parse(text: str) -> LayerCondition:
     if not (found := _CONDITION.fullmatch(text)):
         raise UserError(
-            f"{text!r} is not a condition; write a field, one of {' '.join(COMPARE)}, and a value or a field"
+            f"{text!r} is not a condition; write a field, then one of {' '.join(COMPARE)}, then a value or a field"
         )
     return LayerCondition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
@@ -109,8 +111,8 @@ def _compares(sign: str, found: Any, wanted: Any) -> bool:
 
 
 def _is_known(path: str, entry: PublishedModel) -> bool:
-    """Return whether the value of a field is known. In the section `about`, null means unknown. Fields of the config
-    are always known."""
+    """Return whether the value of a field is known. A field in the section `about` is unknown if it is null. All other
+    fields are known."""
     return not path.startswith("about.") or getattr(entry.about, path.removeprefix("about.")) is not None
 
 

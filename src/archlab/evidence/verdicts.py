@@ -1,10 +1,12 @@
-"""Verdicts of archlab's runs on claims: one verdict on each prediction and, derived from these, one on the claim.
+"""Verdicts on claims, based on archlab's runs. Each prediction of a claim gets a verdict, and the verdict on the claim
+follows from these.
 
-A claim is "supported" if every prediction came true, and "contradicted" if the opposite of a prediction was found.
-Otherwise the claim is "undecided", because the result "not distinguishable" supports neither side. A prediction that
-the runs could not test is also undecided; this rule can only make a verdict more cautious. Two things do not affect the
-verdict: outcomes that follow from the config, and the agreement between archlab's order of arms and a published one. A
-verdict holds only for the scale that was run.
+A claim is "supported" if every prediction came true, and "contradicted" if the opposite of any prediction was found.
+Otherwise, it is "undecided", because a result of "not distinguishable" supports neither side. A prediction that the
+runs could not test is also undecided, which can only make the verdict on the claim more cautious.
+
+Outcomes that are computed from the config do not affect the verdict. Neither does the comparison of archlab's order of
+arms with a published order. A verdict holds only for the scale that was run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not run
 """Verdict on one prediction of a claim."""
 
 ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
-"""Verdict on a claim at a scale. "no study yet" means that the claim predicts nothing that runs could decide."""
+"""Verdict on a claim at one scale. "no study yet" means that the claim has no prediction that runs can test."""
 
 
 _CLEAR_RESULTS = ("better", "worse", "differs", "equivalent", "equal")
@@ -38,12 +40,12 @@ class JudgedExpectation(Compared):
     expected: Expectation
     found: ExpectationVerdict
     untested: str | None = None
-    """Reason why the run could not test the prediction, which is then undecided whatever the numbers say. null if the
-    run could test it, or if nothing was run."""
+    """Reason why the run could not test the prediction. The verdict is then "undecided", whatever the run shows. null
+    if the run could test the prediction, or if nothing was run."""
 
     @property
     def why(self) -> str:
-        """Result and verdict in words: `better, as claimed`."""
+        """Result and verdict in words, such as `better, as claimed`."""
         if self.comparison is None:
             return self.found
         if self.is_counted:
@@ -56,7 +58,7 @@ class JudgedExpectation(Compared):
 
 
 def _relation(found: ExpectationVerdict, comparison: Comparison) -> str:
-    """Return the relation of a result to its prediction, in words that follow the result."""
+    """Return a phrase such as `against the claim` that follows the result and relates it to the prediction."""
     match found:
         case "the opposite":
             return "against the claim"
@@ -67,22 +69,22 @@ def _relation(found: ExpectationVerdict, comparison: Comparison) -> str:
 
 
 class Agreement(Base):
-    """Agreement between the order of archlab's means and the order of published numbers."""
+    """Comparison of two orders of the same arms: by archlab's means, and by published values."""
 
     ranking: Ranking
     arms: int
-    """Number of arms with both a mean and a published number."""
+    """Number of arms that have both a mean and a published value."""
     rho: float | None
     """Spearman's rank correlation: 1 for the same order, -1 for the reverse order. null for fewer than four arms."""
     low: float | None
-    """Lower end of the 95% interval of `rho` over the choice of arms, with the variance of Bonett and Wright (2000).
-    null if `rho` is null, 1 or -1."""
+    """Lower end of the 95% confidence interval of `rho`, which treats the arms as a sample. The variance is that of
+    Bonett and Wright (2000). null if `rho` is null, 1 or -1."""
     high: float | None
-    """Upper end of the 95% interval of `rho`."""
+    """Upper end of the 95% confidence interval of `rho`. null if `low` is null."""
 
 
 class ClaimAtScale(Base):
-    """Findings of archlab's runs about a claim at one scale."""
+    """Results of archlab's runs about a claim at one scale."""
 
     scale: str
     verdict: ClaimVerdict
@@ -93,8 +95,8 @@ class ClaimAtScale(Base):
 
 
 def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtScale:
-    """Judge a claim by `results`, which maps names to results. A prediction without results at this scale counts as not
-    run yet."""
+    """Return the results about a claim at one scale, with their verdicts. `results` maps names to committed results. A
+    prediction without results at this scale counts as not run yet."""
     runs = {expected: results.get(results_name(expected.study, scale)) for expected in claim.expected}
     judged = [
         _judged(expected, ran, scale) for expected, ran in runs.items() if ran is None or expected.arm in ran.names
@@ -146,10 +148,10 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
 
 
 def finding(expected: Expectation, found: Comparison) -> ExpectationVerdict:
-    """Return whether the prediction was found, its opposite, or neither.
+    """Return whether the result agrees with the prediction, is its opposite, or is undecided.
 
-    A difference that is shown to be smaller than the margin does not matter. A difference contradicts "equivalent",
-    "not worse" and "not better" only if its whole interval lies beyond the margin.
+    A difference counts as no difference if it is shown to be smaller than the margin. A difference contradicts
+    "equivalent", "not worse" or "not better" only if its whole confidence interval lies outside the margin.
     """
     match expected.verdict:
         case "better":
@@ -185,13 +187,13 @@ def _is_equivalent(found: Comparison) -> bool:
 
 
 def is_within_margin(found: Comparison) -> bool:
-    """Return whether the true difference is shown to be smaller than the margin."""
+    """Return whether the result shows that the true difference is smaller than the margin."""
     return found.p_equivalent is not None and found.p_equivalent < ALPHA and "diverged" not in found.verdict
 
 
 def _matters(found: Comparison) -> bool:
-    """Return whether a difference matters: its whole interval lies beyond the margin. Without a margin, or if runs
-    diverged, every difference matters."""
+    """Return whether a difference matters: its whole confidence interval must lie outside the margin. If there is no
+    margin, or if runs diverged, every difference matters."""
     if found.margin is None or found.low is None or found.high is None or "diverged" in found.verdict:
         return True
     return found.low >= found.margin or found.high <= -found.margin
@@ -203,8 +205,8 @@ def _differs(found: Comparison, sign: int) -> bool:
 
 
 def agreement(ranking: Ranking, results: Results) -> Agreement:
-    """Compare a published order of arms with archlab's order by the primary outcome. Arms without a successful run are
-    left out."""
+    """Compare a published order of arms with the order of archlab's means of the primary outcome. Arms without a
+    successful run are left out."""
     means = {arm: found.mean for arm, found in results.compared().items() if found.mean is not None}
     arms = [arm for arm in ranking.values if arm in means]
     if len(arms) < 4:

@@ -1,4 +1,4 @@
-"""The decoder-only Transformer that a ModelConfig describes. Shapes: B batch, T tokens, D d_model, V vocabulary."""
+"""The Transformer that a ModelConfig describes: a decoder, or an encoder such as BERT. Shapes: B batch, T tokens, D d_model, V vocabulary."""
 
 from typing import ClassVar
 

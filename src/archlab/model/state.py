@@ -120,7 +120,7 @@ class Cache:
         if sees_as(model, "two_sided"):
             raise UserError(
                 "model.attention.visibility is two_sided: the model cannot have a cache, because later tokens change "
-                "the states of earlier ones; allowed: causal, prefix"
+                "the states of earlier ones; allowed: causal, prefix (`archlab fill` predicts masked tokens)"
             )
         if capacity < 1:
             raise UserError(f"capacity: {capacity}; allowed: 1 token or more")

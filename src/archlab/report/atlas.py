@@ -1,5 +1,5 @@
-"""Page of the atlas of published architectures: how often each choice is made per year, and model proportions by year
-and by size."""
+"""Page about the atlas of published architectures. Its charts show how often each choice is made per year, and the
+proportions of models by year and by size."""
 
 import math
 from collections import Counter, defaultdict
@@ -48,12 +48,12 @@ def render(rows: Sequence[AtlasRow]) -> str:
 
 _HEIGHT = 150
 _SPREAD = 0.62
-"""Fraction of a year's width over which the dots of that year's models are spread."""
+"""Fraction of the width of a year's column over which the dots of its models are spread."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Architectural choice, drawn per year as the fractions of model families that chose each option."""
+    """Architectural choice. Its chart shows the fraction of model families that chose each option, per year."""
 
     name: str
     title: str
@@ -94,18 +94,18 @@ _BIASES = {"all": "everywhere", "some": "in some places", "none": "none"}
 
 @dataclass(frozen=True)
 class Proportion:
-    """Ratio or size of a model, drawn as one dot per model and the median of each year."""
+    """Ratio or size in a model. Its chart has one dot per model and a mark at the median of each year."""
 
     name: str
     title: str
     caption: str
     of: Callable[[AtlasRow], float | None]
-    """Function that computes the proportion of a model. It returns None if the model has no such part; the model is
-    then left out."""
+    """Function that computes the proportion from a row of the atlas. If it returns None, the chart leaves the model
+    out."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
     guides: tuple[float, ...] = ()
-    """Value of the rule of thumb, or both ends of its range."""
+    """Value of the rule of thumb, or the two ends of its range. Empty if there is no rule of thumb."""
 
 
 _WIDTHS = (
@@ -126,22 +126,23 @@ SHAPES = (
 
 
 def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
-    """Map each option, in order of appearance, to the number of families that have it in at least one model size."""
+    """Map each option to the number of families that chose it for at least one model size. The options are in order of
+    appearance."""
     choices = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
     return dict(Counter(kind for _, kind in choices))
 
 
 def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
-    """Return the models that have this part and whose choice is known."""
+    """Return the models to which the choice applies, and for which the chosen option is known."""
     known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
     return [row for row in known if choice.of(row) != NOTHING]
 
 
 def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
-    """Return a chart with one bar per year, stacked in order of appearance.
+    """Return a chart with one bar per year, divided into the fractions of families that chose each option.
 
-    A family counts once, no matter how many model sizes it has. If its model sizes made different choices, each counts
-    as a fraction of the family.
+    A family counts once per year, no matter how many model sizes it has. If the choice differs between its sizes, each
+    size counts as a fraction of the family.
     """
     options, known = list(kinds(rows, choice)), counted(rows, choice)
     sizes = Counter((row.about.year, row.family) for row in known)
@@ -199,7 +200,7 @@ def upright(proportion: Proportion, values: Sequence[float]) -> alt.Y:
 
 
 def ends(proportion: Proportion, values: Sequence[float]) -> tuple[float, float]:
-    """Return both ends of the axis, which covers all values and ticks."""
+    """Return the two ends of the axis. The axis covers all values and ticks."""
     return min(*values, proportion.ticks[0]) / 1.1, max(*values, proportion.ticks[-1]) * 1.1
 
 
@@ -223,25 +224,25 @@ MLP_KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
 """Kinds of MLP, in the order of their colors."""
 
 _SIZES_WIDTH, _SIZES_HEIGHT = 430, 300
-"""Width and height of the charts, in pixels. The width is that of a chart on a page of usual width; names are placed
-for this width."""
+"""Width and height of the charts, in pixels. The names of models are placed for this width, which is typical for a
+chart on the page."""
 _LETTER, _LINE = 6.2, 13
 """Letter width and line height of model names, in pixels."""
 _GAP = 8
 """Gap between a dot and the name of its model, in pixels."""
 _UNUSUAL = 1.4
-"""Smallest deviation from the rule of thumb, as a factor, at which the chart names a model."""
+"""The chart shows a model's name if its value differs from the rule of thumb by at least this factor."""
 _SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
 _SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
-"""Vega expression that formats 1e9 as 1B."""
+"""Vega expression that formats model sizes, such as 1e9 as `1B`."""
 
 Box = tuple[float, float, float, float]
-"""Left, right, upper and lower edge of a rectangle, in pixels."""
+"""Left, right, upper and lower edges of a rectangle, in pixels."""
 
 
 def by_size(rows: Sequence[AtlasRow], proportion: Proportion) -> alt.LayerChart:
-    """Return a chart with one dot per model of known size on two logarithmic axes, and with lines at the rule of
-    thumb."""
+    """Return a chart of the proportion over model size, with one dot per model whose size is known. Both axes are
+    logarithmic. Lines mark the rule of thumb."""
     dots = [
         {"model": row.about.name, "size": row.size, "value": value, "kind": _mlp_kind(row),
          "text": f"{count(row.size)}, {proportion.title} {proportion.format(value)}"}
@@ -276,8 +277,8 @@ def _mlp_kind(row: AtlasRow) -> str:
 def _named(
     dots: Sequence[dict[str, Any]], proportion: Proportion, domain: Sequence[float]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the models far from the rule of thumb, the farthest first, each with the side of its dot on which the name
-    fits. There, the name covers no dot and no other name."""
+    """Yield the models that are far from the rule of thumb, starting with the farthest. Each comes with the side of its
+    dot (1: right, -1: left) on which its name covers no dot and no other name."""
     if not proportion.guides:
         return
     low, high = proportion.guides[0], proportion.guides[-1]

@@ -46,8 +46,8 @@ def sentences(finding: Finding) -> Iterator[str]:
 
 
 def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
-    """Yield the rows of a table of pipeline stages, starting with the headings. Identical adjacent stages share a
-    row."""
+    """Yield the rows of a table of pipeline stages, starting with the headings. Neighboring stages with the same values
+    share a row."""
     layers, counted, last = layer_configs(case.config.model), case.counted, len(cut.layers) - 1
     head = counted.embedding if case.config.model.head.tied else counted.head
     mean = sum(cut.work) / len(cut.work)
@@ -71,13 +71,13 @@ def claims_about(finding: Finding) -> list[Claim]:
 
 
 def command(claim: Claim) -> str:
-    """Return the command that prints the claim in full."""
+    """Return the command that prints the full text of the claim."""
     return f"archlab ledger {claim.number}"
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """Return the finding as JSON, with its sources from the ledger and the commands that print the claims behind it in
-    full."""
+    """Return the finding as JSON. It includes the sources from the ledger, and the commands that print the claims
+    behind the finding."""
     keys = [*finding.sources, *([finding.measured.source] if finding.measured else [])]
     return {
         **finding.model_dump(mode="json"),

@@ -27,9 +27,10 @@ def render_page(
 ) -> str:
     """Return the page of this template as HTML, with styles, charts and Vega inlined.
 
-    `charts` maps each place on the page to its chart, or to None if there is nothing to draw. Only pages with charts
-    contain Vega. `colors` are those of the categories, by default the palette's distinct colors. `values` are the
-    template's variables. Everything that the template prints is escaped, and a missing variable is an error.
+    `charts` maps the name of each place on the page to its chart, or to None if there is nothing to draw. Only pages
+    with charts contain Vega. `colors` lists the colors of categories in each mode; by default, these are the palette's
+    distinct colors. `values` are the template's variables. Everything that the template prints is escaped, and a
+    missing variable is an error.
     """
     colors = colors or {mode: PALETTES[mode].distinct for mode in MODES}
     return (
@@ -69,8 +70,8 @@ def _environment() -> jinja2.Environment:
 
 
 def _printed(value: object) -> object:
-    """Return the value as a template prints it. Text is passed through `visible`, and archlab's own markup is
-    unchanged."""
+    """Return the value in the form in which a template prints it. Markup stays as it is. Everything else is converted
+    to text without hidden characters, by `visible`."""
     return value if hasattr(value, "__html__") else visible(str(value))
 
 
@@ -91,7 +92,8 @@ def _inline(name: str) -> Markup:
 
 
 def _safe_inline(code: str) -> Markup:
-    """Return code unchanged as markup. Raise ValueError if the code would close the element that contains it."""
+    """Return the code unchanged as markup. Raise ValueError if the code would end the `<script>` or `<style>` element
+    around it."""
     if "</script" in code or "</style" in code or "<!--" in code:
         raise ValueError("the code to inline would close its element early")
     return Markup(code)

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from archlab.config.core.text import visible
 
 FIXED = "\u00a0"
-"""Space character at which lines are not broken."""
+"""Non-breaking space."""
 
 _PIECE_ENDS = re.compile(r"(?<= )|(?<=[-./])(?=[A-Za-z])")
 """Positions at which a line may be broken: after a space, and inside `pre-norm`, `model.norm.kind` and `runs/a`, but
@@ -17,14 +17,14 @@ not inside a number."""
 
 
 class Table(NamedTuple):
-    """Rows under headings. All columns except the first hold numbers."""
+    """Column headings, and the rows below them. All columns except the first hold numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]]:
-    """Yield the rows with wrapped cells, so that all columns together are at most `room` columns wide, if possible."""
+    """Yield the rows with cells wrapped so that the table is at most `room` columns wide, if this is possible."""
     whole = [[visible(cell) for cell in column] for column in zip(*rows, strict=True)]
     columns, open_ = list(whole), set(range(len(whole)))
     while open_ and sum(map(_extent, columns)) > room:
@@ -42,7 +42,7 @@ def _extent(cells: Sequence[str]) -> int:
 
 
 def _broken(text: str, width: int) -> str:
-    """Wrap the text to lines of this width. A single piece that is longer than the width stays whole."""
+    """Wrap the text to lines of at most this width. If a piece between two `_PIECE_ENDS` is longer, it stays whole."""
     lines: list[str] = []
     for line in text.split("\n"):
         lines.append("")

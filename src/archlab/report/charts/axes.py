@@ -1,4 +1,4 @@
-"""Axes with round numbers. They have few enough ticks that every tick has a label."""
+"""Axes with ticks at round numbers. There are few enough ticks that every tick has a label."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,19 +10,20 @@ from archlab.study.outcome_schema import Unit
 from archlab.study.record import Heading
 
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
-"""Vega expression that formats numbers like archlab's tables: `12.5K`, while d3 writes `12.5k`."""
+"""Vega expression that formats numbers like archlab's tables: `12.5K` instead of d3's `12.5k`."""
 
 LENGTH = (
     "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
     "datum.value % 1024 == 0 ? datum.value / 1024 + 'Ki' : format(datum.value, ',')"
 )
-"""Vega expression that formats token counts like `pricing.units.length`."""
+"""Vega expression that formats token counts as the function `pricing.units.length` does."""
 
 _KIB = 1024
 
 
 def plain(low: float, high: float, most: int = 5) -> list[float]:
-    """Return at most `most` ticks between the two ends. They are multiples of 1, 2 or 5 times a power of ten."""
+    """Return at most `most` evenly spaced round ticks from `low` to `high`. Their spacing is 1, 2 or 5 times a power of
+    ten."""
     span = high - low
     if span <= 0:
         return [low]
@@ -33,8 +34,8 @@ def plain(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
-    """Return round multiples of powers of ten between the two ends. If there would be too many ticks, some powers are
-    left out."""
+    """Return ticks for a logarithmic axis from `low` to `high`: round multiples of powers of ten. If these are more
+    than `most`, only powers of ten or some of them are returned."""
     powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
         ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
@@ -44,7 +45,7 @@ def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
-    """Return the first tick, the last tick, and those ticks between them that are at least `gap` apart.
+    """Return the first tick, the last tick, and ticks between them such that neighbors are at least `gap` apart.
 
     `place` maps a tick to its position. Positions and `gap` are fractions of the axis.
     """
@@ -57,8 +58,8 @@ def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) 
 
 
 def both_sides(low: float, high: float, near: float, most: int = 4) -> list[float]:
-    """Return zero and a few ticks on both sides of it, for an axis that is linear up to about `near` and logarithmic
-    beyond."""
+    """Return zero and a few ticks on either side of it. They are for an axis that is linear from about `-near` to
+    `near`, and logarithmic outside this range."""
 
     def side(end: float) -> list[float]:
         if end < 2 * near:
@@ -84,10 +85,10 @@ def axis(
     at: Sequence[float] | None = None,
     of_differences: bool = False,
 ) -> alt.Axis:
-    """Return an axis from low to high whose labels are formatted like archlab's tables.
+    """Return an axis from `low` to `high` whose labels are formatted like archlab's tables.
 
-    `at` sets the ticks for any unit except bytes. By default, round ticks are chosen. With `of_differences`,
-    differences of fractions are in percentage points.
+    `at` sets the ticks; by default, they are round numbers. It is ignored if the unit is bytes. If `of_differences` is
+    True, differences between fractions are shown in percentage points.
     """
     if unit == "bytes":
         size, name = _byte_unit(max(abs(low), abs(high)))
@@ -123,15 +124,15 @@ def axis_title(outcome: Heading, quantity: str = "") -> str:
 
 
 _FAR = 3.0
-"""Factor that defines outliers: values beyond a gap are outliers if the gap is this many times the range of all other
-values."""
+"""Values are outliers if a gap separates them from all other values, and the gap is more than this many times as large
+as the range of those values."""
 
 _PART = 4
-"""At most one arm in this many can be an outlier, because outliers are a small minority."""
+"""At either end, at most one in this many values can be an outlier."""
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the values in ascending order, without the few outliers at either end."""
+    """Return the values in ascending order, without the outliers at either end. `_FAR` defines outliers."""
     kept, most = sorted(values), len(values) // _PART
     return _cut(_cut(kept, most, upper=True), most, upper=False)
 
@@ -145,7 +146,8 @@ def _cut(values: list[float], most: int, upper: bool) -> list[float]:
 
 
 def padded(low: float, high: float, is_logarithmic: bool = False) -> tuple[float, float]:
-    """Return both ends of an axis, moved outwards by a small margin. The two ends may be equal."""
+    """Return the ends of an axis from `low` to `high` with a small margin on both sides. `low` and `high` may be the
+    same."""
     if is_logarithmic:
         room = (high / low) ** 0.04 if high > low else 1.1
         return low / room, high * room

@@ -1,8 +1,9 @@
 """Parts of charts with one row per comparison. In each row, the label and the numbers are above the marks.
 
-Labels are inside the chart, so that long names take no width away from the chart on a phone. If a label and the numbers
-of its row do not fit side by side, labels are wrapped and rows become higher. The data of a row are its label (`arm`),
-its numbers as `text`, its `value`, `low` and `high`, and its place on the axis (see `place_on_axis`).
+Labels are inside the chart, because a separate column for long names would leave too little width on a phone. If a
+label and the numbers of its row do not fit side by side, labels are wrapped and rows become higher. The data of a row
+are its label (`arm`), its numbers as `text`, its `value`, `low` and `high`, and its place on the axis (see
+`place_on_axis`).
 """
 
 import textwrap
@@ -16,8 +17,8 @@ from archlab.report.charts.marks import ChartRow, Width, chart_of
 
 ROW = 46
 _LABEL_UP, MARK_DOWN = -10, 9
-"""Height of a row, and vertical offsets of its label (up) and its marks (down) from the middle of the row, in
-pixels."""
+"""`ROW` is the height of a row. The other two numbers are the vertical offsets of the label (up) and of the marks
+(down) from the middle of the row. All are in pixels."""
 
 _LETTER = 7
 """Largest width of a letter, in pixels."""
@@ -31,7 +32,7 @@ _LINE_LENGTH = 44
 
 @dataclass(frozen=True)
 class XAxis:
-    """Horizontal axis that all layers of a chart share. `x("low")` encodes the field `low` on this axis."""
+    """Horizontal axis that all layers of a chart share. The call `x("low")` encodes the field `low` on this axis."""
 
     low: float
     high: float
@@ -77,7 +78,7 @@ def off_axis(base: alt.Chart, x: XAxis) -> list[alt.Chart]:
 
 
 def ground(rows: Sequence[ChartRow], value: float | None, x: XAxis) -> list[alt.Chart]:
-    """Return a line under the marks of every row, with a notch at `value`."""
+    """Return a horizontal line behind the marks of every row. It has a notch at `value`, unless `value` is None."""
     line = by_row(rows).mark_rule(style="ground", yOffset=MARK_DOWN).encode(x=alt.value(0), x2=alt.value("width"))
     if value is None:
         return [line]
@@ -117,9 +118,9 @@ def _needed(rows: Sequence[ChartRow]) -> int:
 
 
 def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.LayerChart:
-    """Return the chart with a height that leaves room for wrapped labels.
+    """Return the chart with enough height for wrapped labels.
 
-    If the width of the chart is known, the height is set here. Otherwise the page sets the height if the chart is
+    If the width of the chart is fixed, the height is set here. Otherwise, the page sets the height when the chart is
     narrow.
     """
     height = (ROW + _LINE * (max(_lines(row)[1] for row in rows) - 1)) * len(rows)
@@ -129,8 +130,8 @@ def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[ChartRow]) -> alt.
 
 
 def place_on_axis(rows: Sequence[ChartRow], x: XAxis) -> None:
-    """Add to each row the place where its value is drawn: `inside` the axis, at the `left` or `right` edge, or
-    `nowhere`."""
+    """Add a field `at` to each row: `inside` if the value is within the axis, `left` or `right` if it is beyond that
+    end, and `nowhere` if there is no value. Also add a field `edge`: the value, limited to the axis."""
     for row in rows:
         value = row["value"]
         row["at"] = "nowhere" if value is None else "left" if value < x.low else "right" if value > x.high else "inside"

@@ -1,7 +1,7 @@
-"""Curves over training tokens, and parts that all charts with one line per arm share: the vertical axis, and names
-beside the lines.
+"""Curves over training tokens. The vertical axis and the names beside the lines are also used by other charts with one
+line per arm.
 
-Dashes distinguish overlapping lines. The page sets the parameter `chosen` to highlight one arm.
+Dashes distinguish overlapping lines. The page sets the Vega parameter `chosen` to highlight one arm.
 """
 
 import math
@@ -26,16 +26,16 @@ _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 """Maximum width of a name on a phone in pixels, and the number of letters that fit."""
 
 _BEYOND = 20
-"""Largest distance of a drawn point from the edge of the chart, in multiples of the chart's height."""
+"""Maximum distance of a drawn point from the edge of the chart, in multiples of the chart's height."""
 
 _TINY = -700.0
-"""Logarithm of a very small number. A float can hold both the number and its inverse."""
+"""Smallest logarithm of a value that is drawn. exp(700) and exp(-700) can both be stored as floats."""
 
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
-"""Minimum gap between labels of training tokens, as a fraction of the axis: on a page, and on a phone."""
+"""Minimum gap between labels of the horizontal axis, as a fraction of the axis: on a page, and on a phone."""
 
 _LABEL = 46
-"""Minimum distance between two labels of training tokens, in pixels."""
+"""Minimum distance between two labels of the horizontal axis, in pixels."""
 
 
 class Axis(NamedTuple):
@@ -51,7 +51,7 @@ class Axis(NamedTuple):
 
 
 class YAxis:
-    """Vertical axis that all layers of a chart share. `y("low")` encodes the field `low` on this axis."""
+    """Vertical axis that all layers of a chart share. The call `y("low")` encodes the field `low` on this axis."""
 
     def __init__(self, title: str, unit: Unit, low: float, high: float, is_logarithmic: bool = False) -> None:
         self.low, self.high, self.is_logarithmic = low, high, is_logarithmic
@@ -66,14 +66,14 @@ class YAxis:
         return alt.Y(f"{field}:Q", scale=self._scale, axis=self._axis)
 
     def clamped(self, value: float) -> float:
-        """Return the value, or the nearest end of the axis if the value is beyond it."""
+        """Return the value, limited to the range of the axis."""
         return min(max(value, self.low), self.high)
 
     def in_reach(self, value: float) -> float:
-        """Return the value, or a nearer point if the value is very far beyond the axis.
+        """Return the value. If it is very far beyond the axis, move it closer.
 
-        A line to that point leaves the chart almost as steeply. The limit is needed because the renderer aborts the
-        process if coordinates are millions of pixels away.
+        A line to the moved point leaves the chart almost as steeply. The limit is needed because the renderer aborts
+        the process if coordinates are millions of pixels away.
         """
         if self.is_logarithmic:
             low, high = math.log(self.low), math.log(self.high)
@@ -97,11 +97,12 @@ def curves(
     named_beside: bool = True,
     height: int = 260,
 ) -> alt.LayerChart | None:
-    """Return a chart with one line per name through the means, in a band from the lowest to the highest value.
+    """Return a chart with one line per name through its means. A band around the line reaches from the lowest to the
+    highest value.
 
-    A single mean is drawn as a point. Rows of diverged runs are thin lines that end in a cross. Crosses and triangles
-    (`marks`) beyond the axis are drawn at its edge. With `named_beside`, each name is drawn beside the end of its line.
-    Return None if no name has two means and nothing diverged.
+    A name with a single mean is drawn as a point. A diverged run is a thin line that ends in a cross. If a cross, or a
+    triangle for one of the `marks`, is beyond the axis, it is drawn at the edge. If `named_beside` is True, each name
+    is drawn beside the end of its line. Return None if no name has two means and no run diverged.
     """
     last = max((row["tokens"] for row in means or diverged), default=0)
     begin = last // 2 if second_half else 0
@@ -127,15 +128,16 @@ def curves(
         *_marked([row for row in marks if row["tokens"] >= begin], x, y, arms),
         *([names([*diverged, *means], y, width, height, arms)] if named_beside else []),
     ]
-    description = f"{vertical.title} over training tokens: a line for each name, with a band from lowest to highest"
+    description = f"{vertical.title} over training tokens: one line per name, in a band from lowest to highest value"
     return layered(layers, description, height, width).add_params(single_out())
 
 
 def _x(lines: Sequence[ChartRow], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
     """Return the axis of training tokens. The end of training always has a label.
 
-    If early tokens matter as much as late ones, the axis is logarithmic. Such an axis is linear only before the first
-    evaluation that follows an update.
+    If `from_zero` is True, early tokens are as important as late ones. The axis is then logarithmic, unless training is
+    very short. Only the part before the first evaluation after an update is linear, because a logarithmic axis cannot
+    show 0.
     """
     first = min((row["tokens"] for row in lines if row["tokens"]), default=0)
     is_logarithmic = from_zero and 0 < 4 * first <= last
@@ -165,8 +167,7 @@ def _range_of_lines(rows: Sequence[ChartRow]) -> tuple[float, float]:
 
 
 def _range_of_ends(rows: Sequence[ChartRow]) -> tuple[float, float]:
-    """Return the lower and the upper end of the lines and their bands, ignoring the few lines that end far
-    from all others."""
+    """Return the range that the lines and their bands cover. The few lines that end far from all others are ignored."""
     last = {row["arm"]: row["mean"] for row in rows}
     near = without_outliers([*last.values()])
     return _range_of_lines([row for row in rows if last[row["arm"]] in near])
@@ -199,7 +200,7 @@ def _marked(marks: Sequence[ChartRow], x: alt.X, y: YAxis, arms: Sequence[str]) 
 def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: Sequence[str]) -> alt.Chart:
     """Return a layer with the name of each arm to the right of the end of its line.
 
-    On a phone, names are left out if they would be cut off; the page then shows them above the chart.
+    On a phone, names that would be cut off are left out. The page then shows them above the chart.
     """
     limit: Any = 0  # no limit: a chart of known width grows beside its lines
     is_left_out = "false"
@@ -214,8 +215,8 @@ def names(lines: Sequence[ChartRow], y: YAxis, width: Width, height: int, arms: 
 
 
 def name_rows(lines: Sequence[ChartRow], y: YAxis, gap: float) -> list[ChartRow]:
-    """Return rows with the name of each arm and the value at which the name is drawn, close to the end of the arm's
-    line.
+    """Return the name of each arm, and the value on the vertical axis at which it is drawn. This value is close to the
+    end of the arm's line.
 
     Names are at least `gap` apart, as a fraction of the chart's height. If a line ends outside the chart, its name is
     at the edge.
@@ -241,9 +242,9 @@ def tall_enough(height: int, n_arms: int) -> int:
 
 
 def opacity(shown: float, faded: float, field: str = "arm") -> Any:
-    """Return the opacity of an arm: `shown` if this arm or no arm is highlighted, otherwise `faded`.
+    """Return the opacity of an arm: `shown` if this arm is highlighted or if none is, otherwise `faded`.
 
-    `field` is the name of the field that holds the arm.
+    `field` is the field of the chart's data that holds the name of the arm.
     """
     return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
 
@@ -254,5 +255,6 @@ def single_out() -> alt.Parameter:
 
 
 def never_single_out() -> alt.Parameter:
-    """Return a parameter for charts whose lines are not arms. It prevents the page from fading their lines."""
+    """Return a parameter for charts whose lines are not arms. It replaces `single_out`, so that the page cannot fade
+    their lines."""
     return alt.param(name="chosen", expr="null")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import altair as alt
 
 ChartRow = dict[str, Any]
-"""One row of a chart's data: values by field."""
+"""One row of a chart's data, which maps fields to values."""
 
 Width = int | Literal["container"]
 """Width of a chart in pixels, or `container` for the width of the element that holds the chart."""
@@ -15,8 +15,8 @@ _PHONE = 560
 """Width in pixels below which a chart is laid out as on a phone."""
 
 _DASHES = ((1, 0), (8, 3), (2, 3), (10, 3, 2, 3), (14, 4))
-"""Dash patterns that lines take in turn; the first line is solid. With five patterns and 8 colors, two lines of the
-same color have different dashes."""
+"""Dash patterns, which are used by one line after another. The first line is solid. With five patterns and 8 colors,
+two lines of the same color have different dashes."""
 
 DASHED = [5, 4]
 """Dash pattern of lines that are not data, such as rules of thumb, trends and limits."""
@@ -25,14 +25,14 @@ HEIGHT = 240
 """Height in pixels of charts that stand side by side."""
 
 _TOOLTIP_TITLES = {"arm": "name", "text": "value", "against": "reference"}
-"""Titles of fields in tooltips. Other fields are shown under their own names."""
+"""Titles of data fields in tooltips. A field that is not listed is shown under its own name."""
 
 ON_A_PHONE = f"containerSize()[0] < {_PHONE}"
-"""Vega expression that is true on a phone. It works for charts with the width of their container."""
+"""Vega expression that is true on a phone. It is for charts whose width is that of their container."""
 
 
 def chart_of(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    """Return a chart that contains the rows inline, without any marks."""
+    """Return a chart without marks whose data are these rows, stored inline."""
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
@@ -43,7 +43,7 @@ def color(names: Sequence[str], field: str = "arm") -> alt.Color:
 
 
 def dash_turns(n: int) -> list[list[int]]:
-    """Return the dash patterns of `n` lines: lengths of strokes and gaps in pixels."""
+    """Return the dash patterns of `n` lines. A pattern lists the lengths of its strokes and gaps in pixels."""
     return [list(_DASHES[i % len(_DASHES)]) for i in range(n)]
 
 

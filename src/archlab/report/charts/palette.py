@@ -1,8 +1,8 @@
-"""Colors for light and dark mode, after Okabe & Ito 2008 and viridis 2015.
+"""Colors for light and dark mode, based on Okabe & Ito (2008) and viridis (2015).
 
 Every color of a line or a label has a contrast ratio of at least 4.5 with the background (WCAG AA). The colors of one
-picture are also distinguishable with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py measures how
-well.
+picture can also be distinguished with protanopia, deuteranopia or tritanopia (color blindness). The test
+tests/unit/test_palette.py measures how well.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ VERDICTS: tuple[Verdict, ...] = (
 """Verdicts, in the order of `Palette.verdicts` and `SHAPES`."""
 
 _BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
-"""SVG path of two bars. With the line of the interval drawn between them, they form the symbol for equivalence."""
+"""SVG path of two horizontal bars. With the line of the interval between them, they look like the symbol ≡."""
 
 SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
-"""Vega-Lite shapes of the verdicts' marks."""
+"""Vega-Lite shapes of the marks, one for each of `VERDICTS`."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
@@ -46,10 +46,10 @@ class Palette(NamedTuple):
     line: str
     verdicts: tuple[str, ...]
     distinct: tuple[str, ...]
-    """Colors for up to 8 arms without an order, after Okabe & Ito. They differ from the blue and orange that mark
+    """Colors for up to 8 arms that have no order, after Okabe & Ito. They differ from the blue and orange of
     verdicts."""
     ramp: tuple[str, ...]
-    """Colors for a ladder, or for more than 8 arms: gray for the first arm, then steadily lighter colors."""
+    """Colors for a ladder study, or for more than 8 arms: gray for the first arm, then steadily lighter colors."""
 
 
 PALETTES: dict[Mode, Palette] = {
@@ -83,7 +83,7 @@ def colors(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
 
 
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
-    """Return the Vega-Lite config of one mode, in which categories have these colors."""
+    """Return the Vega-Lite config of light or dark mode. `category` lists the colors of categories."""
     palette = PALETTES[mode]
     words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {

@@ -83,10 +83,10 @@ def render(
 
 
 def _contexts(requested: Sequence[int], limit: int) -> list[int]:
-    """Return the context lengths to draw: all requested ones, and powers of two up to the model's limit or the longest
-    requested one.
+    """Return the context lengths to draw: all requested lengths, and powers of two.
 
-    The powers start at 512 tokens, or at a 16th of a short limit.
+    The powers end at the model's maximum sequence length or at the longest requested length, whichever is longer. They
+    start at 512 tokens, or earlier if the end is below 8,192 tokens.
     """
     powers = max(limit, *requested).bit_length()
     return sorted({*requested, *(2**n for n in range(max(0, min(9, powers - 5)), powers))})
@@ -106,12 +106,12 @@ def _speed(priced: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
 def _kinds_of_heads(
     config: Config, batch: int, context: int, dtype: Format, device: Hardware
 ) -> Iterator[tuple[str, int, float, float]]:
-    """Return (kind, context, bytes kept per token, decoded tokens per second) for the config with other kinds of
-    attention heads.
+    """Yield (kind, context, bytes kept per token, decoded tokens per second) for variants of the config with different
+    kinds of attention heads.
 
-    The number of key heads is the number of query heads, a quarter or an eighth of it, the config's own number, or one.
-    The last kind is latent attention in DeepSeek's proportions: a latent vector 4 heads wide, and a rotated part of
-    half a head.
+    With multi-head attention, the number of KV heads is the number of query heads, a quarter or an eighth of it, the
+    config's own number, or one. The last variant is latent attention in DeepSeek's proportions: the latent vector is 4
+    heads wide, and its rotated part is half a head wide.
     """
     heads = layer_configs(config.model)[0].multi_head
     H, C = heads.n_heads, heads.head_dim
@@ -130,7 +130,8 @@ def _kinds_of_heads(
 
 
 def _has_heads_to_vary(config: Config) -> bool:
-    """Return whether all layers have a cache and multi-head attention with the same heads. The windows may differ."""
+    """Return whether all layers have multi-head attention with a KV cache and the same heads. Their windows may
+    differ."""
     attentions = [layer.attention for layer in layer_configs(config.model)]
     heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
     return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")
@@ -140,14 +141,14 @@ _GIB = 2**30
 _Rows = Sequence[Mapping[str, Any]]
 
 PASSES: dict[PassName, str] = {"training": "training", "prefill": "prefill (reading)", "decoding": "decoding"}
-"""Names of the passes on the page, by their names in the code."""
+"""Map each pass to its name on the page."""
 
 
 def roofline(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
-    """Return a chart of the highest FLOPs per second that the device reaches, over FLOPs per byte, with a mark for
+    """Return a roofline chart: the highest FLOPs per second that the device can reach, over FLOPs per byte. A dot marks
     every pass.
 
-    `costs_by_config` maps the name of a config to its cost at each context and batch.
+    `costs_by_config` maps the name of a config to its cost at each context and batch size.
     """
     peak, bandwidth = device.speed(next(iter(costs_by_config.values()))[0].dtype), device.bandwidth
     dots = [
@@ -190,7 +191,7 @@ def _pass_in_words(name_of_pass: PassName, cost: Cost) -> str:
 
 
 def memory(costs_by_config: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
-    """Return a chart of the memory for serving, with one bar per config, context and batch."""
+    """Return a chart of the memory that serving needs. It has one bar for each config, context and batch size."""
     costs = {
         _on_two_lines(name, f"{c.batch:,} x {c.context:,} tokens"): c
         for name, at in costs_by_config.items()
@@ -245,8 +246,8 @@ def over_context(
 ) -> alt.LayerChart:
     """Return a chart over the context length with one line per config.
 
-    `points` maps the name of a config to its list of (context, y, text of the tooltip). A line is dashed beyond the
-    limit of its config. Requested contexts have a tick and a larger dot.
+    `points` maps the name of a config to its list of (context, y, tooltip). A line is dashed beyond the maximum
+    sequence length of its config. Requested contexts have a tick and a larger dot.
     """
     rows = list[Mapping[str, Any]]()
     for name, values in points.items():
@@ -261,9 +262,9 @@ def over_context(
 
 
 def over_batch(points: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]]], y_title: str) -> alt.LayerChart:
-    """Return a chart over the batch size with one line per config and context.
+    """Return a chart over the batch size with one line for each config and context.
 
-    `points` maps the name of a config to each context and its list of (batch, y, text of the tooltip).
+    `points[name][context]` is a list of (batch, y, tooltip) for the config with this name.
     """
     rows = [
         {"config": name, "x": batch, "y": y, "text": f"{context:,} tokens: {text}", "context": f"{context:,}"}
@@ -303,8 +304,8 @@ def _over(
 
 
 def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, float, float]]) -> alt.LayerChart:
-    """Return a chart of a config's kinds of heads, given (kind, context, bytes kept per token, decoded tokens per
-    second)."""
+    """Return a chart that compares kinds of attention heads for one config. `rows` holds (kind, context, bytes kept per
+    token, decoded tokens per second)."""
     several = len({context for _, context, *_ in rows}) > 1
     bars = [
         {

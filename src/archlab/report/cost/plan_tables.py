@@ -32,8 +32,8 @@ def tables(
     device: Hardware,
     price: float | None,
 ) -> Iterator[Table]:
-    """Yield tables with one column per way to distribute the training run. `price` is the price of one device for one
-    hour."""
+    """Yield tables with one column per way to distribute the training run over the devices. `price` is the price of one
+    device per hour."""
     plans = [pair.plain for pair in plans_by_way.values()]
     recomputed = [pair.recomputed for pair in plans_by_way.values()]
     chosen, n_devices = choose(plans_by_way), next(iter(plans_by_way)).devices
@@ -130,11 +130,12 @@ def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
     if chosen.as_fast:
         least = seconds(min(other.sending for other in chosen.as_fast))
         yield (
-            "Of the ways within 1% of the fastest, this one spends the least time on sending: "
+            "Of the ways within 1% of the fastest, this one spends the least time on communication: "
             f"{seconds(plan.sending)}. The others need {least} or more."
         )
     activations = "recomputes layers" if plan.recomputes else "keeps all activations"
-    yield f"It {activations} and leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)} free."
+    free = binary(device.memory - plan.total_memory)
+    yield f"This way {activations} and leaves {free} of {binary(device.memory)} free on each device."
 
 
 def _published() -> Table:

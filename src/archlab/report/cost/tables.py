@@ -17,8 +17,8 @@ Unit = Callable[[float], str]
 
 
 def of_one(cost: Cost, device: Hardware | None = None) -> Iterator[Table]:
-    """Yield the tables of one config: parameters, serving, training, and the work of each pass with its best possible
-    time."""
+    """Yield the tables of one config: parameters, serving, training, and the work of each pass. If a device is given,
+    further tables show whether serving fits into its memory, and the shortest possible time of each pass."""
     counts, flops, memory = cost.parameters, cost.forward_flops, cost.training_memory
     yield Table(
         ("parameters", "count", "share"),
@@ -79,8 +79,8 @@ def _step_memory(cost: Cost) -> list[tuple[str, str]]:
 
 
 def _training_flops(cost: Cost) -> list[tuple[str, str]]:
-    """Return the FLOPs that the architecture needs and, if the kernel computes more, the FLOPs that the kernel
-    computes."""
+    """Return table rows with the training FLOPs that the architecture needs. If the attention kernel also computes
+    hidden pairs, further rows include their FLOPs."""
     needed, tokens = cost.training_flops_per_token, cost.training_tokens
     computed = cost.computed_training_flops_per_token
     with_hidden = "  including hidden pairs that are computed"
@@ -142,7 +142,8 @@ def _room(cost: Cost, device: Hardware) -> Table:
 
 
 def _predictions(cost: Cost, device: Hardware) -> Iterator[Table]:
-    """Yield times predicted from timed operations of the same kinds, if the device was measured."""
+    """Yield a table of times that are predicted from timings of the same kinds of operations. Yield nothing if the
+    device was not measured."""
     rows = list[Sequence[str]]()
     for name, work in cost.computed_work.items():
         if (rates := device.rates(name, cost.dtype)) is None:
@@ -206,7 +207,7 @@ def _number(value: float) -> str:
 
 
 class CostQuantity(NamedTuple):
-    """A quantity that is compared between configs as a ratio."""
+    """A quantity for which tables show each config's ratio to the first config."""
 
     label: str
     of: Callable[[Cost], float]
@@ -222,7 +223,7 @@ WHOLE = (
     CostQuantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
     CostQuantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
 )
-"""Quantities that depend on neither the context nor the batch."""
+"""Quantities that depend neither on the context nor on the batch size."""
 
 AT_A_POINT = (
     CostQuantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
@@ -234,9 +235,11 @@ AT_A_POINT = (
 
 
 def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
-    """Yield tables with one column per config, including the ratio to the first config.
+    """Yield tables with one column per config. From the second config on, each value is followed by its ratio to the
+    first config.
 
-    The first table does not depend on the context or the batch. Each of the other tables is for one context and batch.
+    The first table does not depend on the context or the batch size. Each further table is for one context and batch
+    size.
     """
     names = list(costs_at)
     points = list(costs_at[names[0]])
@@ -252,21 +255,21 @@ def side_by_side(costs_at: Mapping[str, Mapping[Point, Cost]], device: Hardware 
 
 
 def beyond_limits(costs_at: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
-    """Return a sentence for each config whose requested context is longer than the context that it is built for."""
+    """Return one sentence for each config with a requested context that is longer than its maximum sequence length."""
     sentences = list[str]()
     for name, costs in costs_at.items():
         limit = next(iter(costs.values())).max_seq_len
         if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
             sentences.append(
-                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are longer; "
-                "costs are computed all the same"
+                f"{name} is built for at most {limit:,} tokens (model.max_seq_len); "
+                f"costs for {' and '.join(longer)} tokens are computed anyway"
             )
     return sentences
 
 
 def ratios(cost: Cost, first: Cost) -> dict[str, float | None]:
-    """Return each quantity divided by that of the first config at the same context and batch. The ratio is None if the
-    divisor is zero."""
+    """Return every quantity of `cost` divided by the same quantity of `first`. Both are for the same context and batch
+    size. A ratio is None if its divisor is zero."""
     return {q.label: q.of(cost) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
 
 
@@ -287,8 +290,8 @@ def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
-    """Return a row of training windows if they differ between configs, because they change FLOPs per token and training
-    speed."""
+    """Return a table row with the training windows if they differ between configs. The window affects FLOPs per token
+    and training speed."""
     windows = [cost.training_window for cost in costs]
     return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
 

@@ -33,7 +33,7 @@ def _kinds_of_heads() -> dict[str, AnyAttention]:
 
 
 def kept_per_token(heads: AnyAttention) -> int:
-    """Return the number of values that a cache keeps per token in one layer."""
+    """Return the number of values per token that the cache of one layer stores."""
     site = Site(_D_MODEL, RMSNorm(), Rope())
     return sum(math.prod(tensor.shape) for tensor in heads.state(site, 1))
 
@@ -41,7 +41,7 @@ def kept_per_token(heads: AnyAttention) -> int:
 def head_sharing() -> Svg:
     """Draw query heads above the key and value heads that they read.
 
-    For latent attention, the latent vector from which keys and values are computed is drawn below them.
+    For latent attention, the latent vector is drawn below the keys and values that are computed from it.
     """
     side, row = _HEADS * _STEP + _BESIDE, 170
     kinds = list(_kinds_of_heads().items())
@@ -84,7 +84,7 @@ def _kv_heads(heads: AnyAttention) -> int:
 
 _TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 36
 _PREFIX = 4
-"""Ratio of the sequence length to the prefix length."""
+"""The sequence is this many times as long as the prefix."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
 CYCLES = {
     "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
@@ -93,18 +93,19 @@ CYCLES = {
     "hybrid": "{recurrent: {attention: none, mixer: gated_delta}, full: {}, "
     "pattern: [recurrent, recurrent, recurrent, full]}",
 }
-"""Value of `model.layers` for each picture: the kinds of layers in a cycle. All windows fit into 16 tokens."""
+"""Value of `model.layers` for each picture of visible keys. It defines the kinds of layers and their pattern. All
+windows fit into 16 tokens."""
 
 
 def cycle_visibility(name: str) -> Svg:
-    """Draw the visible keys of the picture with this name in CYCLES."""
+    """Draw the visible keys of each kind of layer in `CYCLES[name]`."""
     return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
 
 
 def visibility(model: ModelConfig, length: int = _TOKENS) -> Svg:
-    """Draw one square per kind of layer, with queries downwards and keys across.
+    """Draw one square per kind of layer. Its rows are queries, its columns are keys, and visible keys are colored.
 
-    The keys that a cache keeps are drawn below each square.
+    The row below each square shows which keys a cache keeps.
     """
     side = length * _SQUARE_CELL
     shapes, x = list[Shape](), float(_MARGIN)

@@ -22,7 +22,7 @@ _HEADING = 17
 
 
 class Drawing(NamedTuple):
-    """Block diagram as shapes, before conversion to SVG."""
+    """Block diagram as shapes that have not been converted to SVG yet."""
 
     shapes: tuple[Shape, ...]
     width: float
@@ -31,13 +31,13 @@ class Drawing(NamedTuple):
 
     @property
     def texts(self) -> frozenset[tuple[str, str]]:
-        """Pairs (part, text) of all boxes in the diagram."""
+        """All texts in the boxes of the diagram, as pairs (part of the model, text)."""
         boxes = [shape for shape in self.shapes if isinstance(shape, Box)]
         return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
 
 
 class Cycle(NamedTuple):
-    """Cycle of several kinds of layers that repeats."""
+    """A sequence of different kinds of layers that a model repeats."""
 
     label: str
     """Label of the cycle, such as `(local, full) × 21`."""
@@ -48,8 +48,8 @@ class Cycle(NamedTuple):
 def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Svg:
     """Return the block diagram of a config.
 
-    `unfold` lists the branches (`attention`, `mlp`) whose inside is drawn if it is known. `remark` is a line under the
-    name.
+    `unfold` lists the branches (`attention`, `mlp`) whose components are drawn in detail, if this is possible. `remark`
+    is a line below the name.
     """
     drawing = draw(config, name, unfold, remark)
     return to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title)
@@ -129,7 +129,8 @@ def _sizes(model: ModelConfig) -> str:
 
 
 class _Column(NamedTuple):
-    """Column of the branches that have the same position in their stages."""
+    """Column of the diagram. It holds the first branch of every stage, or the second branch of every stage, and so
+    on."""
 
     middle: float
     width: float
@@ -140,7 +141,7 @@ class _Column(NamedTuple):
 
 
 class _BranchBoxes(NamedTuple):
-    """Boxes of one branch, from the point where the branch reads the residual stream to the point where its output is
+    """Boxes of one branch, from the point at which it reads the residual stream to the point at which its output is
     added."""
 
     branch: Branch
@@ -153,7 +154,7 @@ class _BranchBoxes(NamedTuple):
 
 
 class _Stages:
-    """Boxes of one layer, stage by stage."""
+    """Boxes of one layer, grouped by stage. The branches of a stage run in parallel."""
 
     def __init__(self, layer: LayerConfig, unfold: Sequence[str]) -> None:
         self.layer, self.unfold = layer, unfold
@@ -178,13 +179,13 @@ class _Stages:
         return Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
 
     def stream_norm(self, stage: Sequence[_BranchBoxes]) -> Boxed | None:
-        """Return the norm that follows the residual addition, if the layer has one."""
+        """Return the norm that follows the residual addition of this stage, or None if the layer has no such norm."""
         first = stage[0].branch
         return self._norm(first, "stream") if "stream" in first.norms else None
 
     @property
     def on_stream(self) -> list[Boxed]:
-        """Boxes on the residual stream itself."""
+        """Boxes that are drawn on the residual stream rather than in a branch."""
         boxes = [self.stream_norm(stage) for stage in self.stages]
         boxes += [stage[0].before for stage in self.stages if self.is_carried]
         return [box for box in boxes if box]
@@ -329,20 +330,22 @@ def _stage(
 
 
 class _Start(NamedTuple):
-    """Beginning of a branch: the wire that leads to its component."""
+    """Beginning of a branch: its wires and norms up to its component."""
 
     up: float
-    """Height at which the wire of the branch leaves."""
+    """Height at which the wire of the branch begins."""
     is_shared: bool
-    """Whether the wire starts at the first branch, after its norm, instead of at the residual stream."""
+    """Whether the branch shares the input of the first branch, so that its wire begins after that branch's norm.
+    Otherwise, the wire begins at the residual stream."""
     norms: tuple[Boxed, ...]
-    """Norms before the component, in the branch's own column."""
+    """Norms before the component that are drawn in the branch's own column."""
     base: float
-    """Height at which the wires to the components begin, the same for all branches of a stage."""
+    """Height from which the wire leads to the component. It is the same for all branches of a stage."""
 
 
 def _starts(layer_boxes: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
-    """Yield the beginning of every branch. A carried norm is drawn on the residual stream, below the fork."""
+    """Yield the beginning of every branch. `fork` is the height at which branches leave the residual stream. A carried
+    norm is drawn on the stream, below this height."""
     own = [() if boxes.before is None or layer_boxes.is_carried else (boxes.before,) for boxes in stage]
     shared = fork + max((GAP + norm.words.height for norms in own for norm in norms), default=0) + GAP / 2
     for boxes, norms in zip(stage, own, strict=True):
@@ -377,13 +380,14 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
 
 
 def take_turns(kinds: Sequence[str]) -> bool:
-    """Return whether a layer kind occurs again after another kind. `kinds` holds the kind of every layer, in order."""
+    """Return whether a kind of layer occurs again after a different kind. `kinds` lists the kind of every layer, in
+    order."""
     return len(_runs(kinds)) > len(set(kinds))
 
 
 def cycle(kinds: Sequence[str]) -> Cycle | None:
-    """Return the shortest cycle of layer kinds that occurs at least twice, if there is one. The last repetition may be
-    partial."""
+    """Return the shortest cycle of layer kinds that occurs at least twice, or None if there is none. The last
+    repetition may be incomplete."""
     n = len(kinds)
     length = next((p for p in range(1, n // 2 + 1) if all(kinds[i] == kinds[i - p] for i in range(p, n))), None)
     if length is None:

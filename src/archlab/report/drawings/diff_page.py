@@ -1,4 +1,5 @@
-"""Page that shows two configs side by side in one HTML file that opens offline: block diagrams and differing fields."""
+"""Page that compares two configs, in one HTML file that opens offline. It shows their block diagrams side by side, and
+the fields that differ."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Inside of a component: its projections and the steps between them, wired like the module itself."""
+"""Detailed drawings of components: their projections and the steps between them, connected as in the PyTorch module."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -26,16 +26,16 @@ UNFOLDED = {
     "attention": "multi-head attention of any number of KV heads",
     "mlp": "plain and gated MLPs",
 }
-"""Kinds of components whose inside can be drawn, by branch."""
+"""Components that can be drawn in detail, by branch."""
 
 
 def can_unfold(component: Component) -> bool:
-    """Return whether the inside of the component is known and can be drawn."""
+    """Return whether the component can be drawn in detail."""
     return isinstance(component, Dense | MultiHead)
 
 
 def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
-    """Return the inside of a branch's component. `can_unfold` must be true for the component."""
+    """Return the detailed drawing of a branch's component, for which `can_unfold` must be true."""
     component, inside = branch.component, _Inside(branch.name, layer)
     assert isinstance(component, Dense | MultiHead)
     stack = inside.mlp(component) if isinstance(component, Dense) else inside.attention(component)
@@ -43,13 +43,14 @@ def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
 
 
 class _Inside(NamedTuple):
-    """Builder of the boxes inside one branch of one layer."""
+    """Builder of the detailed drawing of one branch in one layer."""
 
     name: str
     layer: LayerConfig
 
     def mlp(self, mlp: Dense) -> list[Part]:
-        """Return the boxes that compute down(act(up x)) or down(act(gate x) * up x)."""
+        """Return the boxes of an MLP, which computes `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if it is
+        gated."""
         d, d_ff = self.layer.d_model, mlp.d_ff
         up = self._projection("up", d, d_ff, bias=mlp.bias)
         activation = self._box(
@@ -68,8 +69,8 @@ class _Inside(NamedTuple):
         return [Joined([[*gate, activation], linear]), *ends]
 
     def attention(self, heads: MultiHead) -> list[Part]:
-        """Return the boxes that compute out(softmax(q k) v) per head, including the steps that first change queries and
-        keys."""
+        """Return the boxes of attention, which computes `out(softmax(q k) v)` in each head. They include the steps that
+        change queries and keys before the product."""
         d = self.layer.d_model
         queries = self._into_heads("query", heads.n_heads, heads.head_dim, heads)
         keys = self._into_heads("key", heads.n_kv_heads, heads.head_dim, heads)
@@ -77,7 +78,7 @@ class _Inside(NamedTuple):
         if heads.temperature is not None:
             queries.append(self._box("query temperature", "× grows with position"))
         shared = heads.n_heads // heads.n_kv_heads
-        each = f"{heads.n_heads} heads" if shared == 1 else f"{heads.n_heads} heads, {shared} to a KV head"
+        each = f"{heads.n_heads} heads" if shared == 1 else f"{heads.n_heads} heads, {shared} per KV head"
         mix = self._box("mix", "Values, by softmax of q · k", (each, *score_words(self.layer, heads, _IN_ATTENTION)))
         mixed: list[Part] = [
             Joined([queries, keys, values], mix),
@@ -112,7 +113,8 @@ class _Inside(NamedTuple):
         return self._box(f"{name} projection", f"{name.capitalize()} projection", lines)
 
     def _norm(self, name: str, norm: AnyNorm | bool) -> list[Part]:
-        """Return a box if the layer has this norm. If `norm` is True, the norm is of the layer's own kind."""
+        """Return the box of a norm, or an empty list if there is no norm. If `norm` is True, the norm is like the
+        layer's other norms."""
         layer_norm = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
         return (
             []
@@ -129,7 +131,7 @@ _IN_ATTENTION = ("qkv_bias", "out_bias", "qk_norm", "clip_qkv", "temperature", "
 
 
 def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:
-    """Raise UserError if no layer has a branch with this name whose inside is known."""
+    """Raise UserError if `unfold` contains a name for which no layer has a branch that can be drawn in detail."""
     for name in unfold:
         if name not in UNFOLDED:
             raise UserError(f"--unfold: {name}{choose(name, [*UNFOLDED])}")

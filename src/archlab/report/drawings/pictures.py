@@ -27,12 +27,13 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
 Picture = Svg | alt.Chart | alt.LayerChart
-"""Chart, whose colors come from the page's theme (`html.render_page`), or SVG, which contains the colors of both
-modes."""
+"""A chart or an SVG. A chart takes its colors from the page's theme (`html.render_page`). An SVG contains the colors of
+both light and dark mode."""
 
 
 def pictures() -> Mapping[str, Callable[[], Picture]]:
-    """Map the name of each picture to the function that draws it. Nothing is computed before the function is called."""
+    """Map the name of each picture to the function that draws it. A picture is computed only when its function is
+    called."""
     placements = ("pre", "post", "double", "output", "carried")
     blocks = {
         **{f"{placement}-norm": f"model.norm.placement={placement}" for placement in placements},
@@ -69,9 +70,9 @@ def lines(
     legend: str | None = None,
     interpolate: Literal["linear", "step-after"] = "linear",
 ) -> alt.Chart:
-    """Return a chart with one line per value of `line` in the points, in order.
+    """Return a chart with one line per value of `line`, in the order in which these values occur in `points`.
 
-    Each line has its own color and dashes. Nothing is drawn beyond the axes.
+    Each line has its own color and dash pattern. Lines are cut off at the ends of the axes.
     """
     names = list(dict.fromkeys(point["line"] for point in points))
     dash_patterns = dash_turns(len(names))
@@ -91,7 +92,7 @@ SHOWN_ACTIVATIONS = ("relu", "gelu", "silu", "relu_squared", "sigmoid", "elu", "
 
 
 def activation_points(names: Iterable[str]) -> list[dict[str, float | str]]:
-    """Return points (x, y) of each activation. Learned constants have their initial values."""
+    """Return points (x, y) on the curve of each activation function. Learned parameters have their initial values."""
     x = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
     return [
         {"line": name, "x": round(at, 2), "y": y}
@@ -121,8 +122,8 @@ _FARTHEST = 8192
 
 
 def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSITIONS) -> list[dict[str, float | str]]:
-    """Return the cosine of the rotation angle at every position, for a few pairs of dimensions, the fastest pair
-    first."""
+    """Return the cosine of RoPE's rotation angle at every position, for a few pairs of dimensions. The pair that
+    rotates fastest comes first."""
     positions_1T = torch.arange(length)[None]
     rotated = rotation(rope, width, positions_1T, torch.tensor([[length]]), torch.float64)
     step = 2 if rope.pairing == "interleaved" else 1
@@ -137,7 +138,8 @@ def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSI
 
 
 def product_points() -> list[dict[str, float | str]]:
-    """Return the mean dot product of a query with an equal key over their distance, for a few values of theta."""
+    """Return the mean dot product of a query and an identical key at each distance under RoPE, for a few values of
+    theta."""
     return [
         {"line": f"theta {theta:,.0f}", "x": distance, "y": product}
         for theta in _THETAS
@@ -148,18 +150,18 @@ def product_points() -> list[dict[str, float | str]]:
 
 
 def rotations() -> alt.Chart:
-    """Draw the rotations in an attention head of 64 dimensions."""
+    """Draw RoPE's rotations in an attention head with 64 dimensions."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
     y = alt.Y("y:Q").axis(title="cosine of the angle", tickCount=5)
     return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions")
 
 
 def rotated_products() -> alt.Chart:
-    """Draw the mean dot product of a query and an equal key over their distance. The product falls more slowly for a
-    larger theta."""
+    """Draw the mean dot product of a query and an identical key over their distance. The product falls more slowly if
+    theta is larger."""
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
     y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
-    return lines(product_points(), x, y, "Product of a query and an equal key over their distance, under RoPE")
+    return lines(product_points(), x, y, "Product of a query and an identical key over their distance, under RoPE")
 
 
 _HEADS, _ALIBI_LENGTH, _T5_LENGTH = 8, 64, 256
@@ -180,7 +182,7 @@ def alibi_points(
 
 
 def t5_points(t5: T5 | None = None, length: int = _T5_LENGTH) -> list[dict[str, float | str]]:
-    """Return T5's bucket for every distance. Each head learns one bias per bucket."""
+    """Return the number of T5's bucket for every distance. Each head learns one bias per bucket."""
     t5 = t5 or T5()
     buckets = bucket(torch.arange(length), t5.buckets, t5.max_distance)
     return [{"line": "bucket", "x": distance, "y": value} for distance, value in enumerate(buckets.tolist())]
@@ -194,7 +196,7 @@ def alibi_biases() -> alt.Chart:
 
 
 def t5_buckets() -> alt.Chart:
-    """Draw T5's buckets: first one distance per bucket, then wider and wider buckets."""
+    """Draw T5's buckets. The first buckets hold one distance each, and later buckets hold more and more distances."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
     return lines(t5_points(), x, y, "T5's buckets over distance", interpolate="step-after")
@@ -207,7 +209,7 @@ _BATCHES, _CONTEXTS = tuple(2**n for n in range(0, 11, 2)), (1024, 8192, 65536)
 def intensity_points(
     config: Config, batches: Sequence[int] = _BATCHES, contexts: Sequence[int] = _CONTEXTS
 ) -> list[dict[str, float | str]]:
-    """Return the FLOPs per byte of decoding in bfloat16, by context and batch."""
+    """Return the FLOPs per byte of decoding in bfloat16, for each context and batch size."""
     return [
         {"line": f"{context:,} tokens", "x": batch, "y": matrix_flops_per_byte(priced.work["decoding"])}
         for context in contexts
@@ -237,7 +239,8 @@ _DEEP = {
 
 
 def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
-    """Return the gradient norm of each layer's weights, for each placement of the norm."""
+    """Return the norm of the gradient of each layer's weights, with one line per placement of the normalization
+    layers."""
     base = {"model": _DEEP, "train": {"device": "cpu"}}
     configs = {f"{p}-norm": build_config(base, (f"model.norm.placement={p}",)) for p in placements}
     return [
@@ -249,7 +252,7 @@ def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[
 
 
 def start_gradients() -> alt.Chart:
-    """Draw the gradients of an untrained Transformer with 12 layers."""
+    """Draw the gradient norm in each layer of an untrained transformer with 12 layers."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="norm of the gradient", tickCount=4, format="~g")
     return lines(gradient_points(), x, y, "Gradient over depth at initialization, with pre-norm and post-norm")
@@ -273,7 +276,8 @@ def tiny_mixture() -> Config:
 
 @torch.no_grad()
 def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
-    """Return each expert's fraction of the tokens in the first layer with a router. Weights and tokens are random."""
+    """Return the fraction of the tokens that each expert processes in the first layer with a router. The weights and
+    tokens are random."""
     generator = torch.Generator().manual_seed(seed)
     tokens_BT = torch.randint(config.model.vocab_size, (1, _TOKENS), generator=generator)
     collected = Collected()
@@ -283,7 +287,8 @@ def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
 
 
 def router_loads() -> alt.LayerChart:
-    """Draw one bar per expert, and the fraction that each expert would have if all loads were equal."""
+    """Draw one bar per expert for its fraction of the tokens. A dashed line shows the fraction for evenly distributed
+    tokens."""
     bars = chart_of(load_points(tiny_mixture())).mark_bar(style="dots", cornerRadius=1)
     x = alt.X("expert:O").axis(title="expert", labelAngle=0)
     y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)

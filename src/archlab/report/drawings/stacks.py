@@ -1,4 +1,4 @@
-"""Boxes above each other on one wire, and wires that split and join again.
+"""Boxes stacked along one vertical wire, and wires that split and join again.
 
 `up` is the height above the bottom of the picture.
 """
@@ -18,7 +18,7 @@ _HEADING = 22
 
 
 class Part(Protocol):
-    """Part of a diagram. One wire enters it in the middle of the lower edge and leaves it in the middle of the upper
+    """Part of a diagram. A wire enters it in the middle of its lower edge and leaves it in the middle of its upper
     edge."""
 
     @property
@@ -28,12 +28,12 @@ class Part(Protocol):
     def height(self) -> float: ...
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the shapes of the part. `middle` is the horizontal center of the part, and `up` its lower edge."""
+        """Yield the shapes of the part. `middle` is its horizontal center, and `up` is the height of its lower edge."""
         ...
 
 
 class Trunk(NamedTuple):
-    """Shapes drawn so far, and the height that the wire has reached."""
+    """Shapes drawn so far. `up` is the height that their vertical wire has reached."""
 
     shapes: tuple[Shape, ...]
     up: float
@@ -55,7 +55,8 @@ class Boxed(NamedTuple):
         return self.words.height
 
     def at(self, middle: float, up: float, width: float = 0) -> Box:
-        """Return the box at a position. Its width is at least `width`."""
+        """Return the box at a position: `middle` is its horizontal center, and `up` is the height of its lower edge.
+        Its width is at least `width`."""
         wide = max(self.width, width)
         return Box(self.part, self.role, middle - wide / 2, up, wide, self.height, self.words)
 
@@ -64,9 +65,9 @@ class Boxed(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Wire that splits into one wire per stack, and the join of these wires.
+    """A wire that splits into one wire per stack of parts, and then joins again.
 
-    All stacks lead into the box. Without a box, there are two stacks and their outputs are multiplied.
+    All stacks lead into `box`. If `box` is None, there are two stacks, and their outputs are multiplied.
     """
 
     stacks: Sequence[Sequence[Part]]
@@ -87,7 +88,7 @@ class Joined(NamedTuple):
         return highest + GAP + (0 if self.box else Times.radius)
 
     def shapes(self, middle: float, up: float) -> Iterator[Shape]:
-        """Yield the shapes of the stacks, with wires from the lower edge and to the join."""
+        """Yield the shapes of the stacks, the wires into and out of them, and the join."""
         join = up + self._join
         for stack, x in zip(self.stacks, self._middles(middle), strict=True):
             base = up + GAP
@@ -139,7 +140,7 @@ class Unfolded(NamedTuple):
 
 
 def climb(trunk: Trunk, parts: Sequence[Part], x: float, *, is_stream: bool = True) -> Trunk:
-    """Return the trunk after leading the wire through the parts in order."""
+    """Draw the parts above the trunk, connected by its wire, and return the longer trunk."""
     shapes, up = list(trunk.shapes), trunk.up
     for part in parts:
         bottom = up + GAP

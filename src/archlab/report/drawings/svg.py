@@ -26,7 +26,8 @@ _PAD_X, _PAD_Y, _LEADING = 10, 6, 15
 _FOLD = 240
 
 ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6}
-"""Index into the palette's distinct colors, by the role of a box. All other roles have the first color."""
+"""Map the role of a box to an index into the palette's distinct colors. Roles that are not listed have the first
+color."""
 
 
 class Words(NamedTuple):
@@ -68,7 +69,7 @@ class Box(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """Line through points (x, up)."""
+    """Line through `points`, each of which is (x, up)."""
 
     points: Sequence[tuple[float, float]]
     arrow: bool = False
@@ -133,7 +134,8 @@ class Inside(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Filled rectangle in one of the palette's colors. If `color` is None, it has the color of lines."""
+    """Filled rectangle in one of the palette's colors. If `color` is None, the rectangle has the palette's color for
+    lines."""
 
     part: str
     x: float
@@ -152,10 +154,10 @@ Shape = Box | Wire | Plus | Times | Label | Frame | Inside | Cell
 def to_svg(
     shapes: Iterable[Shape], width: float, height: float, title: str, marked: frozenset[tuple[str, str]] = frozenset()
 ) -> Svg:
-    """Return the SVG of the shapes on paper of this size.
+    """Return the shapes as an SVG of this width and height.
 
-    `title` is for readers who cannot see the picture. If (part, text) is in `marked`, the text and its box are
-    highlighted.
+    `title` is for readers who cannot see the picture. `marked` holds pairs (part, text); these texts and their boxes
+    are highlighted.
     """
     body = "\n".join(_element(shape, height, marked) for shape in shapes)
     text = (
@@ -223,7 +225,7 @@ def _box(box: Box, height: float, marked: frozenset[tuple[str, str]]) -> str:
 
 
 KINDS = 7
-"""Number of colors for kinds of layers and for cells. Beyond this number, colors repeat."""
+"""Number of different colors for kinds of layers and for cells. If there are more kinds, colors repeat."""
 _KIND_COLORS = (3, 5, 1, 7, 2, 6, 4)
 """Indices into the palette's ramp, ordered so that the first colors differ strongly from each other."""
 
@@ -236,8 +238,8 @@ def _style() -> str:
 
 
 def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
-    """Yield CSS rules (selector, rule). They use no custom properties, because SVG converters may not support custom
-    properties."""
+    """Yield CSS rules as (selector, rule). They use no CSS variables, because some SVG converters do not support
+    them."""
     palette, own = PALETTES[mode], ".archlab-drawing"
     yield f"{own} text", f"font-family: {FAMILY}; fill: {palette.text}; stroke: none"
     yield f"{own} .bold", "font-weight: bold"
@@ -291,21 +293,21 @@ _WIDTHS = {letter: width for letters, width in _EM.items() for letter in letters
 _OTHERS = 0.556
 """Width of digits and most lowercase letters, as a fraction of the font size."""
 _BOLD, _SPARE = 1.09, 1.17
-"""Factor by which bold text is wider. Factor by which text is wider in DejaVu Sans, on machines without the fonts of
-FAMILY."""
+"""Bold text is wider by the factor `_BOLD`. Without the fonts in FAMILY, machines may use DejaVu Sans, which is wider
+by the factor `_SPARE`."""
 
 FAMILY = "Arial, 'Liberation Sans', Helvetica, sans-serif"
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the approximate width of a line of text, in the unit of `size`."""
+    """Return the approximate width of a line of text, in the same unit as `size`."""
     em = sum(_WIDTHS.get(letter, _OTHERS if letter.isascii() else 1.0) for letter in text)
     return em * size * _SPARE * (_BOLD if bold else 1)
 
 
 def folded(text: str, size: float, width: float) -> list[str]:
-    """Return the text in lines of at most about `width`, broken after commas if possible. A word that is too long is
-    cut."""
+    """Split the text into lines that are at most about `width` wide. Lines are broken after commas if possible. A word
+    that is too long is cut."""
     lines = [""]
     for part in text.split(", "):
         joined = f"{lines[-1]}, {part}" if lines[-1] else part

@@ -1,7 +1,7 @@
 """Text of the boxes in a block diagram, read from the config's fields.
 
-A field at its default value adds no text. A kind or field without an entry in this module's tables is drawn under its
-name in the config.
+A field at its default value adds no text. A kind or field that this module's tables do not list is shown under its name
+in the config.
 """
 
 import math
@@ -31,19 +31,20 @@ from archlab.config.layers import Branch, LayerConfig
 from archlab.report.drawings.svg import Words
 
 Phrases = Mapping[str, str | Callable[[Any], str]]
-"""Phrases for the values of fields, by field: a format string or a function."""
+"""Map a field to the phrase for its value: a format string, or a function of the value."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
-"""Fields that are omitted, because they are details at this scale."""
+"""Fields that the diagram does not show, because they are too detailed."""
 
 
 def norm_words(norm: AnyNorm) -> Words:
-    """Return the kind of the norm, followed by its settings that are not at their defaults."""
+    """Return the kind of the norm, followed by its settings that differ from their defaults."""
     phrases = {"unit_offset": "× (1 + w)", "bias": "no bias", "weight": "no weight"}
     return Words(norm.display_name, tuple(_changes(norm, phrases)))
 
 
 def component_words(layer: LayerConfig, branch: Branch) -> Words:
-    """Return the text of a component's box: its kind and sizes, followed by settings that are not at their defaults."""
+    """Return the text of a component's box: its kind and sizes, followed by settings that differ from their
+    defaults."""
     component = branch.component
     words = _words_of(component)
     if is_users(type(component)):
@@ -53,8 +54,8 @@ def component_words(layer: LayerConfig, branch: Branch) -> Words:
 
 
 def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
-    """Yield phrases about everything that changes the attention scores: positions except rotations, visibility, and
-    settings that are not at their defaults.
+    """Yield phrases about everything that changes the attention scores: the position encoding (unless it is RoPE),
+    visible keys, and settings that differ from their defaults.
 
     `drawn_elsewhere` lists fields to leave out.
     """
@@ -64,8 +65,8 @@ def score_words(layer: LayerConfig, component: Component, drawn_elsewhere: Seque
 
 
 def remaining_words(component: Component, drawn_elsewhere: Sequence[str]) -> Iterator[str]:
-    """Yield phrases for a component's settings that are not at their defaults, without the fields that are drawn
-    elsewhere."""
+    """Yield phrases for a component's settings that differ from their defaults. The fields in `drawn_elsewhere` are
+    left out."""
     return _changes(component, _PHRASES, (*_described_fields(component), *drawn_elsewhere))
 
 
@@ -85,7 +86,7 @@ def _beyond_sizes(layer: LayerConfig, component: Component, drawn_elsewhere: Seq
 
 
 def position_words(position: Position) -> str:
-    """Return the positions of a layer in words."""
+    """Return a phrase for the position encoding of a layer."""
     changed = ", ".join(_changes(position, _POSITION_PHRASES, ("theta", "buckets", "scaling", "max_distance")))
     match position:
         case Rope():
@@ -166,7 +167,7 @@ def _visibility(rule: Visibility) -> Iterator[str]:
     if rule.visibility != "causal":
         yield "sees both sides" if rule.visibility == "two_sided" else "sees the whole prefix"
     if rule.blocks is not None:
-        summary = f" and the last {rule.blocks.summary} of each earlier one" if rule.blocks.summary else ""
+        summary = f" and the last {rule.blocks.summary} of each earlier block" if rule.blocks.summary else ""
         yield f"sees its block of {rule.blocks.size:,}{summary}"
     elif rule.window is not None:
         beyond = "" if rule.stride is None else f" and distances divisible by {rule.stride}"
@@ -189,7 +190,8 @@ _DESCRIBED: Mapping[type[Base], tuple[str, ...]] = {
     RGLRU: ("lru_width", "n_heads"),
     ShortConv: ("taps",),
 }
-"""Fields that `_words_of` and `_visibility` describe, by kind. For other kinds, the description covers all fields."""
+"""Map a kind of component to the fields that `_words_of` and `_visibility` describe. For kinds that are not listed,
+they describe all fields."""
 
 
 def _qk_norm(norm: Any) -> str:
@@ -229,8 +231,8 @@ _POSITION_PHRASES: Phrases = {
 
 
 def _changes(value: Base, phrases: Phrases, drawn_elsewhere: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield a phrase for each field that is not at its default. Derived fields get no phrase; list them in
-    `drawn_elsewhere`."""
+    """Yield a phrase for each field that differs from its default. Derived fields must be listed in `drawn_elsewhere`,
+    so that they get no phrase."""
     for name, field in type(value).model_fields.items():
         current, default = getattr(value, name), field.get_default(call_default_factory=True)
         if name in (*_NOT_DRAWN, *drawn_elsewhere) or default is PydanticUndefined or current == default:

@@ -18,7 +18,7 @@ from archlab.code import HOME
 from archlab.report.guide.reference import address_of_code
 
 _NO_PAGE = "notebook"
-"""Name of the document that has no page. It contains dated findings for contributors."""
+"""Name of the only document without a page. It contains dated findings for contributors."""
 
 
 class DocumentGroup(NamedTuple):
@@ -32,24 +32,25 @@ class DocumentGroup(NamedTuple):
 
 
 class Rendered(NamedTuple):
-    """A document as its page shows it."""
+    """A document that has been rendered for its page."""
 
     title: str
     body: Markup
     """HTML of the document without its title."""
     anchors: dict[str, str]
-    """Texts of headings and defined terms, by anchor."""
+    """Map each anchor to the text of its heading or defined term."""
     contents: list[tuple[str, str]]
     """Anchor and text of each top-level heading."""
 
 
 class Links(NamedTuple):
-    """Functions that translate the links, pictures and field names of a document to the site."""
+    """Functions that adapt a document's links, pictures and field names to the site."""
 
     page: Callable[[str], str | None]
-    """Map the address of a link to its page on the site, or to None if the site has no page for it."""
+    """Map the address of a link to the address of a page on the site, or to None if the site has no such page."""
     title: Callable[[str], str]
-    """Map the text of a link to its text on the site. The file name of a document becomes the document's title."""
+    """Map the text of a link to the text that the site shows. If it is the file name of a document, the site shows the
+    document's title."""
     image: Callable[[str], str]
     """Map the address of a picture to the picture as a data URL, because pages load no other files."""
     field: Callable[[str], str | None]
@@ -57,8 +58,8 @@ class Links(NamedTuple):
 
 
 def documents_folder() -> Path:
-    """Return the folder of the documents: in a wheel, a folder inside the package; in a checkout, a folder two levels
-    above the package."""
+    """Return the folder of the documents. In a wheel, it is inside the package. In a checkout, it is two levels above
+    the package."""
     inside = HOME / "docs"
     return inside if inside.is_dir() else HOME.parent.parent / "docs"
 
@@ -87,7 +88,7 @@ def address(name: str) -> str:
 
 
 def document(name: str) -> Rendered:
-    """Return the named document, one of `documents()`, as its page shows it."""
+    """Return the rendered document with this name, which must be one of `documents()`."""
     return render(text_of(name), links_from(PurePosixPath(name).parent))
 
 
@@ -96,8 +97,8 @@ def text_of(name: str) -> str:
 
 
 def links_from(here: PurePosixPath) -> Links:
-    """Return the links of a document in this folder. Links to other documents lead to their pages. Files that are not
-    documents have no page."""
+    """Return the `Links` functions for a document in the folder `here`. A link to another document leads to its page. A
+    link to any other file leads to no page."""
 
     def page(href: str) -> str | None:
         path, hash_, place = href.partition("#")
@@ -177,7 +178,8 @@ def _label_cells(tokens: Sequence[Token]) -> None:
 
 
 def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
-    """Yield the tokens, with links to pages of the site and to schema fields. Other links become plain text."""
+    """Yield the tokens with their links adapted to the site. Schema fields become links to their explanation. Links to
+    files without a page become plain text."""
     address: str | None = None
     in_link = False
     for child in children:

@@ -16,34 +16,35 @@ from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
-"""Functions that draw the pictures, by name. Each returns an SVG or a chart with the colors of the page."""
+"""Map the name of a picture to the function that draws it. The function returns an SVG, or a chart that takes its
+colors from the page."""
 
 
 class TopicEntry(Base):
-    """A topic as its page shows it."""
+    """A topic, with everything that its chapter's page shows about it."""
 
     name: str
     topic: Topic
     used: Usage | None
-    """Published models that use the topic. None if they are not known."""
+    """Published models that make the topic's choice. None if published configs do not show this."""
     used_in_words: str
     settings: list[tuple[str, str | None]]
-    """Config settings that select the topic, each with the address of its explanation.
+    """Config settings that make the topic's choice, each with the address of its explanation.
 
     The address is None for a field of a custom kind of layer.
     """
     compared: list[str]
-    """Models whose costs are compared, usually one with the topic and one without it."""
+    """Column headings of the cost table. Each stands for a model, such as `with it` and `without`."""
     rows: list[tuple[str, ...]]
-    """Rows of the cost table. Empty if the topic costs nothing or is not a choice of the model."""
+    """Rows of the cost table. Empty if the topic does not change any cost, or is not a choice about the model."""
     equal_size: str
-    """Sentence about the model of equal size. Empty if there is no such model."""
+    """Line about the model without the choice that has the same parameter count. Empty if there is no such model."""
     papers: list[str]
-    """Published effects of the topic."""
+    """Published results about the topic."""
     here: list[str]
-    """Effects of the topic in archlab's own runs."""
+    """Results about the topic from archlab's own runs."""
     claims: list[tuple[int, str]]
-    """Number of each claim about the topic, and a line with the claim and archlab's findings."""
+    """For each claim about the topic, its number, and a line with its statement and archlab's results."""
     sources: str
     """Citations of the topic's sources, separated by semicolons."""
 

@@ -22,9 +22,9 @@ class Group(NamedTuple):
     section: FieldHelp | None
     """Help for the section. None for the top level of the file, and for sections that users name themselves."""
     fields: list[FieldHelp]
-    """Fields that hold values. `kind` comes first."""
+    """Fields that hold a value rather than other fields. `kind` comes first."""
     sections: list[FieldHelp]
-    """Fields that hold other fields. Each of them has its own group."""
+    """Fields that hold other fields. Each has a group of its own."""
 
 
 class ReferencePage(NamedTuple):
@@ -177,7 +177,7 @@ def _below_signature(text: str) -> str:
 
 
 def _text(statement: ast.stmt | None) -> str:
-    """Return the text of a field's docstring, which is the statement after the field."""
+    """Return the docstring of a field. `statement` is the statement that follows the field."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return inspect.cleandoc(text)

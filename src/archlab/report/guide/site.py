@@ -46,12 +46,12 @@ class SitePart(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Address of the part on the index page, or of its only page."""
+        """Address of the part. It is an anchor on the index page, or the part's page if there is only one."""
         return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
 
 
 Page = tuple[str, str, dict[str, Any]]
-"""Address of a page, its template, and the template's values."""
+"""A page of the site: its address, the name of its template, and the template's values."""
 
 
 def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -> Path:
@@ -138,7 +138,7 @@ _NUMBER = re.compile(r"arXiv (\d{4}\.\d{5})")
 
 
 def bibliography() -> dict[str, list[tuple[str, str]]]:
-    """Map each source, in alphabetical order, to the titles and addresses of the pages that cite it."""
+    """Map each source to the pages that cite it, as (title, address). The sources are in alphabetical order."""
     places: dict[str, list[tuple[str, str]]] = {}
     for keys, link in _citing():
         for key in dict.fromkeys(keys):

@@ -39,11 +39,12 @@ from archlab.study.record import Comparison, Heading
 from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
-"""Chart titles for outcomes whose differences are shown as fractions of the reference's mean, by unit."""
+"""Map a unit to a chart title. Outcomes with these units are shown as fractions of the reference's mean."""
 
 
 class Panel(NamedTuple):
-    """Chart of one outcome. Each unit has its own chart, because different units cannot share an axis."""
+    """Chart of the predictions for one outcome. Outcomes with different units cannot share a chart, because they cannot
+    share an axis."""
 
     outcome: Heading
     is_relative: bool
@@ -57,7 +58,7 @@ def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
 
 
 def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """Return the page as HTML. `guide` is the address of the guide's first page, if the ledger is part of a guide."""
+    """Return the page as HTML. If the ledger is part of a guide, `guide` is the address of the guide's first page."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -74,7 +75,7 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
 
 
 def panels(entries: Sequence[LedgerEntry]) -> list[Panel]:
-    """Return the charts of all results at every scale. Charts with the most rows come first."""
+    """Return the charts of all predictions with results, at every scale. Charts with the most rows come first."""
     panel_by_outcome: dict[tuple[str, Unit, Better], Panel] = {}
     for entry in entries:
         for result in entry.found:
@@ -125,11 +126,13 @@ def _row(
 
 
 FINDINGS = ("as claimed", "undecided", "the opposite")
-"""Findings, in the order of the verdicts' colors and shapes: better, not distinguishable, worse."""
+"""Verdicts on predictions. In this order, they have the colors and shapes of the results better, not distinguishable
+and worse."""
 
 
 def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
-    """Return a chart with one row per prediction: the effect and its interval, colored by the finding."""
+    """Return a chart with one row per prediction: the measured difference and its interval. The color shows the verdict
+    on the prediction."""
     x = _symlog_axis(panel)
     place_on_axis(panel.rows, x)
     color = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
@@ -146,15 +149,15 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
         dots(base, x).encode(shape=shape),
         *texts(panel.rows, width),
     ]
-    description = f"Predicted differences in {panel.outcome.title}, as measured, with their intervals"
+    description = f"Measured differences in {panel.outcome.title} for all predictions, with their intervals"
     return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 
 def _symlog_axis(panel: Panel) -> XAxis:
-    """Return an axis that is linear near zero, up to about the size of an interval, and logarithmic beyond.
+    """Return an axis that is linear near zero and logarithmic farther away, on both sides of zero. The linear part is
+    about as wide as a typical interval.
 
-    Both sides of zero look alike. A logarithmic scale is needed because effects of different studies differ by a factor
-    of a hundred or more.
+    The axis cannot be linear everywhere, because effects of different studies differ by a factor of a hundred or more.
     """
     ends = list(_ends(panel.rows))
     reach = [(row["high"] - row["low"]) / 2 for row in panel.rows if row["low"] is not None]

@@ -34,7 +34,7 @@ HOW_SURE = (
     "The brackets say how each source was checked. Verified: the source itself was read. Secondary: a transcription of "
     "it was read. From memory: it was not read again for this list."
 )
-"""Note above a list of sources that explains how certain each source is."""
+"""Note above a list of sources. It explains the word in brackets after each source."""
 
 INTERVALS = (
     "Each interval is the one that decides the result: at 95%, or at a higher level if a study makes several "
@@ -48,12 +48,12 @@ _SIDES = {
     "undecided": "undecided",
     "not run yet": "not run",
 }
-"""Wording of findings in counts and short lines."""
+"""Map the verdict on a prediction to its wording in counts and short lines."""
 
 
 _VERDICTS: dict[ClaimVerdict, str] = {"contradicted": "opposite found at this scale"}
-"""Verdicts that are worded differently than in JSON, because results of small models alone do not contradict a
-claim."""
+"""Map the verdict on a claim to its wording, if this differs from the JSON output. Results of small models alone do not
+contradict a claim."""
 
 
 def verdict(result: ClaimAtScale) -> str:
@@ -83,7 +83,7 @@ def in_a_line(entry: LedgerEntry) -> str:
     """Return a line such as `4. gates: Gated MLPs beat plain ones. Our result for the whole claim: undecided. But:
     ...`.
 
-    The verdict covers everything that the claim predicts, which may be more than the current topic.
+    The verdict covers all predictions of the claim, some of which may not be about the current topic.
     """
     claim, result = entry.claim, found_here(entry.found[0])
     here = f"{verdicts(entry).replace(chr(10), ', ')}{result and f'; {result}'}"
@@ -92,7 +92,7 @@ def in_a_line(entry: LedgerEntry) -> str:
 
 
 def found_here(result: ClaimAtScale) -> str:
-    """Return how many of the tested predictions came true. If some did not, add the effect that decided the verdict."""
+    """Return how many of the tested predictions came true. If some did not, add the result that decided the verdict."""
     return "; ".join(filter(None, (counts(result), decisive(result))))
 
 
@@ -108,7 +108,8 @@ def counts(result: ClaimAtScale) -> str:
 
 
 def decisive(result: ClaimAtScale) -> str:
-    """Return the first prediction that went against the claim, or else the first undecided prediction, if any.
+    """Return a phrase about the first prediction that went against the claim. If there is none, the phrase is about the
+    first undecided prediction. Return "" if all tested predictions came true.
 
     For example `undecided: GLU, loss on held-out text, 0.026 [0.006, 0.046] bits per byte`.
     """
@@ -123,7 +124,7 @@ def decisive(result: ClaimAtScale) -> str:
 
 
 def beside(result: ClaimAtScale) -> str:
-    """Return a phrase such as `3 differences not predicted`, or "" without such differences."""
+    """Return a phrase such as `3 differences not predicted`, or "" if all differences were predicted."""
     return f"{plural(len(result.unpredicted), 'difference')} not predicted" if result.unpredicted else ""
 
 
@@ -134,7 +135,7 @@ def published(effect: Effect) -> tuple[str, str, str, str]:
 
 
 def untested(result: ClaimAtScale) -> list[str]:
-    """Return one sentence per reason why predictions could not be tested."""
+    """Return one sentence for each reason why predictions could not be tested."""
     about: dict[str, list[str]] = {}
     for judged in result.judged:
         if judged.untested:
@@ -156,8 +157,8 @@ def not_predicted(compared: Compared) -> tuple[str, str, str]:
 
 
 def _what(compared: Compared, outcome: str | None = None) -> str:
-    """Return a phrase such as `gates: SwiGLU vs ReLU, loss on held-out text`. `outcome` is the name of the outcome if
-    nothing was run."""
+    """Return a phrase such as `gates: SwiGLU vs ReLU, loss on held-out text`. `outcome` is the name to use for the
+    outcome if nothing was run."""
     reference = f" vs {compared.against}" if compared.against else ""
     outcome = compared.outcome.title if compared.outcome else outcome
     return f"{compared.study}: {compared.label}{reference}" + (f", {outcome}" if outcome else "")
@@ -181,7 +182,7 @@ def ranked(agreement: Agreement) -> str:
     source = sources()[agreement.ranking.source].cited
     published = f"{source} ({agreement.ranking.what}), {plural(agreement.arms, 'arm')}"
     if agreement.rho is None:
-        return f"There are too few arms to compare the order with {published}."
+        return f"There are too few arms to compare their order with {published}."
     around = "" if agreement.low is None or agreement.high is None else f" [{agreement.low:.2f}, {agreement.high:.2f}]"
     return f"Rank correlation with {published}: {agreement.rho:.2f}{around}."
 
@@ -208,7 +209,7 @@ def where(ran: RunInfo) -> str:
 
 
 def scale(entries: Sequence[LedgerEntry]) -> str:
-    """Return a sentence about the scale to which all verdicts are limited."""
+    """Return a sentence that says for which scale all verdicts hold."""
     runs = [ran for entry in entries for ran in entry.runs]
     sentence = "Each verdict holds only at the scale that was run"
     if not runs:
@@ -238,12 +239,11 @@ def commands(entry: LedgerEntry) -> list[str]:
 
 
 def has_changed(entry: LedgerEntry) -> str:
-    """Return a sentence about studies that were changed after their runs, or "" if no study was changed."""
+    """Return a sentence about studies that were changed after they were run, or "" if no study was changed."""
     if not entry.changed:
         return ""
-    return (
-        f"{', '.join(entry.changed)}: the study was changed after it was run; these results are of the earlier version."
-    )
+    names = ", ".join(entry.changed)
+    return f"{names}: the study was changed after it was run; these results are from the earlier version."
 
 
 _NUMBER = 3

@@ -1,7 +1,7 @@
 """Charts of probes.
 
-Charts over depth and over training tokens have one line per config, each in its own color. Charts over the steps of one
-training run have one line per layer, colored along the theme's ramp from the first layer to the last.
+Charts over depth, and charts over training tokens, have one line per config, each in its own color. Charts over the
+steps of one training run have one line per layer; the line's color shows its depth.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, ProbeValues, me
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
 Line = tuple[Sequence[int], Sequence[float | None]]
-"""Values of a measure, each with its number of training tokens."""
+"""Numbers of training tokens, and the value of a measure at each of them."""
 
 
 class ProbePicture(NamedTuple):
@@ -33,8 +33,8 @@ class ProbePicture(NamedTuple):
 
 
 def depth_pictures(probes: Mapping[str, ProbeValues]) -> list[ProbePicture]:
-    """Return a chart of every measure over the layers, with one line per config. `probes` holds one probe per
-    config."""
+    """Return one chart per measure. The layers are on the horizontal axis, and each config has one line. `probes` maps
+    the name of a config to its probe."""
     return [
         ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(probes, name, measure))
         for name, measure in measured(probes.values()).items()
@@ -42,11 +42,12 @@ def depth_pictures(probes: Mapping[str, ProbeValues]) -> list[ProbePicture]:
 
 
 OVER_TRAINING = {**OF_LAYERS, "log_z": LOG_Z}
-"""Measures that are drawn over a training run, as one number for all layers."""
+"""Measures that are drawn over the course of training. If a measure has a value per layer, the values are combined into
+one."""
 
 
 def training_pictures(lines: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
-    """Return a chart of every measure over a training run. `lines` maps a measure to the line of each config."""
+    """Return one chart per measure, over the course of training. `lines` maps a measure to the line of each config."""
     return [
         ProbePicture(
             f"time-{name}",
@@ -72,7 +73,7 @@ def _over_layers_in_words(name: str) -> str:
 def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
     """Return a chart of one measure from the first layer to the last, with one line per config.
 
-    `probes` holds one probe per config.
+    `probes` maps the name of a config to its probe.
     """
     points = [
         {"config": label, "x": i, "y": y, "text": f"layer {i}: {measure.text(y)}"}
@@ -98,7 +99,7 @@ def over_depth(probes: Mapping[str, ProbeValues], name: str, measure: Measure) -
 def over_steps(rows: Sequence[ProbeValues], name: str, measure: Measure) -> alt.LayerChart:
     """Return a chart of one measure over the steps of a training run, with one line per layer.
 
-    `rows` holds the probes of the run, each with its step.
+    `rows` holds all probes of the run. Each contains its step.
     """
     points = [
         {"layer": i, "x": row["step"], "y": y, "text": f"layer {i}, step {row['step']:,}: {measure.text(y)}"}
@@ -133,7 +134,8 @@ def over_training(lines: Mapping[str, Line], measure: Measure) -> alt.LayerChart
 def rope_products(
     products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
 ) -> alt.LayerChart:
-    """Return a chart of RoPE's dot products with one line per config and kind of rotated layer.
+    """Return a chart of the dot products under RoPE over distance. Each config has one line per kind of layer that uses
+    RoPE.
 
     Each line is a pair (distances, products).
     """

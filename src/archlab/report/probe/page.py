@@ -21,7 +21,7 @@ from archlab.training.measures import ProbeValues, measured
 def write_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[ProbeValues]], tables: Sequence[Table], path: Path
 ) -> Path:
-    """Write the page, creating missing parent folders, and return its path. `trained` maps a run's name to its
+    """Write the page, creating missing parent folders, and return its path. `trained` maps the name of a run to its
     probes."""
     return write_page(path, render_probes(starts, trained, tables))
 

@@ -10,16 +10,17 @@ from archlab.training.measures import OF_MODEL, Measure, ProbeValues, measured
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"
 WIDEST = 24
-"""Maximum number of layers in a row. If a model has more layers, some are left out at even intervals."""
+"""Maximum number of layers in a sparkline. If a model has more layers, some are left out at even intervals."""
 _LEAST_FACTOR = 2.0
-"""Smallest ratio between the highest and the lowest column of a logarithmic scale. It prevents noise from looking
-steep."""
+"""Minimum ratio of the values that a logarithmic sparkline draws as its highest and its lowest column. It prevents
+noise from looking like a steep trend."""
 
 
 def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
-    """Return a table of every measure: at the first layer, over depth, and at the last layer.
+    """Return a table with one row per measure: its value at the first layer, a sparkline over depth, and its value at
+    the last layer. If there are several configs, each has its own row.
 
-    All configs share one scale for each measure.
+    For each measure, the sparklines of all configs share one scale.
     """
     rows = list[tuple[str, ...]]()
     for name, measure in measured(probes.values()).items():
@@ -37,16 +38,18 @@ def over_depth(probes: Mapping[str, ProbeValues]) -> Table:
 
 
 def of_models(probes: Mapping[str, ProbeValues]) -> Table:
-    """Return a table of the measures of the whole model, with one column per config."""
+    """Return a table of the measures that describe a model as a whole, with one column per config."""
     names = [name for name in OF_MODEL if any(name in row for row in probes.values())]
     cells = [(OF_MODEL[name], *(_number(row.get(name)) for row in probes.values())) for name in names]
     return Table(("whole model", *probes), cells)
 
 
 def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) -> Iterator[Table]:
-    """Yield a table of RoPE's products by distance, with one column per config. Yield nothing if no config uses RoPE.
+    """Yield a table of the dot products under RoPE by distance, with one column per config. Yield nothing if no config
+    uses RoPE.
 
-    `products_by_config` maps a config's name to its (distances, products).
+    `products_by_config` maps the name of a config to pairs (distances, products), one for each kind of layer that uses
+    RoPE.
     """
     columns = {
         name if len(kinds) == 1 else f"{name}, {i + 1}.": dict(zip(*curve, strict=True))
@@ -60,14 +63,16 @@ def ropes(products_by_config: Mapping[str, Sequence[tuple[Sequence[int], Sequenc
 
 
 def spark(values: Sequence[float | None], measure: Measure, span: tuple[float, float]) -> str:
-    """Return a sparkline with one column per layer. `span` gives the values at which a column is lowest and highest."""
+    """Return a sparkline with one column per layer. `span` holds the two values that are drawn as the lowest and the
+    highest column."""
     n = min(len(values), WIDEST)
     chosen = [values[round(i * (len(values) - 1) / max(1, n - 1))] for i in range(n)]
     return "".join(MISSING if x is None else COLUMNS[_height(_place(measure, x), span)] for x in chosen)
 
 
 def _span(measure: Measure, values: Sequence[float]) -> tuple[float, float]:
-    """Return the values of the lowest and the highest column of a sparkline. A linear scale includes 0."""
+    """Return the two values that are drawn as the lowest and the highest column of a sparkline. On a linear scale, the
+    range includes 0."""
     if not measure.is_logarithmic:
         return min(0.0, *values, 0.0), max(0.0, *values, 0.0)
     places = [_place(measure, x) for x in values] or [0.0]
@@ -89,12 +94,14 @@ def _number(value: float | None) -> str:
 
 
 MOST_ROWS = 12
-"""Maximum number of places in a table. If a model has more layers, some are left out at even intervals."""
+"""Maximum number of rows in a table with one row per place in the model. If a model has more places, some are left out
+at even intervals."""
 
 
 def over_widths(name: str, check: Coordinates) -> Iterator[Table]:
-    """Yield two tables: how much the updates change each place, with the slope over the width, and the size of each
-    place afterwards."""
+    """Yield two tables with one row per place in the model and one column per width. The first shows how much the
+    updates change the activations, and how this change grows with the width. The second shows the size of the
+    activations after the updates."""
     columns = [f"{width:,}" for width in check.widths]
     places = places_shown(check.places)
     title = f"{name}: change by {check.steps} updates"
@@ -103,7 +110,7 @@ def over_widths(name: str, check: Coordinates) -> Iterator[Table]:
 
 
 def places_shown(places: Sequence[Place]) -> Sequence[Place]:
-    """Return all places, or as many as fit into a table, including the first and the last."""
+    """Return all places, or as many as fit into a table. The first and the last are always included."""
     n = min(len(places), MOST_ROWS)
     return [places[round(i * (len(places) - 1) / max(1, n - 1))] for i in range(n)]
 

@@ -1,4 +1,4 @@
-"""Charts of runs over their training tokens, with one line per run."""
+"""Charts of runs over training tokens, with one line per run."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
@@ -14,14 +14,14 @@ from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
 
 _POINTS = 6000
-"""Maximum number of points on all lines of a chart together."""
+"""Maximum number of points in one chart, over all lines."""
 
 _FEWEST, _MOST = 40, 400
 """Minimum and maximum number of points on one line."""
 
 
 class Drawn(NamedTuple):
-    """A field of the metrics that is drawn as a chart."""
+    """A field of the training log that is drawn as a chart."""
 
     field: str
     title: str
@@ -53,9 +53,9 @@ HELD_OUT = {
 
 
 def held_out(runs: Sequence[Watched], *, second_half: bool = False) -> alt.LayerChart | None:
-    """Return a chart of the evaluations. It begins before the first update, or with the second half of the training.
+    """Return a chart of the evaluations over the whole training, or over its second half.
 
-    Only runs that are evaluated by the same measure as the first run are drawn.
+    Only runs with the same evaluation measure as the first run are drawn.
     """
     field = runs[0].measure
     axis = HELD_OUT[field]
@@ -65,9 +65,10 @@ def held_out(runs: Sequence[Watched], *, second_half: bool = False) -> alt.Layer
 
 
 def of_updates(runs: Sequence[Watched]) -> Iterator[tuple[Drawn, alt.LayerChart]]:
-    """Yield a chart for each field that any of the runs has.
+    """Yield a chart for each field that at least one run has logged.
 
-    A line is the mean over parts of a run, in a band from the lowest to the highest value.
+    The steps of a run are divided into parts. A line connects the means of these parts, in a band from the lowest to
+    the highest value of each part.
     """
     most = max(_FEWEST, min(_MOST, _POINTS // len(runs)))
     for drawn in OF_UPDATES:
@@ -121,7 +122,7 @@ def _row(run: Watched, axis: Axis, tokens: int, values: Sequence[float], where: 
 
 
 def _marks(run: Watched, field: str) -> Iterator[ChartRow]:
-    """Yield a mark for each spike, at its value.
+    """Yield a mark for each spike, at the value of the step with the spike.
 
     A step that was rolled back is no longer in the log. Its mark is at the step from which training continued.
     """

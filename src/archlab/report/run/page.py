@@ -1,4 +1,5 @@
-"""Page about runs, in one HTML file that opens offline: their status, curves, probes and differences."""
+"""Page about runs, in one HTML file that opens offline. It shows their status, curves and probes, and how their configs
+differ."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,11 +63,11 @@ COLUMNS = ("run", "status", "steps", "held out", "loss", "tok/s", "spikes", "lef
 
 
 _LONGEST = 22
-"""Maximum length of a name, in characters, that leaves room for the other columns on a line of 80."""
+"""Maximum number of characters in a name. It leaves room for the other columns in a line of 80 characters."""
 
 
 def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str, ...]]:
-    """Return a row for each run, with one cell for each of COLUMNS. Names longer than `longest` lose their
+    """Return a row for each run, with one cell for each of COLUMNS. A name longer than `longest` is shortened at the
     beginning."""
     return [
         (
@@ -84,7 +85,7 @@ def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str
 
 
 def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
-    """Return the status of each run for JSON. Numbers are not rounded."""
+    """Return the status of each run for the JSON output. Numbers are not rounded."""
     return [
         {
             "run": str(run.path),
@@ -102,7 +103,7 @@ def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
 
 
 def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> list[tuple[str, ...]]:
-    """Return one row per field: its name, and its value in each run. By default, only fields that differ are
+    """Return one row per field: its name, and its value in each run. By default, only fields whose values differ are
     included."""
     fields = list(dict.fromkeys(field for run_values in values for field in run_values))
     rows = [
@@ -113,17 +114,17 @@ def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> 
 
 
 def depth_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
-    """Return charts over the layers at the latest probe of each run. Empty if nothing was probed."""
+    """Return charts over the layers, from the latest probe of each run. The result is empty if nothing was probed."""
     return depth_pictures(
         {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
     )
 
 
 def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
-    """Return charts of probes over the training.
+    """Return charts of probes over the course of training.
 
-    For one run, there is one line per layer. For several runs, there is one line per run, with one number for all
-    layers.
+    A single run has one line per layer. If there are several runs, each has one line, and the values of its layers are
+    combined into one.
     """
     if len(runs) == 1:
         rows = [{"step": line["step"], **line[PROBES]} for line in runs[0].metrics if PROBES in line]

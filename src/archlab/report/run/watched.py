@@ -18,7 +18,7 @@ from archlab.training.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
 from archlab.training.summary import RunSummary
 
 _LATEST = 20
-"""Number of latest updates whose speed is used to predict when the run will end."""
+"""Number of latest updates from whose speed the end of the run is predicted."""
 
 Status = Literal["not begun", "training", "stopped", "finished", "diverged"]
 
@@ -34,7 +34,7 @@ class Watched:
     summary: RunSummary | None
     environment: dict[str, Any]
     is_training: bool
-    """Whether a process has locked the run's folder."""
+    """Whether a process is training the run. Such a process locks the run's folder."""
 
     @property
     def status(self) -> Status:
@@ -50,7 +50,7 @@ class Watched:
 
     @cached_property
     def updates(self) -> list[dict[str, Any]]:
-        """Lines of the log for training steps, including steps without an update."""
+        """Log lines of training steps, including steps without an update."""
         return [line for line in self.metrics if "grad_norm" in line and "diverged" not in line]
 
     @property
@@ -60,7 +60,7 @@ class Watched:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """Lines of the log for evaluations that have a value."""
+        """Log lines of evaluations that have a value."""
         return [line for line in self.metrics if self.measure in line]
 
     @property
@@ -76,9 +76,9 @@ class Watched:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Median speed over the latest updates, without evaluation and checkpoints.
+        """Median training speed in the latest updates. Time for evaluation and checkpoints is not counted.
 
-        For a run that has ended, this is the speed over the whole run.
+        If the run has ended, this is the speed over the whole run.
         """
         if self.summary is not None:
             return self.summary.tokens_per_second
@@ -87,19 +87,19 @@ class Watched:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated number of seconds until the run ends, without evaluation and checkpoints. None if the run is not
-        training."""
+        """Estimated time in seconds until the run ends. Time for evaluation and checkpoints is not counted. None if the
+        run is not training."""
         speed = self.tokens_per_second
         left = (self.settings.steps - self.steps) * self.settings.batch_tokens
         return left / speed if speed and self.status == "training" else None
 
     @property
     def spikes(self) -> list[dict[str, Any]]:
-        """Lines of the log for steps whose loss or gradient jumped."""
+        """Log lines of steps whose loss or gradient jumped."""
         return [line for line in self.metrics if SPIKE in line]
 
     def notes(self) -> Iterable[str]:
-        """Yield sentences that a reader of the report should know."""
+        """Yield sentences for the reader of the report: why the run diverged, and which spikes it had."""
         if self.summary is not None and self.summary.why:
             yield f"diverged after {self.summary.steps:,} steps: {self.summary.why}"
         if self.spikes:
@@ -109,7 +109,7 @@ class Watched:
 
 
 def describe_spike(line: dict[str, Any]) -> str:
-    """Return in words how large a spike was, and how the run reacted to it."""
+    """Return a description of a spike: its step, its size, and how training reacted to it."""
     if REWOUND in line:
         action = f"; rolled back to step {line['step']:,}, {line[PASSED_OVER]:,} batches skipped"
     else:
@@ -141,7 +141,8 @@ def _read(path: Path, name: str) -> Watched:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return the names of the folders, with as many parent folders as are needed to distinguish the names."""
+    """Return a name for each folder: its own name, preceded by as many parent folders as are needed to make all names
+    different."""
     full_paths = [real_path(path).parts for path in paths]
     if len(set(full_paths)) < len(full_paths):
         twice = next(path for i, path in enumerate(paths) if full_paths[i] in full_paths[:i])

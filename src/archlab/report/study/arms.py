@@ -36,7 +36,7 @@ DIFFERENCES_SHOW = "Differences paired by seed. The line is the interval that de
 def levels_show(summary: StudySummary) -> str:
     """Return the caption of the chart that `levels` returns."""
     reference = reference_of(summary)
-    return f"Ticks are seeds. The dot is their mean, the line its 95% interval. The thick bar starts at {reference}."
+    return f"Each tick is a seed. The dot is the mean, the line its 95% interval. The thick bar starts at {reference}."
 
 
 def reference_of(summary: StudySummary) -> str:
@@ -49,12 +49,13 @@ def reference_of(summary: StudySummary) -> str:
 
 
 def levels_are_cut(summary: StudySummary) -> bool:
-    """Return whether an arm is beyond the axis of its chart. Then a second chart, with `whole`, shows all arms."""
+    """Return whether the value of any arm is beyond the axis of its chart. In this case, a second chart shows all
+    arms."""
     return _is_cut(level_rows(summary))
 
 
 def differences_are_cut(summary: StudySummary) -> bool:
-    """Return whether a difference is beyond the axis of its chart. Then a second chart, with `whole`, shows all
+    """Return whether any difference is beyond the axis of its chart. In this case, a second chart shows all
     differences."""
     return _is_cut(difference_rows(summary))
 
@@ -64,10 +65,11 @@ def _is_cut(rows: Sequence[ChartRow]) -> bool:
 
 
 def levels(summary: StudySummary, width: Width = "container", *, whole: bool = False) -> alt.LayerChart:
-    """Return a chart of the outcome of every arm: one tick per seed, the mean over the seeds, and the 95% interval of
-    the mean.
+    """Return a chart of the outcome of every arm: one tick per seed, the mean over the seeds, and the 95% confidence
+    interval of the mean.
 
-    With `whole`, the axis covers every arm. Otherwise, an arm that is far from the others is a triangle at the edge.
+    If `whole` is True, the axis covers every arm. Otherwise, an arm that is far from the others is drawn as a triangle
+    at the edge.
     """
     rows, seeds = level_rows(summary), seed_rows(summary)
     near = _near(rows, whole)
@@ -102,9 +104,10 @@ def differences(
     whole: bool = False,
     compared_only: bool = False,
 ) -> alt.LayerChart | None:
-    """Return a chart of every arm minus its reference, with the interval, or None if nothing was compared.
+    """Return a chart of the difference between every arm and its reference, with its interval. Return None if nothing
+    was compared.
 
-    `whole` has the same meaning as for `levels`. With `compared_only`, arms without a reference have no row.
+    `whole` has the same meaning as for `levels`. If `compared_only` is True, arms without a reference have no row.
     """
     if not any(arm.comparison for arm in summary.arms):
         return None
@@ -162,7 +165,8 @@ def _moves(base: alt.Chart, x: XAxis) -> alt.Chart:
 
 
 def labels(summary: StudySummary) -> dict[str, str]:
-    """Map each arm to its label. If two arms have the same label, their names are appended."""
+    """Map the name of each arm to its label. If several arms have the same label, each label is followed by the arm's
+    name."""
     all_labels = [arm.label for arm in summary.arms]
     return {
         arm.name: arm.label if all_labels.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms
@@ -170,7 +174,8 @@ def labels(summary: StudySummary) -> dict[str, str]:
 
 
 def level_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return one row per arm: its mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
+    """Return one row per arm: its mean, the 95% confidence interval of the mean, and the mean of its reference as
+    `origin`."""
     means = {arm.name: arm.mean for arm in summary.arms}
     return [
         _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary)
@@ -193,7 +198,7 @@ def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySumm
 
 
 def seed_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return one row per value, with its arm and its seed or timing round."""
+    """Return one row per measured value, with its arm and its seed or round of timing."""
     return [
         {"arm": label, "seed": seed, "value": loss}
         for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
@@ -203,8 +208,8 @@ def seed_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def difference_rows(summary: StudySummary) -> list[ChartRow]:
-    """Return one row per arm: its difference, interval and verdict. For an arm without a reference, these fields are
-    empty."""
+    """Return one row per arm: its difference from the reference, the interval and the verdict. These fields are empty
+    if the arm has no reference."""
     arm_labels = labels(summary)
     shown = {
         arm.name: f"{arm_labels[arm.name]} vs {arm_labels[arm.comparison.reference]}"

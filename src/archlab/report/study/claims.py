@@ -19,18 +19,18 @@ from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
 _MOST = 6
-"""Maximum number of topics that are named."""
+"""Maximum number of topics that are listed."""
 
 
 def claims_of(summary: StudySummary) -> tuple[str, list[LedgerEntry]]:
-    """Return the name of the library study that was run, at any scale, and the claims that the study tests. For other
-    studies, the name is empty."""
+    """Return the name of the library study to which the summary belongs, and the claims that this study tests. If the
+    study is not from the library, the name and the list are empty."""
     name, _ = in_library(summary) or ("", "")
     return name, about_study(name)
 
 
 def explained(summary: StudySummary) -> list[str]:
-    """Return the first few `archlab explain` commands that explain what the arms change."""
+    """Return `archlab explain` commands for the first few topics that explain what the arms change."""
     topics = (name for arm in summary.arms for name in explaining(flatten(arm.overrides), flatten(arm.config)))
     return [f"archlab explain {name}" for name in list(dict.fromkeys(topics))[:_MOST]]
 
@@ -51,7 +51,8 @@ def lines(summary: StudySummary) -> Iterator[str]:
 
 
 def of_the_ledger(result: ClaimAtScale) -> str:
-    """Return the findings of archlab's own run of the study, and the verdict on the whole claim."""
+    """Return a line about archlab's own run of the study at one scale: its results, and the verdict on the whole
+    claim."""
     findings = found_here(result)
     here = f"the ledger's run, {at_scale(result)}"
     return f"{here}: {findings}; verdict on the claim: {verdict(result)}" if findings else f"{here}: not run yet"
@@ -61,7 +62,7 @@ _INDENT = "  "
 
 
 def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[Text]:
-    """Yield a study and the claims in the ledger that the study tests, in lines of at most `width` columns."""
+    """Yield text that describes a study and lists the claims that it tests, in lines of at most `width` columns."""
     numbers = f"  claim {listed([str(claim.number) for claim in claims])}" if claims else ""
     yield Text.assemble((study.name, "bold"), (numbers, "dim"))
     folded = TextWrapper(width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
@@ -73,7 +74,7 @@ def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[T
 
 
 def basis(pace: Pace | None) -> str:
-    """Return a paragraph about the time estimates of `study list`. They are for the machine of the committed
+    """Return a paragraph about the time estimates of `study list`. They are for the machine that produced the committed
     results, or for this machine if `pace` is None."""
     if pace:
         times = (
@@ -83,7 +84,7 @@ def basis(pace: Pace | None) -> str:
     else:
         times = "for this machine, as `archlab hardware --measure` measured it."
     return (
-        f"The scale cpu is the study's own. Times at smoke and cpu are {times} Times at gpu assume the limits of one "
+        f"The default scale is cpu. Times at smoke and cpu are {times} Times at gpu assume the limits of one "
         "H100, which no training reaches. All times cover training only, not start-up, evaluation or timed outcomes. "
         "A budget in bytes is converted at 2.6 bytes per token for a vocabulary of 1,024, and 0.45 more for "
         "each doubling of the vocabulary. For results, see `archlab ledger`."
@@ -114,8 +115,8 @@ def _labeled_lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tupl
 
 
 def _at_least_a_minute(duration: float) -> str:
-    """Return the time in words. Times below a minute are not distinguished, because training is then the smaller part
-    of the time."""
+    """Return the time in words. All times below a minute get the same words, because training then takes only a small
+    part of the total time."""
     return "under a minute" if duration < 60 else f"about {seconds(duration)}"
 
 

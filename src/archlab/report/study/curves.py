@@ -1,5 +1,5 @@
-"""Charts over training with one line per arm: evaluations, training loss, gradients and probes, and the data behind
-them."""
+"""Charts over the course of training with one line per arm, and their data. They show evaluations, training loss,
+gradients and probes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -17,11 +17,11 @@ from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 
 class CurveQuantity(NamedTuple):
-    """A quantity that is drawn over the training tokens."""
+    """A quantity that is drawn over training tokens."""
 
     axis: Axis
     of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
-    """Function that returns the training tokens and the values of one run."""
+    """Function that returns numbers of training tokens, and the value of one run at each of them."""
 
 
 LOSS = CurveQuantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
@@ -73,10 +73,10 @@ def _curves(
 
 
 def mean_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartRow]:
-    """Return one row per arm and training length: the mean over the seeds that finished, and the lowest and highest
-    value.
+    """Return one row per arm and number of training tokens: the mean over the seeds that finished, and the lowest and
+    highest value.
 
-    The lowest and the highest value exclude the effects that a seed and its held-out text have on all arms alike.
+    The lowest and highest value are computed without effects that a seed and its held-out text have on all arms.
     """
     by_arm = {arm.name: _by_tokens(arm, quantity) for arm in summary.arms}
     seed_effects = {} if quantity.axis.is_logarithmic else _shared(list(by_arm.values()))
@@ -92,7 +92,8 @@ _Points = Mapping[int, Mapping[int, float]]
 
 
 def _by_tokens(arm: ArmSummary, quantity: CurveQuantity) -> _Points:
-    """Return the values at the training lengths that all seeds share. `eval_every` may have changed between seeds."""
+    """Return the values at the numbers of training tokens that all seeds have in common. Seeds may differ in these
+    numbers if `eval_every` was changed between runs."""
     values_at: dict[int, dict[int, float]] = {}
     for curve in arm.curves:
         if curve.seed not in arm.diverged:
@@ -103,8 +104,8 @@ def _by_tokens(arm: ArmSummary, quantity: CurveQuantity) -> _Points:
 
 
 def _shared(arms: Sequence[_Points]) -> _Points:
-    """Return the effect of each seed: its distance from the mean of an arm, averaged over the arms that have all
-    seeds."""
+    """Return the effect of each seed on all arms: the seed's value minus the arm's mean, averaged over arms. Only arms
+    that have a value for every seed are used."""
     seed_effects = dict[int, dict[int, float]]()
     for tokens in {tokens for points in arms for tokens in points}:
         points_here = [points[tokens] for points in arms if tokens in points]
@@ -154,12 +155,13 @@ def diverged_rows(summary: StudySummary, quantity: CurveQuantity) -> list[ChartR
 
 
 def depth_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Return charts over the layers at the last probe. Empty if nothing was probed."""
+    """Return charts over the layers, from the last probe of each arm. The result is empty if nothing was probed."""
     return depth_pictures({label: probed.at_end if probed else {} for label, probed in _probed(summary).items()})
 
 
 def time_probes(summary: StudySummary) -> list[ProbePicture]:
-    """Return charts over training, with one line per arm. The values of all layers are combined into one number."""
+    """Return charts over the course of training, with one line per arm. The values of all layers are combined into
+    one."""
     probed = _probed(summary)
     return training_pictures(
         {name: {arm: _line(arm_probes, name) for arm, arm_probes in probed.items()} for name in OVER_TRAINING}

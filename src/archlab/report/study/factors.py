@@ -1,4 +1,4 @@
-"""Charts of two crossed factors. Lines are parallel if a factor has the same effect at all levels of the other
+"""Charts of two crossed factors. The lines are parallel if one factor has the same effect at every level of the other
 factor."""
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from archlab.study.record import ArmSummary, StudySummary
 
 
 class Pair(NamedTuple):
-    """Two factors of a study, as drawn in one chart."""
+    """Two factors of a study that are drawn in one chart."""
 
     lines: str
-    """Factor with one line per level."""
+    """Factor that has one line for each of its levels."""
     over: str
     """Factor whose levels are on the horizontal axis."""
 
@@ -39,10 +39,10 @@ def levels_of(summary: StudySummary, factor: str) -> list[str]:
 
 
 def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
-    """Return a chart of the outcome over the levels of one factor.
+    """Return a chart of the outcome over the levels of the factor `pair.over`.
 
-    A thick line per level of the other factor shows the mean over the seeds; thin lines show single seeds. A cross
-    marks levels at which no seed has a value.
+    Each level of the other factor has a thick line for the mean over the seeds, and thin lines for single seeds. A
+    cross marks a combination of levels without any value.
     """
     rows, seeds = factor_rows(summary, pair), factor_seed_rows(summary, pair)
     values = [row["loss"] for row in seeds] or [0.0]
@@ -57,7 +57,7 @@ def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
 
 
 def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
-    """Return one row per pair of levels: the mean over the seeds, or None if no seed has a value."""
+    """Return one row per combination of two levels: the mean over the seeds, or None if no seed has a value."""
     seeds = factor_seed_rows(summary, pair)
     rows = list[ChartRow]()
     for (line, level), arms in _cells(summary, pair).items():
@@ -69,10 +69,11 @@ def factor_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
 
 
 def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[ChartRow]:
-    """Return one row per pair of levels and seed: the mean over all arms with these levels, that is, over other
-    factors.
+    """Return one row per combination of two levels and seed. Its value is the mean over all arms with these levels,
+    whatever their levels of other factors are.
 
-    The seeds' common effects are removed as in `aligned`. A row is left out if one of the arms has no value.
+    The effect that each seed has on all arms is removed as in `aligned`. A row is left out if one of its arms has no
+    value.
     """
     return aligned(
         [

@@ -1,4 +1,4 @@
-"""Charts with lines over a few values: those of a sweep, of a tuning grid or of a factor."""
+"""Charts with a few values of one field on the horizontal axis: the values of a sweep, a tuning grid or a factor."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -26,11 +26,11 @@ def over_values(
     description: str,
     seeds: Sequence[ChartRow] = (),
 ) -> alt.LayerChart:
-    """Return a chart with one line per arm.
+    """Return a chart with one line per arm over the values of a field.
 
-    `rows` hold the `mean` of an arm at each `value`. If a run diverged, the mean is None and a cross is drawn at
-    `cross_at`. The `mark` of a row is drawn as a ring (`optimum`) or a square (`edge`). `seeds` are drawn as thin lines
-    with the `loss` of each seed.
+    `rows` holds the `mean` of an arm at each `value`. If the mean is None, because a run diverged, a cross is drawn at
+    `cross_at`. A row with the `mark` `optimum` has a ring, and a row with `edge` has a square. `seeds` holds the `loss`
+    of single seeds, which are drawn as thin lines.
     """
     clamped = [{**row, "line": None if row["mean"] is None else y.clamped(row["mean"])} for row in rows]
     height = tall_enough(_HEIGHT, len(arms))
@@ -67,10 +67,10 @@ def _ends(rows: Sequence[ChartRow], cross_at: float) -> list[ChartRow]:
 
 
 def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
-    """Return the rows of seeds, with the effect of each seed removed from its `loss`.
+    """Return the rows of seeds, with the effect that each seed has on all arms removed from its `loss`.
 
-    A point is an `arm` at a `value`. The effect of a seed is its distance from the mean of a point, averaged over the
-    points that all seeds have.
+    This effect is the loss of the seed minus the mean loss of all seeds, for the same `arm` and `value`. It is averaged
+    over all combinations of arm and value for which every seed has a loss.
     """
     points: dict[tuple[Any, Any], dict[int, float]] = {}
     for row in seeds:
@@ -91,9 +91,10 @@ def aligned(seeds: Sequence[ChartRow]) -> list[ChartRow]:
 def sweep(summary: StudySummary) -> alt.LayerChart | None:
     """Return a chart of the sweep, or None if nothing was swept.
 
-    A thick line per arm shows the mean over its seeds; thin lines show single seeds, aligned. A ring marks the best
-    value; a square marks a best value at the edge of the grid. A cross marks a value at which a run diverged. The
-    vertical axis ends at the loss of an untrained model, because outcomes cap higher losses at that value.
+    Each arm has a thick line for the mean over its seeds, and thin lines for single seeds, as returned by `aligned`. A
+    ring marks the best value, or a square if the best value is at the edge of the grid. A cross marks a value at which
+    a run diverged. The vertical axis ends at the loss of an untrained model, because outcomes replace higher losses by
+    this loss.
     """
     if not summary.sweep:
         return None
@@ -124,7 +125,8 @@ def _sweep_axis(summary: StudySummary) -> alt.X:
 def sweep_rows(summary: StudySummary) -> list[ChartRow]:
     """Return one row per arm and value: the mean over the seeds, or None if a run diverged.
 
-    The value with the lowest mean has the `mark` `optimum`, or `edge` if it is the smallest or the largest value tried.
+    The value with the lowest mean has the `mark` `optimum`. If it is the smallest or the largest value tried, the
+    `mark` is `edge` instead.
     """
     arm_labels = labels(summary)
     by_arm: dict[str, list[SweepPoint]] = {}
@@ -178,10 +180,10 @@ def sweep_seed_rows(summary: StudySummary) -> list[ChartRow]:
 
 
 def tuning(summary: StudySummary, field: str) -> alt.LayerChart:
-    """Return a chart with one line per arm over the values of the tuning grid, evenly spaced.
+    """Return a chart with one line per arm over the values of the tuning grid, which are evenly spaced.
 
-    A ring marks the value chosen for the comparison; a square marks a chosen value at the edge of the grid. A cross at
-    the edge of the chart marks a value at which a run diverged.
+    A ring marks the value that was chosen for the comparison, or a square if this value is at the edge of the grid. A
+    cross at the edge of the chart marks a value at which a run diverged.
     """
     rows, arm_labels = tuning_rows(summary, field), list(labels(summary).values())
     means = without_outliers([row["mean"] for row in rows if row["mean"] is not None]) or [0.0]
@@ -205,10 +207,11 @@ def grid_values(summary: StudySummary, field: str) -> list[Any]:
 
 
 def tuning_rows(summary: StudySummary, field: str) -> list[ChartRow]:
-    """Return one row per arm and value of the field: the best result of the grid points with that value.
+    """Return one row per arm and value of the field. Its `mean` is the best result of the grid points with this value.
 
-    `mean` is over the tuning seeds. It is None if each such point has a run that diverged. The value chosen for the
-    comparison has the `mark` `optimum`, or `edge` if it is the smallest or the largest of several numbers.
+    The result of a grid point is the mean over the tuning seeds. `mean` is None if runs diverged at all of these
+    points. The value that was chosen for the comparison has the `mark` `optimum`, or `edge` if it is the smallest or
+    the largest number in the grid.
     """
     arm_labels, values = labels(summary), grid_values(summary, field)
     edges = {to_yaml_line(values[end]) for end in (0, -1)} if _are_numbers(values) and len(values) > 1 else set[str]()

@@ -40,10 +40,10 @@ from archlab.study.record import StudySummary, csv_of_runs
 
 
 class _Other(NamedTuple):
-    """Secondary outcome, which is not the outcome that the answer is about."""
+    """Secondary outcome of a study."""
 
     name: str
-    """Name of the outcome's place on the page."""
+    """Name of the place on the page for the outcome's chart."""
     study: StudySummary
     """Summary of the study in which this outcome is the primary one."""
 
@@ -139,26 +139,27 @@ _PANEL = 460
 
 _SCALE = 2
 _FONT = "Liberation Sans"
-"""Font that is included in vl-convert, so that the picture looks the same on every machine."""
+"""Font of the picture. vl-convert contains this font, so the picture looks the same on every machine."""
 
 _HALF = 330
-"""Width in pixels of a panel of curves, without the names of the arms to its right."""
+"""Width in pixels of a panel of learning curves. The names of arms to the right of the curves need additional width."""
 
 _LINE = 80
-"""Number of characters in a line of a panel's caption."""
+"""Maximum number of characters in a line of a panel's caption."""
 
 
 def picture(summary: StudySummary) -> bytes:
-    """Return a PNG in the colors of light mode. Raise UserError if the picture cannot be drawn.
+    """Return a PNG of the study in the colors of light mode. Raise UserError if the picture cannot be drawn.
 
-    The study's question is the title. Below it, the levels are beside the differences, and the learning curves follow.
+    The study's question is the title. Below it are the outcomes of the arms and, beside them, the differences from the
+    reference. The learning curves are at the bottom.
     """
     return _png(*drawn(summary))
 
 
 def forest_picture(results: Results, title: str) -> bytes:
-    """Return a PNG in the colors of light mode: the differences of committed results, one row per comparison, under a
-    title."""
+    """Return a PNG of the differences in committed results, in the colors of light mode. It has a title, and one row
+    per comparison."""
     labels_by_name = {arm.name: arm.label for arm in results.about.arms}
     outcome = results.heading(None)
     comparisons = {name: statistics.comparison for name, statistics in results.compared().items()}
@@ -186,7 +187,7 @@ def _png(spec: dict[str, Any], config: dict[str, Any]) -> bytes:
 
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the Vega-Lite spec of the PNG, and the Vega-Lite config with its colors."""
+    """Return the Vega-Lite spec of the PNG, and the Vega-Lite config that contains its colors."""
     rows = [_arm_panels(summary, whole=False)]
     if arms.levels_are_cut(summary) or arms.differences_are_cut(summary):
         rows.append(_arm_panels(summary, whole=True))

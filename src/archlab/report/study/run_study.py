@@ -27,9 +27,10 @@ def run_study(
     The `failed` field of the summary names the runs that failed. UserError is raised if the study is invalid or if no
     run finished.
 
-    `study` is a study that comes with archlab (by name), a YAML file, a study folder, the values of a study file, or a
-    StudyConfig. `out` is the folder for the study; by default, it is `studies/NAME`, or the given study folder itself.
-    At most `workers` runs train at the same time. `executor` selects what trains the runs: `local`, `ray` or `slurm`.
+    `study` is the name of a study that comes with archlab, the path of a YAML file or study folder, the values of a
+    study file, or a StudyConfig. `out` is the folder for the study. By default, it is `studies/NAME`, or `study` itself
+    if that is a study folder. At most `workers` runs train at the same time. `executor` determines where the runs are
+    trained: `local`, `ray` or `slurm`.
     """
     if isinstance(study, str | Path):
         (name, config), source = read_study(str(study)), study_path(str(study))

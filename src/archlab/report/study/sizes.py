@@ -1,4 +1,4 @@
-"""Chart of the differences of a study's arms over the sizes of the models."""
+"""Chart of the differences of a study's arms over model size."""
 
 from typing import Any
 
@@ -12,13 +12,14 @@ from archlab.study.record import SizeTrend, StudySummary
 
 _HEIGHT = 300
 _SPREAD = 0.012
-"""Horizontal distance between arms at the same size, as a fraction of the size. It keeps intervals from overlapping."""
+"""Horizontal distance between the points of two arms at the same model size, as a fraction of this size. It keeps their
+intervals from overlapping."""
 
 
 def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
-    """Return a chart of each arm's difference from its reference at every size, with the interval and a fitted line.
+    """Return a chart of each arm's difference from its reference over model size, with intervals and fitted lines.
 
-    The axis of sizes is logarithmic. Return None if the study has one size.
+    The axis of model sizes is logarithmic. Return None if the study has only one size.
     """
     if not summary.sizes:
         return None
@@ -45,8 +46,8 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
 
 
 def size_rows(summary: StudySummary) -> list[dict[str, Any]]:
-    """Return one row per arm and size: the difference and its interval. The rows of one size are moved slightly
-    apart."""
+    """Return one row per arm and model size: the difference and its interval. Points of the same size are moved
+    slightly apart."""
     return [
         row | {"size": row["size"] * (1 + _SPREAD * i)}
         for i, trend in enumerate(summary.sizes)

@@ -76,7 +76,8 @@ def factor_table(summary: StudySummary, width: int) -> Table:
 
 
 def size_table(summary: StudySummary, width: int) -> Table:
-    """Return a table with one row per arm over model sizes: the difference at each size, its change, and the trend."""
+    """Return a table with one row per arm: its difference at each model size, the change of the difference, and the
+    trend."""
     comparisons = {arm.name: arm.comparison for arm in summary.arms}
     unit = summary.outcome.unit
     headings = ("difference", *map(count, summary.asked_sizes), "change [interval]", "p Holm", "trend")
