@@ -48,8 +48,8 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
     """Return every arm. If the study has `equal`, the arms match in that quantity.
 
     `source` is the name of the study's file in error messages. Raise one UserError that lists all problems: invalid
-    fields, outcomes that do not fit the text or task, arms that cannot be matched, and arms that differ from their
-    reference in more fields than they override.
+    fields, outcomes that do not fit the text or task, and arms that cannot be matched. It is also a problem if an arm
+    differs from its reference in fields that it does not override.
     """
     problems = list(field_problems(study))
     try:

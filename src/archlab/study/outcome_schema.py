@@ -245,8 +245,7 @@ class TokensPerByte(Outcome):
 
 
 class Answers(Outcome):
-    """Fraction of correct answers on a task other than the trained one, for example the same task with a larger
-    distance."""
+    """Fraction of correct answers on a task that differs from the training task, for example in its distance."""
 
     kind: Literal["answers"] = "answers"
     task: Task

@@ -34,8 +34,8 @@ class StudyPlan:
     threads: int
 
     def compared(self, arm: Arm, seed: int) -> Run:
-        """Return the run of the comparison for an arm and a seed. The seeds are assigned to the folds for evaluation in
-        turn."""
+        """Return the run of the comparison for an arm and a seed. With n folds for evaluation, the run is evaluated on
+        fold `seed % n`."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
@@ -72,12 +72,13 @@ class StudyPlan:
 
     @property
     def n_folds(self) -> int | None:
-        """Number of folds to which the seeds are assigned in turn; None if all seeds are evaluated on one fold."""
+        """Number n of folds, if each seed is evaluated on fold `seed % n`; None if all seeds are evaluated on one
+        fold."""
         n_folds = self._judging_folds(self.arms[0])
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
-        """Return the fold of each seed if the seeds use more than one fold, but fewer folds than seeds. Otherwise
+        """Return the fold of each seed if several seeds share a fold and the seeds use more than one fold. Otherwise
         return None."""
         folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
         return folds if 1 < len(set(folds.values())) < len(seeds) else None

@@ -28,7 +28,7 @@ def smallest_effect(deviation: float, pairs: int, freedom: int, alpha: float) ->
 
 
 def pairs_for(effect: float, deviation: float, freedom: int, alpha: float) -> int:
-    """Return the number of pairs with which `effect` is the result of `smallest_effect`."""
+    """Return the number of pairs for which `smallest_effect` returns `effect`, rounded up."""
     return ceil((_mean_for_observed_deviation(freedom, alpha) * deviation / effect) ** 2)
 
 

@@ -29,8 +29,8 @@ class Budget(Settings):
     per token trains on more tokens."""
 
     tokens_per_parameter: Positive | None = None
-    """Number of training tokens per parameter of the base. If the study has `sizes`, this is the base scaled to each
-    size."""
+    """Number of training tokens per parameter of the base. If the study has `sizes`, the parameters of the scaled base
+    count."""
     bytes: Tokens | None = None
     """Bytes of text that each run trains on. The number of tokens depends on the arm's tokenizer."""
 
@@ -141,9 +141,10 @@ class StudyConfig(Settings):
     """Changes to the base that apply to all arms. A relative `data.path` is first looked up next to the study's file.
     null removes a key that the extended study sets or, in a scale, that this study sets."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
-    """Rule that picks the reference of each arm. `base`: each arm changes the base, and its reference is the first arm.
-    `previous`: a ladder, in which each arm adds its changes to the arm above, and this arm is its reference. A mapping
-    such as `{gqa: mha}`: like `base`, but the reference of the arm gqa is the arm mha."""
+    """Rule that picks the reference of each arm. `base`: each arm adds only its own changes to the base, and its
+    reference is the first arm. `previous`: a ladder, in which each arm adds its changes to those of the arm above. Its
+    reference is the arm above. A mapping such as `{gqa: mha}`: like `base`, but the reference of the arm gqa is the arm
+    mha."""
     cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
     """Fields to cross, each with its values. Every combination of values is an arm, and is compared with the first
     combination. Set either `cross` or `arms`."""
