@@ -316,7 +316,10 @@ def test_a_problem_of_the_base_is_told_once():
             {"arms": {"a": {}, "b": {"model.mlp.activation": "silu"}}},
             r"arms\.b\.model\.mlp\.activation +arms a and b are identical: model\.mlp\.activation: silu makes no difference;",
         ),
-        ({"arms": {"a": {"model.mlp.activation": "silu"}, "b": {}}}, r"identical: model\.mlp\.activation: silu makes no"),
+        (
+            {"arms": {"a": {"model.mlp.activation": "silu"}, "b": {}}},
+            r"identical: model\.mlp\.activation: silu makes no",
+        ),
         (
             {"arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.norm": {"kind": "layernorm"}}}},
             r"arms b and c are identical: model\.norm\.kind: layernorm makes no difference",
