@@ -59,9 +59,7 @@ def run(
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
-        note(
-            f"--vocab-size is {vocab_size:,}, but BPE on this text ends at {prepared.manifest.vocab_size:,} tokens"
-        )
+        note(f"--vocab-size is {vocab_size:,}, but BPE on this text ends at {prepared.manifest.vocab_size:,} tokens")
     print(out)
 
 
