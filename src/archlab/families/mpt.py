@@ -30,7 +30,7 @@ class Nested:
         unknown = {k: v for k, v in inner.unread().items() if k not in self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
-            raise UserError(f"{inner.where}: {listed}: archlab does not understand this")
+            raise UserError(f"{inner.where}: archlab does not know these keys: {listed}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         hf[self.hf_key] = {}
