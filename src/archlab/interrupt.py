@@ -61,7 +61,8 @@ def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
 def exit_now(*_: object) -> None:
     """End the process with exit code 130.
 
-    It may leave incomplete files. They have temporary names, by which the next command recognizes and removes them.
+    The process may leave incomplete files. They have temporary names, by which the next command recognizes and removes
+    them.
     """
     for hook in _exit_hooks:
         with suppress(Exception):

@@ -75,8 +75,9 @@ TRUST_HELP = f"With `{TRUST_OPTION}`, archlab runs the plug-ins that a folder fr
 def make_app(kind: type[App] = HelpApp) -> App:
     """Return the App of `archlab` with all subcommands, which are imported on first use.
 
-    `kind` is the class of the App. The command reference is generated from plain Apps, because cyclopts documents a
-    subcommand only if its class is that of its parent, and the Apps of `archlab study` and `archlab bench` are plain.
+    `kind` is the class of the App. The command reference is generated with `kind=App`. The reason is that cyclopts
+    documents only subcommands of the same class as their parent, and `archlab study` and `archlab bench` are of the
+    class App.
     """
     app = kind(
         name="archlab",

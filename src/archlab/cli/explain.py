@@ -24,7 +24,7 @@ _MOST_VALUES = 6
 """Maximum number of values that are shown for a field. The values come from published models."""
 
 _KEYS = {"with it": "with", "without": "without", "equal size": "equal_size"}
-"""JSON key for each heading of the cost table."""
+"""Mapping from headings of the cost table to JSON keys."""
 
 _FEW = 2
 """Maximum number of fields that are explained in full if several fields have the name that the user typed."""

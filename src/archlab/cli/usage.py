@@ -209,7 +209,7 @@ _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
 )  # fmt: skip
 
 WORDS: Mapping[str, Sequence[Way]] = {word: ways for words, ways in _ROWS for word in words.split()}
-"""Commands to suggest for each word that a user might type as a command.
+"""Mapping from words that a user might type as a command to the commands to suggest.
 
 A word that the user types after `archlab study` has the prefix `study-`: `archlab study resume` is the key
 `study-resume`.

@@ -19,8 +19,9 @@ from archlab.hf.weights import Conversion, Row
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
     """Return, for each layer, whether its MLP is dense.
 
-    Layer i (counted from 0) is a mixture of experts if `moe_layer_start_index` <= i <= `moe_layer_end_index` (-1 means
-    the last layer) and i + 1 is a multiple of `moe_layer_interval`. All other layers are dense.
+    Layers are counted from 0. Layer i is a mixture of experts if `moe_layer_start_index` <= i <= `moe_layer_end_index`
+    and i + 1 is a multiple of `moe_layer_interval`. All other layers are dense. An end index of -1 means the last
+    layer.
     """
     first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
     last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)

@@ -20,7 +20,7 @@ INTERLEAVED = Conversion(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
     lambda ours, _: stack((x.mT for x in ours), dim=-1).flatten(-2),
 )
-"""Conversion for a published tensor [experts, in, out] that holds two matrices. Its even columns belong to the gate
+"""Conversion for a published tensor [experts, in, out] that contains two matrices. Its even columns belong to the gate
 projection, its odd columns to the up projection."""
 
 INTERLEAVED_BIAS = Conversion(

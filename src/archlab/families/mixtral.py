@@ -20,8 +20,8 @@ FUSED_EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),
     *all_experts("model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"),
 ]
-"""Rows for files in which one tensor holds a matrix of all experts of a layer. transformers has this layout in memory,
-and some files do, too."""
+"""Rows for files in which one tensor contains a matrix of all experts of a layer. transformers has this layout in
+memory, and some files do, too."""
 
 TRAINING_ONLY = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
 """Keys of mixtures of experts that have an effect only in training."""

@@ -54,7 +54,7 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
 
 @dataclass(frozen=True)
 class SharedExpert(Key):
-    """Key for the width of the shared expert. 0 means that there is no shared expert. Its output is multiplied by a
+    """Key for the width of the shared expert, or 0 if there is none. The output of the shared expert is multiplied by a
     gate."""
 
     hf_key: str = "shared_expert_intermediate_size"

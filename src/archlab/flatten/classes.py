@@ -218,19 +218,20 @@ def is_parameter(value: Code) -> bool:
 
 
 FOLDED = {"rotating": "ROTARY_DIM"}
-"""Name of a constant in the flattened file, by the name of the variable in archlab.model whose number it replaces.
+"""Mapping from variables in archlab.model that are numbers to the constants that replace them in the flattened file.
 
 Contains only names that differ.
 """
 
 OWN_NAME = {"shared": "SharedExpert"}
-"""Class name in the flattened file, by the name of the attribute that contains the module.
+"""Mapping from the name of the attribute that contains a module to the name of its class in the flattened file.
 
 Contains only class names that differ from those in archlab.model.
 """
 
 FUNCTIONS = {"rotation": "rope", "reference": "attend"}
-"""Function name in the flattened file, by function name in archlab.model. Contains only names that differ."""
+"""Mapping from function names in archlab.model to function names in the flattened file. Contains only names that
+differ."""
 
 
 def result_type(several: int) -> str:

@@ -21,8 +21,8 @@ class Frame:
     home: Module
     names: dict[str, Value]
     carried: dict[str, str] = field(default_factory=dict)
-    """Variable in the flattened file, by its name in archlab.model. Contains only variables that keep their value from
-    one iteration of the surrounding loop to the next."""
+    """Mapping from variable names in archlab.model to variables in the flattened file. Contains only variables that
+    keep their value from one iteration of the surrounding loop to the next."""
 
 
 @dataclass(eq=False)
@@ -42,8 +42,8 @@ class Statements(Evaluator):
     def __init__(self) -> None:
         self.body = Body()
         self.wanted: dict[str, str] = {}
-        """Preferred name by variable. If a value has different names in a function and in its caller, the caller's name
-        is preferred."""
+        """Mapping from variables to preferred names. If a value has different names in a function and in its caller,
+        the caller's name is preferred."""
         self._counter = count()
 
     def folded(self, name: str, value: float) -> ast.expr:

@@ -37,9 +37,9 @@ class Page:
     """Names that were added with more than one text. `flatten` collects them on a first page, which it then
     discards."""
     constants: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Value (as text) and comment by name of the constant."""
+    """Mapping from the name of a constant to its value (as text) and its comment."""
     definitions: dict[str, str] = field(default_factory=dict)
-    """Text by name of the function or class. Each definition precedes its uses."""
+    """Mapping from the name of a function or class to its text. Each definition precedes its uses."""
     _taken: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def constant(self, kind: str, name: str, value: int | float | str, comment: str = "") -> str:
@@ -105,8 +105,8 @@ NAMES = {
     **{f"{cls.__name__}.factor": "ROPE_FACTOR" for cls in vars(position).values()
        if isinstance(cls, type) and "factor" in getattr(cls, "model_fields", {})},
 }  # fmt: skip
-"""Name of the constant for a config field. The key is the field's name, or `Section.field` to distinguish fields with
-the same name. A field that is not listed gives the constant its name."""
+"""Mapping from config fields to names of constants. A key is the name of a field, or `Section.field` if several
+sections have such a field. If a field is not listed, its constant has the name of the field."""
 
 COMMENTS = {
     "LAST_KEPT": "frequencies are unchanged up to this pair",
@@ -119,7 +119,7 @@ COMMENTS = {
     "STRIDE": "beyond the window, every STRIDE-th key is visible", "GLOBAL_TOKENS": "first tokens, visible to all",
     "CLIP_QKV": "limit of the absolute value of queries, keys and values", "MAX_SEQ_LEN": "learned positions end here",
 }  # fmt: skip
-"""Comment that the flattened file has on a constant, by name of the constant."""
+"""Mapping from the name of a constant in the flattened file to the comment beside it."""
 
 SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
 """Pairs of fields. If both fields have the same value, the first field uses the constant of the second."""

@@ -27,7 +27,7 @@ class Module:
 
     @cached_property
     def names(self) -> dict[str, ast.stmt]:
-        """Statement by top-level name. The statement defines the name: it is a function, a class, an assignment or an
+        """Mapping from each top-level name to the statement that defines it: a function, a class, an assignment or an
         import."""
         statements: dict[str, ast.stmt] = {}
         for node in ast.parse(self.text).body:
@@ -161,13 +161,14 @@ class Record:
     creation: ast.expr | None = None
     """Call that creates the module in the flattened file. None until its class has been written."""
     arguments: dict[str, ast.expr] = field(default_factory=dict)
-    """Argument by parameter of `__init__`, for parameters that stay parameters in the flattened file."""
+    """Mapping from parameters of `__init__` to arguments. Contains only parameters that stay parameters in the
+    flattened file."""
     name: str = ""
     """Name of the attribute that contains the module."""
     parameters: tuple[str, ...] = ()
     """Parameters of the module's `forward` in the flattened file."""
     initial: dict[str, "Value"] = field(default_factory=dict)
-    """Initial value by name of an nn.Parameter. Contains only parameters that are initialized to a constant."""
+    """Mapping from names of nn.Parameters to initial values. Contains only those that are initialized to a constant."""
 
     @property
     def is_module(self) -> bool:

@@ -58,9 +58,9 @@ OTHER_TOOLS = {
     # settings of the tokenizer, and its maximum text length
     "padding_side", "tokenizer_padding_side", "tokenizer_model_max_length", "model_max_length", "max_sequence_length",
 }  # fmt: skip
-"""Keys that are written or read by tools other than transformers models.
+"""Keys that no transformers class uses in a forward pass, because they are for other tools or for training.
 
-No transformers class uses these keys in a forward pass. archlab ignores them and prints a note with their names.
+archlab ignores these keys and prints a note with their names.
 """
 
 
@@ -104,7 +104,7 @@ class Family:
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not affect the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Usual key by alternative key. Some files contain the alternative key instead of the usual one."""
+    """Mapping from alternative names of keys, which some files contain, to their usual names."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         return self.read(values, where)[0]
@@ -251,7 +251,8 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """Return the fields that differ between two models, without fields that have no effect on the forward pass.
 
-    The result maps each field to its values in `a` and in `b`. Layer by layer, the resolved configs are compared.
+    The result maps each field to its values in `a` and in `b`. Layers are compared one by one, with their resolved
+    configs.
     """
     left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}

@@ -91,7 +91,7 @@ class HasHfKeys(Protocol):
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
-        """config.json key for each archlab field that this step sets."""
+        """Mapping from the archlab fields that this step sets to their config.json keys."""
         ...
 
 
@@ -239,11 +239,11 @@ class ActivationKey:
     hf_key: str
     default: str
     meaning: Mapping[str, str] | None = None
-    """archlab's name of an activation, by published name. Contains only names that mean a different activation in this
-    family than usual."""
+    """Mapping from published names of activations to archlab's names. Contains only names that have a special meaning
+    in this family."""
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
-    """archlab's name of an activation, by published name. Contains all names that the published code of this family
-    knows."""
+    """Mapping from published names of activations to archlab's names. Contains all names that the published code of
+    this family knows."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         name = hf.get(self.hf_key, self.default)

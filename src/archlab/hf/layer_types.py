@@ -46,9 +46,9 @@ class LayerTypes:
     window: int | None = 4096
     """Default of `sliding_window`."""
     sliding: Mapping[str, Any] = field(default_factory=dict)
-    """Fields, besides the window, that have these values only in sliding layers."""
+    """Values of fields that apply only to sliding layers, in addition to the window."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that have these values only in full layers."""
+    """Values of fields that apply only to full layers."""
     unused: int | None = None
     """Value to write for `sliding_window` if no layer is sliding. Some published code requires a number."""
     hf_keys: ClassVar = {"attention.window": "sliding_window"}
@@ -111,7 +111,7 @@ class MixerLayers:
             ours["layers"] = {"recurrent": recurrent, "full": {}, "pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the type of each layer, and the keys of the mixer. They describe the first mixer of the model."""
+        """Write the type of each layer, and the keys of the first mixer in the model."""
         mixers = [layer.mixer for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if isinstance(mixer, Absent) else self.mixer_type for mixer in mixers]
         first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])

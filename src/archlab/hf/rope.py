@@ -20,12 +20,12 @@ class RopeKeys:
     fraction: float = 1.0
     pairing: str = "half"
     partial: bool = False
-    """Whether the published code reads the key for the rotated fraction.
+    """Whether the published code reads the key for the rotated fraction although the default of this fraction is 1.
 
-    If the default (`fraction`) is not 1, this field is not used: the published code reads the key.
+    If the default (`fraction`) is not 1, the code always reads the key, and `partial` has no effect.
     """
     names: Mapping[str, str] = field(default_factory=dict)
-    """Name of the scaling that this family's code computes, by scaling name in the file. Contains only names that
+    """Mapping from scaling names in the file to the scalings that this family's code computes. Contains only those that
     differ."""
     original: int | None = None
     """Default of `original_max_position_embeddings` in a family (Phi 3) that reads this key only outside

@@ -45,15 +45,15 @@ class SpecialTokens:
     ends: tuple[int, ...] = ()
     """Tokens at which `generate` stops: `eos_token_id` of the model.
 
-    If the model has no `eos_token_id`, it is the EOS token of the tokenizer.
+    If the model has no `eos_token_id`, generation stops at the EOS token of the tokenizer.
     """
 
     @property
     def document(self) -> tuple[int, ...]:
-        """Tokens that precede a document in data: the tokens that the tokenizer prepends to a text.
+        """Tokens that precede a document: those that the tokenizer prepends to a text.
 
-        If it prepends none, it is the BOS token. If there is no BOS token, it is the EOS token. Empty if there is
-        neither.
+        If the tokenizer prepends no tokens, the BOS token precedes a document. Without a BOS token, the EOS token does.
+        Empty if there is neither.
         """
         single = (self.bos, self.model_bos, self.eos, *self.ends)
         return self.before or tuple(i for i in single if i is not None)[:1]
@@ -102,11 +102,11 @@ def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
 def complete(
     tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any], folder: Path = Path()
 ) -> SpecialTokens:
-    """Return the special tokens. Add those to the tokenizer that are not in tokenizer.json but in other files.
+    """Return the special tokens. Those that are only in other files than tokenizer.json are added to `tokenizer`.
 
     `files` maps file names to contents. `ids` contains `bos_token_id` and the other special token ids of config.json.
-    Error messages name `folder`. Raise UserError for a damaged file. Also raise it if transformers would give a token a
-    different id than the file that contains the token.
+    Error messages name `folder`. Raise UserError for a damaged file. Also raise it if a file gives a token a different
+    id than transformers would.
     """
 
     def parsed(name: str) -> Raw:

@@ -42,8 +42,8 @@ _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float8": ("bfloat16", "float32"),
     "int8": ("bfloat16", "float32"),
 }
-"""Number formats that replace a format in which a device cannot compute matrix products. The first one that the device
-supports is used.
+"""Mapping from number formats to replacements. If a device cannot compute matrix products in a format, it uses the
+first replacement that it supports.
 
 For example, a TPU rounds float32 numbers to bfloat16.
 """
@@ -74,8 +74,8 @@ class Derivation(Base):
 
 
 class Rate(Base):
-    """Measured time of one kind of operation. The time of operations in seconds is the sum of four products: each field
-    times the number of its units."""
+    """Measured time of one kind of operation. The time in seconds is `per_flop` times the number of FLOPs, plus the
+    corresponding products for the other fields."""
 
     per_flop: NonNegative
     """Seconds per FLOP of matrix products."""

@@ -100,7 +100,7 @@ class StepMemory(Base):
     """Like `activations`, but with recomputation: each layer keeps only its input and computes its other activations
     again in the backward pass."""
     logits: int
-    """Bytes of the logits that the loss processes at once.
+    """Bytes of the logits that the loss processes at a time.
 
     If the loss processes the logits in several chunks, the gradient of the head's matrix is included.
     """
@@ -125,10 +125,12 @@ def step_memory(
     """Return the memory of a training step of `micro_batches` micro-batches. `model_pass` is the pass over one
     micro-batch.
 
-    If `optimizer` is None, it is AdamW. Memory is largest at one of two moments:
+    If `optimizer` is None, it is AdamW.
 
-    - In the loss of the last micro-batch, all its activations are in memory, together with gradients: those of all
-      parameters if there are earlier micro-batches, otherwise only that of the head.
+    Memory is largest at one of two moments.
+
+    - In the loss of the last micro-batch, all its activations are in memory. There are also gradients: of all
+      parameters if there are several micro-batches, otherwise only of the head.
     - In the update, the gradients of all parameters are in memory, but no activations.
 
     In between, memory does not grow: in the backward pass, each layer frees at least as many bytes of activations as
@@ -160,7 +162,7 @@ def step_memory(
 
 
 def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str) -> int:
-    """Return the bytes of the logits that the loss processes at once.
+    """Return the bytes of the logits that the loss processes at a time.
 
     If the loss processes the logits in several chunks, the accumulated gradient of the head's matrix is included.
     """
