@@ -154,7 +154,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
 def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
     rows = price_rows(by_heading)
     if not rows:
-        yield f"{_INDENT}{BASE}: no difference in the first three digits; FLOPs of norms and sums are not counted"
+        yield f"{_INDENT}{BASE}: no difference in 3 digits (FLOPs without norms and sums)"
         return
     for row, *cells in [(f"{BASE} at {CONTEXT} tokens", *by_heading), *rows]:
         yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)
