@@ -31,7 +31,8 @@ def normalized(source: str) -> str:
 
 
 def local_imports(file: Path) -> list[str]:
-    """Return the names of the modules that a Python file imports from its own folder, as the file writes them."""
+    """Return the modules that a Python file imports from its own folder, as they are written in the file: `helpers` or
+    `.helpers`."""
     imports = (_imported(node) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     names = {name for imported in imports for name in imported}
     return sorted(name for name in names if name.startswith(".") or _is_beside(name, file.parent))

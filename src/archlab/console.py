@@ -1,5 +1,5 @@
-"""Streams and consoles that display control characters as text, so that names from files cannot control the
-terminal."""
+"""Streams and consoles that print control characters as visible text. A name that is read from a file can therefore not
+control the terminal."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ from archlab.config.core.text import visible
 
 
 class _VisibleStream:
-    """Stream that displays control characters as text."""
+    """Stream that writes control characters as visible text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.exact = stream
@@ -30,13 +30,14 @@ class _VisibleStream:
 
 @contextmanager
 def visible_stdout() -> Iterator[None]:
-    """Within the block, control characters printed to stdout appear as text. Output of `print_exact` is not changed."""
+    """Within the block, text printed to stdout shows control characters as visible text. `write_exact` is not
+    affected."""
     with redirect_stdout(cast(TextIO, _VisibleStream(sys.stdout))):
         yield
 
 
 class _TerminalText(io.StringIO):
-    """Buffer that pretends to be a terminal, so that Rich writes its styles into it."""
+    """Buffer that reports that it is a terminal, so that Rich writes escape sequences for styles into it."""
 
     def isatty(self) -> bool:
         return True
@@ -44,7 +45,7 @@ class _TerminalText(io.StringIO):
 
 @contextmanager
 def collected_stdout() -> Iterator[io.StringIO]:
-    """Within the block, collect the output on stdout as it would be written to a terminal."""
+    """Within the block, collect the output on stdout instead of printing it. Styles are kept, as for a terminal."""
     text = _TerminalText()
     with redirect_stdout(cast(TextIO, _VisibleStream(text))):
         yield text
@@ -56,9 +57,9 @@ def write_exact(text: str) -> None:
 
 
 def print_exact(text: str) -> None:
-    """Print generated text without adding a newline.
+    """Print text that a model has generated, without adding a newline.
 
-    A file or pipe gets the text unchanged. A terminal gets control characters as text.
+    In a terminal, control characters are shown as visible text. In a file or a pipe, the text is unchanged.
     """
     stream = sys.stdout if sys.stdout.isatty() else _exact(sys.stdout)
     stream.write(text)
@@ -70,7 +71,7 @@ def _exact(stream: IO[str]) -> IO[str]:
 
 
 class _Console(Console):
-    """Rich console that passes all text through `visible`, but not Rich's own escape sequences."""
+    """Rich console that passes the printed text through `visible`. Escape sequences that Rich adds are kept."""
 
     @Console.file.getter
     def file(self) -> IO[str]:
@@ -87,5 +88,5 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text unchanged: it interprets no markup and adds no colors."""
+    """Return a console that interprets no markup and adds no colors."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)

@@ -1,4 +1,5 @@
-"""Digests of the files that archlab writes into a folder. They reveal damage when the files are read."""
+"""Digests of the files that archlab writes into a folder. With them, archlab detects damaged files when it reads
+them."""
 
 import errno
 import hashlib
@@ -33,9 +34,9 @@ def write_digests(folder: Path) -> None:
 
 
 def write_with_digests(folder: Path, contents: Mapping[str, str | bytes]) -> None:
-    """Write files one after the other, each atomically.
+    """Write files into a folder, one after the other, and each atomically.
 
-    The digests are written first. A process that is killed in between therefore leaves no file without a digest.
+    The digests are written first. If the process is killed before all files are written, no file lacks a digest.
     """
     encoded = {name: text.encode() if isinstance(text, str) else text for name, text in contents.items()}
     digests = _read(folder)

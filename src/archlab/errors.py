@@ -14,9 +14,9 @@ class UserError(Exception):
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return the message for an error caused by the input, the system, a lack of memory or a plug-in.
+    """Return the message for the user, if the input, the system, a lack of memory or a plug-in caused the error.
 
-    None means that the error is a bug.
+    Return None for any other error, which is a bug in archlab.
     """
     match error:
         case UserError():

@@ -26,7 +26,7 @@ TEMPORARY = ".archlab-tmp-"
 """Prefix of temporary file names. A killed process may leave temporary files behind; you may delete them."""
 
 STUDY = "study.yaml"
-"""Name of the file that marks a folder as a study folder. The folder `runs/` beside it holds the runs."""
+"""Name of the file that marks a folder as a study folder. The runs are in the folder `runs/` beside this file."""
 
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE
@@ -34,15 +34,15 @@ TEXT_LIMIT = 16 * MEBIBYTE
 LARGE_TEXT_LIMIT = 64 * MEBIBYTE
 """Maximum size of a large table, in bytes.
 
-The index of a model with 10^12 parameters has about 20 MB, and a large tokenizer has 35 MB.
+The index file of a model with 10^12 parameters takes about 20 MB, and a large tokenizer.json takes 35 MB.
 """
 
 
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
     """Return the content of a regular file of at most `limit` bytes.
 
-    Raise a UserError that names the file if it is missing, too large or not readable, or if it is a folder or a loop of
-    links. Pipes and devices are refused too, because reading them might never end.
+    Raise a UserError that names the file if it is missing, too large or not readable, or if it is not a regular file.
+    Pipes and devices are refused because reading them might never end.
     """
     if not isinstance(path, Path):  # the package is installed as an archive
         return path.read_bytes()
@@ -61,12 +61,12 @@ def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file for reading, without blocking on a pipe that has no writer."""
+    """Open a file for reading. If it is a pipe without a writer, do not wait for one."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
-    """Return the content of a UTF-8 file. Raise UserError as `read_bytes` does, or if the content is not UTF-8."""
+    """Return the content of a UTF-8 file. Raise UserError if `read_bytes` does, or if the content is not UTF-8."""
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -110,9 +110,9 @@ def expand_user(path: str | Path) -> Path:
 
 
 def real_path(path: str | Path) -> Path:
-    """Return the absolute path with all links resolved.
+    """Return the absolute path, with all symbolic links resolved.
 
-    In a loop of links, the links remain; reading the file then raises an error.
+    Links that form a loop are not resolved; reading such a path raises an error.
     """
     return Path(os.path.realpath(path))
 
@@ -125,7 +125,7 @@ def cache_folder() -> Path:
 def state_folder() -> Path:
     """Return $ARCHLAB_STATE, or archlab's folder in the user's state folder.
 
-    Unlike files in the cache, files in the state folder cannot be created again.
+    It is for files that archlab cannot create again if they are deleted. Other files are in the cache folder.
     """
     return Path(os.environ.get("ARCHLAB_STATE") or platformdirs.user_state_dir("archlab"))
 
@@ -139,8 +139,8 @@ def _kind_of_file(mode: int) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Within the block, turn errors about a full or read-only disk or missing permissions into a UserError with the
-    path."""
+    """Within the block, replace an OSError about a full disk, a read-only disk or missing permissions with a UserError
+    that names the path."""
     try:
         yield
     except OSError as error:
@@ -159,7 +159,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def open_to_append(path: Path) -> TextIO:
-    """Open a text file for appending, without blocking on a pipe that has no reader.
+    """Open a text file for appending. If it is a pipe without a reader, do not wait for one.
 
     Raise UserError if the path is a link.
     """
@@ -177,11 +177,11 @@ def _without_following(path: str, flags: int) -> int:
 
 
 def refuse_linked_folders(folder: Path) -> None:
-    """Raise UserError if a link in the folder leads to another folder, because files would be written to that other
-    folder."""
+    """Raise UserError if the folder contains a link to a folder elsewhere, because archlab would write files into the
+    linked folder."""
     for home, folders, _ in os.walk(folder):
         for path in (Path(home, name) for name in folders if os.path.islink(os.path.join(home, name))):
-            hint = f"replace the link with a folder, or move all of {folder} to that disk and make {folder} the link"
+            hint = f"replace the link with a folder, or move all of {folder} there and replace {folder} with a link"
             raise UserError(f"{path}: is a link to {os.readlink(path)}, so files would be written there; {hint}")
 
 
@@ -209,10 +209,11 @@ def write_page(path: Path, content: str) -> Path:
 
 @contextmanager
 def file_atomic(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file. At the end of the block, rename the file to `path`; on an error, remove it.
+    """Yield the path of a temporary file for the block to write. Then rename the file to `path`; on an error, remove
+    it.
 
-    A link at `path` is replaced, never followed, because a link in a folder from somebody else may lead to one of the
-    user's files. Raise UserError if `path` is a folder, a pipe or a device.
+    If `path` is a link, the file replaces the link and not its target: in a folder from somebody else, the target could
+    be one of the user's files. Raise UserError if `path` is a folder, a pipe or a device.
     """
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: is {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
@@ -231,9 +232,9 @@ def file_atomic(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder. At the end of the block, rename the folder to `path`; on an error, remove it.
+    """Yield a temporary folder for the block to fill. Then rename the folder to `path`; on an error, remove it.
 
-    Temporary folders that killed processes have left for the same path are removed as well.
+    Before that, remove temporary folders for this path that killed processes have left.
     """
     make_folder(path.parent)
     for other in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
@@ -257,7 +258,8 @@ def folder_atomic(path: Path) -> Iterator[Path]:
 
 
 def _locked_temporary(path: Path) -> tuple[Path, int]:
-    """Return a new temporary folder and a file that holds a lock on it. The lock shows that this process is alive."""
+    """Create a temporary folder and lock it. Return it with the file descriptor of the lock. Other processes do not
+    remove a locked folder, because the lock shows that this process is alive."""
     while True:
         temporary = _temporary_name(path)
         temporary.mkdir()
@@ -290,7 +292,8 @@ def _temporary_name(path: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that other processes see it disappear at once, not file by file."""
+    """Rename a folder to a temporary name, then remove it. Other processes therefore never see it with only some of its
+    files."""
     temporary = _temporary_name(path)
     os.rename(path, temporary)
     shutil.rmtree(temporary)

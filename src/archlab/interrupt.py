@@ -18,11 +18,12 @@ _exit_hooks: list[Callable[[], None]] = []
 
 
 def install_handler() -> None:
-    """Record every Ctrl-C from now on, because the import of a compiled module can swallow the KeyboardInterrupt.
+    """Record each Ctrl-C from now on. The KeyboardInterrupt alone may get lost while a compiled module is being
+    imported.
 
-    SIGTERM (a job must end) and SIGHUP (the terminal has closed) have the same effect as Ctrl-C. A second Ctrl-C ends
-    the process at once, because a second KeyboardInterrupt would interrupt the clean-up after the first one and print
-    a traceback.
+    SIGTERM (a job must end) and SIGHUP (the terminal has closed) are handled like Ctrl-C. A second Ctrl-C ends the
+    process immediately. If it raised KeyboardInterrupt again, it would interrupt the clean-up after the first Ctrl-C
+    and print a traceback.
     """
     global _interrupted
     _interrupted = False
@@ -60,7 +61,8 @@ def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
 def exit_now(*_: object) -> None:
     """End the process with exit code 130.
 
-    The next command recognizes incomplete files by their temporary names and removes them.
+    The process may leave incomplete files. They have temporary names, by which the next command recognizes and removes
+    them.
     """
     for hook in _exit_hooks:
         with suppress(Exception):
@@ -84,20 +86,22 @@ def was_interrupted() -> bool:
 
 
 def raise_if_interrupted() -> None:
-    """Raise KeyboardInterrupt if an earlier one was swallowed. Call this before long work begins."""
+    """Raise KeyboardInterrupt if the user has pressed Ctrl-C, because the first KeyboardInterrupt may have been lost.
+    Call this before a long computation."""
     if _interrupted:
         raise KeyboardInterrupt
 
 
 class StopRequest:
-    """Request to end a run. `requested` becomes True after a signal."""
+    """Request to end a run. `requested` becomes True when a signal arrives."""
 
     requested = False
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Yield an object whose `requested` becomes True after a signal. A second Ctrl-C ends the process at once."""
+    """Yield a StopRequest whose `requested` becomes True when a signal arrives. A second Ctrl-C ends the process
+    immediately."""
     raise_if_interrupted()
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -122,10 +126,11 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
 
 def run_in_thread(work: Callable[[], T]) -> T:
-    """Call `work` in a thread and return its result, so that Ctrl-C works while compiled code runs for a long time.
+    """Call `work` in a thread and return its result. The caller then reacts to Ctrl-C even while `work` runs compiled
+    code.
 
-    Python handles Ctrl-C only between two lines of Python. After Ctrl-C the thread continues. It ends with the process
-    at the latest.
+    In the main thread, Python would handle Ctrl-C only when the compiled code returns. After Ctrl-C, the thread
+    continues until `work` or the process ends.
     """
     from concurrent.futures import Future  # this import takes as long as all others here
 
@@ -145,8 +150,9 @@ def run_in_thread(work: Callable[[], T]) -> T:
 def interrupts_blocked() -> Iterator[None]:
     """Let processes that start within the block ignore Ctrl-C.
 
-    A terminal sends Ctrl-C to all processes, but only the parent should handle it. Child processes inherit the signal
-    mask. A Ctrl-C within the block reaches the parent at the end of the block.
+    A terminal sends Ctrl-C to the parent and to its child processes, but only the parent should handle it. The block
+    therefore blocks the signal, and child processes inherit this signal mask. The parent receives a Ctrl-C at the end
+    of the block.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

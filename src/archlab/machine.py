@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of two mallopt parameters, as defined in glibc's malloc.h."""
+"""Constants M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h, which name parameters of mallopt."""
 
 LARGEST_KEPT = 2**25
-"""Maximum size of freed blocks that the process keeps, in bytes. glibc allows no larger value."""
+"""Maximum size, in bytes, of a freed memory block that the process keeps. glibc allows no larger value."""
 
 
 def cores() -> int:
@@ -23,13 +23,14 @@ def cores() -> int:
 
 @cache
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory from now on, except that of very large tensors.
+    """Let this process keep freed memory from now on instead of returning it to the operating system.
 
-    Otherwise glibc returns the memory of every large tensor to the operating system and requests it again page by page.
-    That costs a tenth of the time of a training run on a CPU. The memory of very large tensors is not kept, because
-    glibc seldom reuses an aligned block for a new block of the same size. If such blocks were kept, the logits of a
-    large vocabulary would take up to four times their size. The function does nothing if the C library has no
-    `mallopt`.
+    By default, glibc returns the memory of each large tensor when it is freed, and requests memory page by page for the
+    next one. That costs a tenth of the time of a training run on a CPU.
+
+    Memory of tensors above LARGEST_KEPT bytes is still returned, because glibc seldom reuses an aligned block for
+    another of the same size. If it were kept, the logits of a large vocabulary would take up to four times their size.
+    The function does nothing if the C library has no `mallopt`.
     """
     if sys.platform != "linux":
         return

@@ -15,15 +15,16 @@ from archlab.pricing.units import seconds
 _NARROWEST, _WIDEST = 6, 20
 
 _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
-"""Seconds and fraction of the job after which the remaining time is shown. An earlier estimate would depend too much
-on the start of the job."""
+"""The remaining time is shown after this number of seconds, or after this fraction of the job. Before that, the
+estimate is not reliable."""
 
 
 class Bar:
-    """Line that stays in place and shows the job, its progress and the remaining time.
+    """Line on stderr that is updated in place and shows the job, its progress and the remaining time.
 
-    The line is never wider than the terminal. Outside a terminal, the bar prints a plain line every
-    `seconds_between_lines`, or nothing if that is None. A closed pipe or terminal raises no error.
+    The line is never wider than the terminal. If stderr is not a terminal, the bar prints a plain line every
+    `seconds_between_lines` seconds. If `seconds_between_lines` is None, it prints nothing. A closed pipe or terminal
+    raises no error.
     """
 
     def __init__(self, seconds_between_lines: float | None = 10.0) -> None:
@@ -46,11 +47,11 @@ class Bar:
         self._progress.update(self._task, visible=False)
 
     def update(self, share: float | None, how_far: str = "", *details: str, line: bool = False) -> None:
-        """Show that the fraction `share` of the job is done, described by `how_far`. None means that the total is
-        unknown.
+        """Show the progress: `share` is the fraction of the job that is done (None: unknown), and `how_far` describes
+        it.
 
-        The last of the `details` are omitted if the terminal is too narrow. With `line`, a plain line is printed
-        outside a terminal even if the last one was less than `seconds_between_lines` ago.
+        If the terminal is too narrow for all `details`, the last ones are omitted. If stderr is not a terminal, `line`
+        prints a plain line now, even if `seconds_between_lines` seconds have not passed since the last one.
         """
         now = time.monotonic()
         left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())
@@ -106,7 +107,7 @@ class Bar:
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Within the block, show in a terminal that a job of unknown length is running."""
+    """Within the block, show in a terminal that the job `what` is running. Its length is unknown."""
     with Bar(seconds_between_lines=None) as bar:
         bar.begin(what)
         bar.update(None)

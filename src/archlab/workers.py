@@ -1,4 +1,4 @@
-"""Start of worker processes from any script or command."""
+"""Start worker processes safely from any script or command."""
 
 import sys
 import threading
@@ -16,9 +16,9 @@ _one_at_a_time = threading.Lock()
 def starting_workers() -> Iterator[None]:
     """Within the block, processes started by multiprocessing ignore Ctrl-C and do not import the caller's script.
 
-    Multiprocessing imports the main script in each new process, so that its functions can be called there. A script
-    without `if __name__ == "__main__"` would then run again. Workers call only functions of archlab, so they get an
-    empty `__main__` module.
+    By default, multiprocessing imports the main script in each new process, because the process may call functions of
+    the script. A script without `if __name__ == "__main__"` would then run again. archlab's workers do not need the
+    script, so they get an empty `__main__` module.
     """
     resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks Ctrl-C
     with _one_at_a_time, interrupts_blocked():

@@ -681,8 +681,8 @@ def test_a_rule_adds_no_seeds_beyond_the_folds_that_judge_them(lab):
 
 
 @pytest.mark.parametrize(("seeds", "folds", "said"), [
-    (4, None, "4 seeds are judged on 3 folds, so the test has 3 values; more folds (up to 6) would find smaller differences"),
-    ([0, 3, 6], None, "all seeds are judged on fold 0, so the intervals hold only for that part of the text"),
+    (4, None, "4 seeds are evaluated on 3 folds, so the test has only 3 values; more folds (up to 6) would find smaller differences"),
+    ([0, 3, 6], None, "all seeds are evaluated on fold 0, so the intervals hold only for that part of the text"),
     (3, None, None), (4, 1, None),
 ])  # fmt: skip
 def test_few_folds_for_many_seeds_are_named(lab, seeds, folds, said):

@@ -283,7 +283,9 @@ def test_hybrids_and_mixtures_that_lack_a_part(
         logits = model(tokens, use_cache=False).logits
         assert (ours(tokens) - logits).abs().max() <= 1e-4 * logits.std()
     if ours.config.attention.kind == "none":
-        needs = r"LlamaForCausalLM needs num_attention_heads, but model\.attention\.kind is none, which has no n_heads"
+        needs = (
+            "LlamaForCausalLM needs the key num_attention_heads, but model.attention.kind is none, which has no field n"
+        )
         with pytest.raises(UserError, match=needs):
             archlab.save_pretrained(ours, tmp_path / "llama", "llama")
 

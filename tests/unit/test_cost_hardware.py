@@ -102,7 +102,7 @@ def test_no_such_hardware(name: str, said: str, tmp_path: Path, monkeypatch: pyt
 def test_a_device_of_ones_own(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text("{name: Mine, maker: me, year: 2025, peak: {float16: 1T}, memory: 1G, bandwidth: 1G}")
-    with pytest.raises(UserError, match="peak has only float16; float32 or bfloat16"):
+    with pytest.raises(UserError, match="peak contains float16; it must also contain float32 or bfloat16"):
         load_hardware(str(file))
     file.write_text("{name: Mine, maker: me, year: 2025, peak: {bfloat16: 1T}, memory: 1G, bandwith: 1G}")
     with pytest.raises(UserError, match=r"(?s)bandwidth .*missing.*bandwith .*did you mean bandwidth"):

@@ -125,7 +125,7 @@ def test_the_context_is_the_training_window_where_none_is_given():
 
 
 def test_learned_positions_end():
-    with pytest.raises(UserError, match="context 2048 is too long; learned positions end at max_seq_len = 1024"):
+    with pytest.raises(UserError, match="context is 2048, but learned positions end at max_seq_len = 1024"):
         cost(load_config("gpt-2"), context=2048)
 
 

@@ -688,7 +688,7 @@ def test_tokens_predicted_for_a_budget_in_bytes_are_close_to_the_real_number():
 @pytest.mark.slow
 def test_a_study_shows_the_predictions_of_its_claim(capsys: pytest.CaptureFixture[str]):
     assert main(["study", "show", "norm-kind"]) == 0
-    said = "claim 2 of the ledger, norm kind, predicts: rms not worse, rms better in norm_share"
+    said = "claim 2 of the ledger (norm kind) predicts: rms not worse, rms better in norm_share"
     assert said in " ".join(capsys.readouterr().out.split())
 
 

@@ -78,8 +78,11 @@ def test_what_follows_is_told_against_the_reference():
         ({"bb": "a"}, r"against.bb  unknown arm; did you mean b\? allowed: a, b, c, d"),
         ({"b": "aa"}, r"against.b  unknown arm 'aa'; did you mean a\? allowed: a, b, c, d"),
         ({"a": "b"}, "against.a  the first arm has no reference"),
-        ({"b": "b"}, "against.b  b -> b is a cycle"),
-        ({"c": "d", "d": "b", "b": "c"}, "1 problem in the study\n  against.b  b -> c -> d -> b is a cycle"),
+        ({"b": "b"}, "against.b  the references form a cycle: b -> b"),
+        (
+            {"c": "d", "d": "b", "b": "c"},
+            "1 problem in the study\n  against.b  the references form a cycle: b -> c -> d -> b",
+        ),
         ({"b": "b", "c": "x", "a": "d"}, "3 problems"),
     ],
 )
@@ -89,7 +92,9 @@ def test_wrong_references_are_refused(against, message):
 
 
 def test_an_arm_that_leads_to_a_circle_is_not_in_it():
-    with pytest.raises(UserError, match=r"1 problem in the study\n  against.c  c -> d -> c is a cycle"):
+    with pytest.raises(
+        UserError, match=r"1 problem in the study\n  against.c  the references form a cycle: c -> d -> c"
+    ):
         arms(study(arms=NAMED, against={"b": "c", "c": "d", "d": "c"}))
 
 
@@ -128,7 +133,7 @@ def test_factors_of_one_name_are_told_apart():
             {"cross": {f"train.x{i}": list(range(100)) for i in range(5)}},
             r"seeds  20,000,000,000 runs \(10,000,000,000 a",
         ),
-        ({"cross": {"train.warmup": [0, 0.1, 0]}}, r"cross.train.warmup  \[0, 0.1, 0\] has 0 twice"),
+        ({"cross": {"train.warmup": [0, 0.1, 0]}}, r"cross.train.warmup  \[0, 0.1, 0\] contains 0 twice"),
         ({"cross": {"train.wrmup": [0, 0.1]}}, r"1 problem in the study\n  cross.train.wrmup  unknown; did you mean"),
         (
             {"cross": {"train.warmup": [0, -1]}},

@@ -99,7 +99,8 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
 
 def test_arms_that_would_be_judged_in_other_windows_are_refused():
     with pytest.raises(
-        UserError, match=r"arms\.other +is judged in windows of 8 tokens, base in windows of 16; add train.eval_seq_len"
+        UserError,
+        match=r"arms\.other +is evaluated in windows of 8 tokens, base in windows of 16; add train.eval_seq_len",
     ):
         arms(two({"train.seq_len": 8}))
     with pytest.raises(UserError, match=r"arms\.other\.train\.document_mask +changes the evaluation"):
@@ -188,7 +189,7 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
         ({"arms": {"a": {}, "b": {"train.eval_tokens": 64}}}, "arms.b.train.eval_tokens  must be the same"),
         ({"tune": {"train.lrr": [0.1]}}, r"train.lrr  unknown; did you mean lr\?"),
         ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
-        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] has a seed twice"),
+        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] contains a seed twice"),
         ({"budget": {"tokens": 10}}, "budget  10 is less than one batch of 64 tokens"),
         (
             {"budget": {"flops": 10}},
@@ -310,15 +311,18 @@ def test_a_problem_of_the_base_is_told_once():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are equal: neither changes a field;"),
+        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are identical: neither changes a field;"),
         (
             {"arms": {"a": {}, "b": {"model.mlp.activation": "silu"}}},
-            r"arms\.b\.model\.mlp\.activation +arms a and b are equal: model\.mlp\.activation: silu makes no difference;",
+            r"arms\.b\.model\.mlp\.activation +arms a and b are identical: model\.mlp\.activation: silu makes no difference;",
         ),
-        ({"arms": {"a": {"model.mlp.activation": "silu"}, "b": {}}}, r"equal: model\.mlp\.activation: silu makes no"),
+        (
+            {"arms": {"a": {"model.mlp.activation": "silu"}, "b": {}}},
+            r"identical: model\.mlp\.activation: silu makes no",
+        ),
         (
             {"arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.norm": {"kind": "layernorm"}}}},
-            r"arms b and c are equal: model\.norm\.kind: layernorm makes no difference",
+            r"arms b and c are identical: model\.norm\.kind: layernorm makes no difference",
         ),
         (
             {"arms": {"a": {}, "b": {"model.norm.kind": "rmsnorm", "model.attention.head_dim": 8}}},
@@ -326,11 +330,11 @@ def test_a_problem_of_the_base_is_told_once():
         ),
         (
             {"arms": {"a": {}, "b": {"model.norm.kind": "rmsnorm"}, "c": {"model.n_layers": 3}}, "against": "previous"},
-            r"arms a and b are equal: model\.norm\.kind: rmsnorm makes no difference",
+            r"arms a and b are identical: model\.norm\.kind: rmsnorm makes no difference",
         ),
         (
             {"arms": {"a": {}, "b": {"model.n_layers": 3}, "c": {"model.n_layers": 2}}, "against": "previous"},
-            r"arms a and c are equal: c undoes the changes of the steps after a",
+            r"arms a and c are identical: c undoes the changes of the steps after a",
         ),
         (
             {"cross": {"model.attention.head_dim": [8, None], "train.lr": [1e-3, 2e-3]}},
@@ -340,8 +344,8 @@ def test_a_problem_of_the_base_is_told_once():
             {"arms": {"a": {}, "b": {"model.mlp.d_ff": 90}}, "equal": {"parameters": 0.001}},
             r"model\.mlp\.d_ff: 90 makes no difference \(`equal` adjusts model\.mlp\.d_ff\)",
         ),
-        ({"arms": {"a": {}, "b": {}}, "tune": {"train.lr": [1e-3, 2e-3]}}, "arms a and b are equal"),
-        ({"arms": {"a": {}, "b": {}}, "tuned": {"b": {"train.lr": 0.5, "train.schedule": "wsd"}}}, "b are equal"),
+        ({"arms": {"a": {}, "b": {}}, "tune": {"train.lr": [1e-3, 2e-3]}}, "arms a and b are identical"),
+        ({"arms": {"a": {}, "b": {}}, "tuned": {"b": {"train.lr": 0.5, "train.schedule": "wsd"}}}, "b are identical"),
         (
             {"arms": {"a": {}, "b": {}}, "base": "tiny-llama", "sizes": [10**6, 3 * 10**6], "budget": {"tokens": 8192}},
             r"1 problem in the study\n  arms\.b +arms a and b",
@@ -353,11 +357,11 @@ def test_a_problem_of_the_base_is_told_once():
                     "b": {"model.layers": {"x": {"mlp.activation": "silu"}, "y": {}, "pattern": ["x", "y"]}},
                 }
             },
-            r"arms a and b are equal: model\.layers\.x\.mlp\.activation: silu",
+            r"arms a and b are identical: model\.layers\.x\.mlp\.activation: silu",
         ),
         (
             {"cross": {"model.norm.kind": ["rmsnorm", "layernorm"], "model.position.theta": [10000, 10000.0]}},
-            r"are equal: model\.position\.theta: 10000.0 makes no difference",
+            r"are identical: model\.position\.theta: 10000.0 makes no difference",
         ),
         ({"arms": {"a": {}, "b": {"train.recompute": True}}}, r"train\.recompute: true makes no difference"),
         ({"arms": {"a": {}, "b": {"train.compile": False}}}, r"train\.compile: false makes no difference"),
@@ -757,7 +761,7 @@ def test_a_scale_has_other_values_for_some_fields(tmp_path):
     (tmp_path / "none.yaml").write_text(to_yaml({key: value for key, value in values.items() if key != "scales"}))
     wrong = {**values, "scales": {"small": {"sedes": 2}}}
     (tmp_path / "wrong.yaml").write_text(to_yaml(wrong))
-    with pytest.raises(UserError, match=r"scales  small: 'sedes' cannot change with the scale; allowed: base, "):
+    with pytest.raises(UserError, match=r"scales  small: a scale cannot change 'sedes'; allowed: base, "):
         read_study("wrong.yaml")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "own.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))

@@ -314,7 +314,10 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
             r"measure\.x .*needs probes; .*train\.probe_every",
         ),
         ({"measure": {"seed": {"kind": "gap"}}}, r"measure\.seed .*is already a column of runs.csv"),
-        ({"measure": {"accuracy": {"kind": "gap"}}}, r"measure\.accuracy .*is the name of another kind of outcome"),
+        (
+            {"measure": {"accuracy": {"kind": "gap"}}},
+            r"measure\.accuracy .*accuracy is a kind of outcome, but `kind` is different",
+        ),
         (
             {"measure": ["best_loss"], "sweep": {"train.lr": [1e-3, 1e-2]}, "arms": {"a": {}, "b": {"train.lr": 1}}},
             r"arms\.b\.train\.lr .*is also in `sweep`",

@@ -82,8 +82,8 @@ def test_parameters_are_matched_within_a_size():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: a list of 2 to 6 parameter counts, each at least 10% above"),
-        ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: a list of 2 to 6"),
+        ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: 2 to 6 parameter counts, each at least 10% larger than"),
+        ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
         (
             {"sizes": [1000, 2000]},
             "sizes  no shape with the proportions of .*base.yaml has 1K parameters: its embedding",

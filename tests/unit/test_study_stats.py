@@ -457,7 +457,7 @@ def test_answer_says_that_a_difference_is_real_but_smaller_than_the_margin() -> 
     arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.7, {})}
     text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.2).answer
     assert "GEGLU loses to SwiGLU by " in text
-    assert "; the difference of GEGLU is real, but smaller than 0.2 bits per byte" in text
+    assert "; the difference of GEGLU is significant, but smaller than the margin of 0.2 bits per byte" in text
     assert "real" not in sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.1).answer
 
 

@@ -56,8 +56,8 @@ GROUPS: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("flatten", "configs:flatten", "Print a model as a single PyTorch file."),
     ),
 }
-"""Subcommands by group. Each is a tuple of the subcommand's name, its function or cyclopts App in archlab.cli
-(`module:name`), and a summary for `archlab --help`."""
+"""Subcommands, grouped under the headings of `archlab --help`. Each row contains the subcommand's name, the place of
+its function or cyclopts App in archlab.cli (`module:name`), and a summary for `archlab --help`."""
 
 VERBS = tuple(row for rows in GROUPS.values() for row in rows)
 
@@ -76,8 +76,9 @@ TRUST_HELP = f"With `{TRUST_OPTION}`, archlab runs the plug-ins that a folder fr
 def make_app(kind: type[App] = HelpApp) -> App:
     """Return the App of `archlab` with all subcommands, which are imported on first use.
 
-    `kind` is the class of the App. Cyclopts generates a command reference only if subcommands have the same class as
-    their parent; therefore the reference is generated from plain Apps.
+    `kind` is the class of the App. The command reference is generated with `kind=App`. The reason is that cyclopts
+    documents only subcommands of the same class as their parent, and `archlab study` and `archlab bench` are of the
+    class App.
     """
     app = kind(
         name="archlab",
@@ -134,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _without_trust(app: App, words: list[str]) -> list[str]:
     """Return the words of the command line without the option `--trust`.
 
-    The word `--trust` stays if it is the value of another option, or if it comes after `--`. The commands do not
-    declare the option, because it must already be in effect when cyclopts imports a command.
+    A `--trust` that comes after `--`, or that is the value of an option (`--prompt --trust`), stays. The commands
+    themselves do not declare `--trust`, because it must take effect before cyclopts imports the command.
     """
     if TRUST_OPTION not in words:
         return words
@@ -148,7 +149,8 @@ def _without_trust(app: App, words: list[str]) -> list[str]:
 
 
 def _prepare_streams() -> None:
-    """Replace a closed stdout or stderr, and ignore the environment variable COLUMNS if it is 0 or empty."""
+    """Open os.devnull in place of a closed stdout or stderr. Delete the environment variable COLUMNS if it is 0 or
+    empty."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -157,9 +159,9 @@ def _prepare_streams() -> None:
 
 
 def _message(error: BaseException) -> str | None:
-    """Return the message for the user.
+    """Return the message that the user sees for an error.
 
-    None means that the error is a bug, and that the user should see its traceback.
+    Return None for a bug, whose traceback the user should see.
     """
     return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 

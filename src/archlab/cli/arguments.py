@@ -1,4 +1,4 @@
-"""Arguments that several commands share: their types, and CONFIG with its overrides."""
+"""Arguments of more than one command: types of option values, and functions that load CONFIG with its overrides."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,16 +18,18 @@ from archlab.exchange.configs import read_facts, read_named_config
 from archlab.pricing.partition import MOST_DEVICES
 
 Flag = Annotated[bool, Parameter(show_default=False)]
-"""Switch that is off by default."""
+"""Option without a value, such as `--json`. It is off by default."""
 
 MayBeginWithDash = Parameter(allow_leading_hyphen=True)
 """Parameter for free text, which may begin with a dash like an option."""
 
 
 def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]:
-    """Return a converter for cyclopts that parses an integer with `read`, as in a config.
+    """Return a converter for cyclopts: it parses an integer with `read`, the function that also parses integers in
+    configs.
 
-    The converter raises ValueError if the value is not an integer. Cyclopts itself would turn 1.5 into 2.
+    The converter raises ValueError if the value is not an integer. The converter that cyclopts uses by default would
+    round 1.5 to 2.
     """
 
     def convert(_kind: Any, tokens: Sequence[Token]) -> int:
@@ -48,7 +50,7 @@ WholeNumber = Annotated[int, Parameter(converter=_whole)]
 """Integer, written as in a config: 32768, 32Ki (32,768), 32K (32,000) or 4e6."""
 
 Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10**28))]
-"""Number of parameters or FLOPs, written as in a config."""
+"""Number of parameters or FLOPs, written as in a config: 1B or 4e21."""
 
 Bytes = Annotated[int, Parameter(converter=_number(memory_size), validator=Number(gte=1, lte=10**16))]
 """Number of bytes, with or without a unit: 16GiB (1 GiB is 2^30 bytes) or 80GB (1 GB is 10^9 bytes)."""
@@ -83,7 +85,7 @@ def check_one_answer(json: bool, html: Path | None) -> None:
 
 
 def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
-    """Load a config as `archlab.load_config` does. Return the config, and notes for the user about it."""
+    """Load a config as `archlab.load_config` does. Return it with notes about it for the user."""
     raw = read_named_config(config)
     loaded = build_config(raw, overrides, config)
     return loaded, notes(raw, overrides, loaded)
@@ -108,10 +110,10 @@ def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
 
 
 def load_shape(config: str, overrides: Sequence[str]) -> tuple[Config, str]:
-    """Load a config as `load_with_notes` does. Return the config and an empty string.
+    """Return a config, and a description of the part of the model that it covers (empty: the whole model).
 
-    For a published model that archlab cannot build, return the known part of its config, and a description of that
-    part. The caller must show the description.
+    The config of a published model that archlab cannot build covers only a part of the model. The caller must then show
+    the description to the user.
     """
     known = read_facts(config)
     if known is None:

@@ -18,8 +18,8 @@ app = verb_with_subcommands("bench")
 def train(config: str, /, *overrides: str, steps: AtLeastOne = 10, json: Flag = False) -> None:
     """Measure the speed of training on this machine.
 
-    Print the tokens per second of whole training steps, the achieved fraction of the peak speed of matrix products, and
-    each kind of operation's share of the time.
+    Print the tokens per second of whole training steps, the achieved fraction of peak matrix product speed, and the
+    share of time of each kind of operation.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def decode(
 ) -> None:
     """Measure the speed of greedy decoding on this machine.
 
-    Print the tokens per second, the fraction of the memory bandwidth that is used to read weights and cache, and each
-    kind of operation's share of the time.
+    Print the tokens per second, the fraction of the memory bandwidth that is used to read weights and cache, and the
+    share of time of each kind of operation.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def decode(
     overrides
         Fields to change, as in model.attention.n_kv_heads=1.
     batch
-        Number of sequences that are decoded together.
+        Number of sequences that are decoded in parallel.
     context
         Number of tokens in each sequence before the first generated token.
     steps

@@ -25,9 +25,9 @@ def run(
 ) -> int:
     """Review the shape of a config before anything runs.
 
-    An error means that the model cannot work (exit code 2). A warning means that the model uses hardware poorly. A
-    note means that a value is outside the range of published models. Each finding names its sources and the claims in
-    the ledger that concern it.
+    An error means that the model cannot work (exit code 2). A warning means that the model uses hardware poorly. A note
+    means that a value is outside the range of published models. Each finding names its sources and related claims
+    (`archlab ledger`).
 
     Rules about hardware and vocabulary apply if d_model is at least 512. A narrower model cannot use the hardware
     fully, whatever its shape.
@@ -40,12 +40,13 @@ def run(
     overrides
         Fields to change, as in model.mlp.d_ff=11008.
     tensor
-        Number of devices that share each matrix. Default: 2 from 1B parameters on, 8 from 10B.
+        Number of devices among which each matrix is divided. Default: 2 from 1B parameters on, 8 from 10B on; smaller
+        models are not divided.
     pipeline
         Number of pipeline stages. The report then shows how evenly the layers can be divided, and which layers each
         stage holds.
     languages
-        Number of languages in the text. It determines which vocabulary sizes are usual.
+        Number of languages in the text. The usual vocabulary sizes depend on it.
     strict
         End with exit code 1 if there is a warning.
     html

@@ -65,11 +65,11 @@ def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = Non
     a
         A preset, a YAML file, a run folder, a Hugging Face folder or a hub id.
     b
-        The other config.
+        The config to compare with A.
     model_only
         Leave out the training and data fields.
     html
-        Write a page to this file, with both block diagrams (differences are marked) and a table of the fields.
+        Write a page to this file: two block diagrams with the differences marked, and a table of the fields.
     json
         Print JSON that maps each field to [value in A, value in B].
     """

@@ -49,13 +49,13 @@ def run(
     more
         More configs to compare, and fields to change in all of them, as in model.attention.n_kv_heads=1.
     batch
-        Number of sequences that are served together, or several numbers, as in 1,64. Default: 1.
+        Number of sequences that are served in parallel, or several numbers, as in 1,64. Default: 1.
     context
-        Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Default: train.seq_len (the
-        shortest of several configs).
+        Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Default: train.seq_len; for
+        several configs, the shortest train.seq_len.
     dtype
-        Dtype of the KV cache, of the weights in serving, and of the matrix products in training. Run folders store
-        float32.
+        Dtype of the KV cache, of the weights in serving, and of the matrix products in training. (Weights in a run
+        folder are float32.)
     hardware
         A device of `archlab list hardware`. The output then includes the shortest possible time of each pass on this
         device, and its bottleneck.
@@ -63,14 +63,15 @@ def run(
         Number of devices to plan a training run for: memory, communication and time of a step of train.batch_tokens
         tokens (default: 2^20). Without --parallel, each way to divide the work is planned separately.
     parallel
-        How the devices divide the work, as in shard=8,tensor=2. Allowed: replicate, shard, tensor and pipeline.
+        Way to divide the work among the devices, as in shard=8,tensor=2. Allowed: replicate, shard, tensor and
+        pipeline.
     price
         Price of a device per hour, in any currency. The output then includes the price of a training run. Without
         --devices, the run uses one device.
     html
         Write a page with tables and charts to this file. Without --hardware, the device is an H100.
     json
-        Print JSON with exact numbers: an object, or a list if there are several configs or settings.
+        Print JSON with unrounded numbers: an object, or a list of objects for several configs, batches or contexts.
     """
     check_one_answer(json, html)
     configs = load_several(config, more)
@@ -83,8 +84,8 @@ def run(
         }  # fmt: skip
         if serving_names := [name for name, value in serving_options.items() if value]:
             raise UserError(
-                f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}: a training plan uses "
-                f"{PLAN_FORMAT}, and train.seq_len and train.batch_tokens set its sequences and batches"
+                f"{', '.join(serving_names)} cannot be combined with {', '.join(plan_names)}: a training plan "
+                f"always uses {PLAN_FORMAT}, sequences of train.seq_len tokens and steps of train.batch_tokens tokens"
             )
         if device is None:
             raise UserError(f"{plan_names[0]} needs --hardware; `archlab list hardware` shows all devices")
@@ -92,7 +93,7 @@ def run(
         return
     if device is not None and device.count > 1:
         raise UserError(
-            f"--hardware {hardware} is {device.count} devices, but serving is computed on one device; "
+            f"--hardware {hardware} means {device.count} devices, but serving is computed for one device; "
             "name one device, or add --devices to plan a training run"
         )
     points = list(product(contexts, batch or (1,)))

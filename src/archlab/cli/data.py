@@ -31,14 +31,15 @@ def run(
         Text files, folders, globs, JSONL or Parquet files, `python-stdlib` (the source files of Python's standard
         library), or hf:NAME for a dataset of the Hugging Face hub.
     out
-        The data folder to write, for data.path.
+        The data folder to write. A config names it in data.path.
     vocab_size
-        Vocabulary size of the byte-level BPE tokenizer that is learned. Default: 2048.
+        Vocabulary size of the tokenizer (byte-level BPE) that is trained on the text. Default: 2048.
     tokenizer
-        Use this tokenizer.json, or the one in this folder, instead of learning a tokenizer. It must be byte-level or
-        SentencePiece-style. Other files in its folder determine the tokens that begin each document.
+        Use this tokenizer.json, or the one in this folder, instead of training one. It must be byte-level or
+        SentencePiece-style. Each document begins with special tokens that are read from the tokenizer.json and from the
+        files beside it, such as tokenizer_config.json.
     held_out
-        Fraction of the text in one fold. data.fold selects the fold that is held out for evaluation.
+        Fraction of the text that is held out for evaluation. data.fold selects which part is held out.
     field
         Field that contains the text in records of JSONL, Parquet or Arrow. `meta.body` is the field `body` inside
         the field `meta`. Default: the field `text`.
@@ -48,8 +49,8 @@ def run(
     skip_invalid
         Skip records and files that cannot be read. Print their number, and the names of the first few.
     workers
-        Number of threads that tokenize, or of processes if the tokenizers library must do the work. Default: one per
-        core.
+        Number of threads. For a tokenizer that only the tokenizers library can run, it is the number of processes.
+        Default: one per core.
     """
     texts = _template(field, template)
     prepared = prepare(list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown)
@@ -58,9 +59,7 @@ def run(
         names = " ".join(str(prepared.tokenizer.id_to_token(i)) for i in prepared.document_tokens)
         note(f"each document begins with {names}")
     if vocab_size and prepared.manifest.vocab_size < vocab_size:
-        note(
-            f"--vocab-size is {vocab_size:,}, but the text gives only {prepared.manifest.vocab_size:,} different tokens"
-        )
+        note(f"--vocab-size is {vocab_size:,}, but BPE on this text ends at {prepared.manifest.vocab_size:,} tokens")
     print(out)
 
 

@@ -11,7 +11,7 @@ from archlab.config.layers import distinct_layers
 from archlab.errors import UserError
 
 _LONGEST_TITLE = 44
-"""Maximum number of characters in a title, so that it is not wider than the narrowest diagram."""
+"""Maximum number of characters in a title. A longer title would be wider than the narrowest diagram."""
 
 
 def run(

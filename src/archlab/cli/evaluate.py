@@ -51,7 +51,7 @@ def lm_eval(
 ) -> None:
     """Score a model on tasks of EleutherAI's lm_eval, which the extra `lm-eval` installs.
 
-    Answers are cached; a second run asks only new questions.
+    The model's answers are cached. When the command is repeated, the model answers only questions that are new.
 
     Parameters
     ----------

@@ -183,4 +183,4 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         ("archlab flatten gpt-2 model.norm.kind=rmsnorm > mine.py", "Save a changed model as a file."),
     ),
 }
-"""Examples by command, whose name is given without `archlab`."""
+"""Mapping from commands (without `archlab`, as in `study run`) to their examples."""

@@ -18,7 +18,8 @@ from archlab.progress import doing
 def import_folder(hf_folder: str, /, *, out: Path) -> None:
     """Make a run folder from a published model.
 
-    `archlab train OUT --out OUT`, `archlab eval` and `archlab generate` then work with the run folder.
+    The run folder can then be trained (`archlab train OUT --out OUT`), evaluated (`archlab eval OUT`) and sampled from
+    (`archlab generate OUT`).
 
     Parameters
     ----------
@@ -38,8 +39,8 @@ def export_run(
 ) -> None:
     """Write a trained model as a Hugging Face folder, from which transformers computes the same logits.
 
-    With --gguf, write one file for llama.cpp. The command refuses a model that llama.cpp cannot compute exactly, and
-    names the reason.
+    With --gguf, write one file for llama.cpp. If llama.cpp cannot compute the model exactly, the command writes nothing
+    and prints the reason.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def inspect_folder(folder: str, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     folder
-        A run folder, a Hugging Face folder with config.json and weights, or a hub id, whose model is then
+        A run folder, a Hugging Face folder with config.json and weights, or a hub id. The model of a hub id is
         downloaded.
     json
         Print JSON.

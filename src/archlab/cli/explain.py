@@ -21,13 +21,13 @@ from archlab.evidence.usage import Usage, in_words, usage, values
 
 _INDENT = " " * 9
 _MOST_VALUES = 6
-"""Maximum number of values of a field, taken from published models, that are shown."""
+"""Maximum number of values that are shown for a field. The values come from published models."""
 
 _KEYS = {"with it": "with", "without": "without", "equal size": "equal_size"}
-"""JSON keys by the headings of the cost table."""
+"""Mapping from headings of the cost table to JSON keys."""
 
 _FEW = 2
-"""Maximum number of fields with the same name that are explained in full."""
+"""Maximum number of fields that are explained in full if several fields have the name that the user typed."""
 
 
 @long_output
@@ -154,7 +154,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
 def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
     rows = price_rows(by_heading)
     if not rows:
-        yield f"{_INDENT}{BASE}: the same to three digits, without FLOPs of norms and sums"
+        yield f"{_INDENT}{BASE}: no difference in 3 digits (FLOPs without norms and sums)"
         return
     for row, *cells in [(f"{BASE} at {CONTEXT} tokens", *by_heading), *rows]:
         yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)

@@ -56,7 +56,8 @@ def run(
         Quantize the weight matrices of the layers and of the head to 8 bits, with one scale per row, and use bfloat16
         for the rest. A CPU then reads fewer bytes per token. `archlab eval --int8` measures the loss in quality.
     compile
-        Compile a decoding step into one graph. Compiling takes up to a minute; then a token takes about half the time.
+        Compile a decoding step into one graph. Compiling takes up to a minute; after that, generation is about twice as
+        fast.
     """
     import torch
 

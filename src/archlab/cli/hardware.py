@@ -82,7 +82,7 @@ def _facts(device: Hardware) -> Iterator[tuple[str, str]]:
     for name in ("float32", "bfloat16"):
         if name in device.peak:
             balance = f"{device.peak[name] / device.bandwidth:.3g} operations per byte"
-            yield f"  {name}", f"{balance}; below that, memory is the bottleneck"
+            yield f"  {name}", f"memory is the bottleneck below {balance}"
     yield "link in a server", _link(device.link)
     yield "between servers", _link(device.network)
     yield "per server", f"{device.devices_per_server}"

@@ -35,8 +35,8 @@ class HelpApp(App):
 def verb_with_subcommands(name: str) -> App:
     """Return the App of a command with subcommands, such as `study`.
 
-    The settings are repeated, because cyclopts does not apply the parent's settings when it generates the command
-    reference.
+    The App gets the settings of `archlab` again, because cyclopts ignores the parent's settings when it generates the
+    command reference.
     """
     return App(name=name, console=plain_console(), default_parameter=NO_NEGATIVES, group_parameters=OPTIONS)
 
@@ -48,7 +48,8 @@ def show_docstring(command: App) -> None:
 
 
 def example_lines(command: str) -> list[str]:
-    """Return the lines with the examples of a command, such as `study run`. Return no lines if there are none."""
+    """Return the lines that show the examples of a command, such as `study run`. The list is empty if it has no
+    examples."""
     lines = ["", "Examples:"] if command in EXAMPLES else []
     for example, description in EXAMPLES.get(command, ()):
         lines += [f"  # {description}", f"  {example}"]
@@ -56,7 +57,7 @@ def example_lines(command: str) -> list[str]:
 
 
 def verb_group(title: str, position: int) -> Group:
-    """Return a group of subcommands, with one line each, for the help page of `archlab`."""
+    """Return a group of subcommands. The help page of `archlab` shows each of them in one line."""
     return Group(title, help_formatter=_print_verbs, sort_key=position)
 
 

@@ -14,7 +14,7 @@ from archlab.report.ledger.words import listed
 
 @long_output
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
-    """Show claims about architecture, with published results and with results of archlab's own runs at a small scale.
+    """Show claims about architecture, with the published results and the results of archlab's own small runs.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def run(
     Parameters
     ----------
     what
-        List only these. Default: presets, hardware and studies.
+        What to list. Default: presets, hardware and studies.
     filter
         List only published architectures that meet all of these conditions, as in family=llama 'year>=2024'
         'd_ff_over_d>4'. The value null means unknown.

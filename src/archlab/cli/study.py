@@ -57,17 +57,17 @@ def run(
     out
         The study folder to write. Default: studies/NAME, or STUDY itself if it is a study folder.
     executor
-        Where the runs are trained: on this machine, on a Ray cluster or in Slurm jobs (docs/executors.md). Each
-        executor can resume runs that another one has begun.
+        Where the runs are trained: on this machine, on a Ray cluster or in Slurm jobs (docs/executors.md). An executor
+        can resume runs that another executor has started.
     workers
-        Number of runs that are trained at the same time. Default on this machine: one per GPU; on a CPU one per core
-        for small models, otherwise one. Default on Ray and Slurm: as many as there is room for.
+        Number of runs that are trained at the same time. Default on this machine: one per GPU. Without a GPU: one per
+        core if the models are small, otherwise one. Default on Ray and Slurm: as many as there is room for.
     threads
         Number of cores for each run. Default: one for small models on a CPU, up to 8 with a GPU, otherwise all.
     slurm
         Options of the Slurm jobs, as in partition=gpu time=120 (minutes). This needs --executor slurm.
     renew
-        Repeat runs that were trained with other code of archlab or on another machine.
+        Repeat runs that were trained with a different version of archlab's code or on a different machine.
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
@@ -259,11 +259,11 @@ def _predicted(study: str) -> Iterator[str]:
     from archlab.report.study.claims import predicted
 
     for claim in claim_of(study) if study in studies() else ():
-        yield f"claim {claim.number} of the ledger, {claim.name}, predicts: {predicted(study, claim)}"
+        yield f"claim {claim.number} of the ledger ({claim.name}) predicts: {predicted(study, claim)}"
 
 
 def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
-    """Return sentences about the number of runs, their estimated training time, and the source of the estimate."""
+    """Describe the number of runs, their estimated training time, and the source of the estimate."""
     from archlab.pricing.units import seconds
     from archlab.study.forecast import STEPS, forecast, measured_clock, rehearsed_clock
     from archlab.study.schema import most_seeds
@@ -274,7 +274,7 @@ def _duration(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     runs = f"in all {up_to}{plural(total.runs, 'run')}, {total.flops:.3g} FLOPs of training"
     if total.seconds is None:
         return f"{runs}; to estimate the time, measure this machine with `archlab hardware --measure`"
-    rehearsed = f"{STEPS} steps of arm {first.label!r}, timed just now"
+    rehearsed = f"{STEPS} steps of arm {first.label!r} that were just timed"
     others = ", and the FLOPs of the other arms" if len(designed) > 1 else ""
     source = "its measured speed" if machine else f"{rehearsed}{others}"
     time = f"training time of all runs, one after another: about {seconds(total.seconds)}"
@@ -288,7 +288,7 @@ def _resources(designed: Sequence["Arm"]) -> str:
     configs = [arm.config for arm in designed]
     each = needs(configs, default_threads(configs))
     at_once = default_workers(each.cores, visible_gpus() if each.gpus else [])
-    return f"each run takes {each}; runs at the same time on this machine: {at_once}"
+    return f"each run uses {each}; number of runs at the same time on this machine: {at_once}"
 
 
 def present(summary: StudySummary, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables, JSON and long output on the terminal, readable with 80 columns, in a pipe and without colors."""
+"""Tables, JSON and long output for the terminal. They are readable with 80 columns, without colors and in a pipe."""
 
 import json
 import os
@@ -24,10 +24,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _UNBOUNDED = 10_000
-"""Width in columns that no table reaches."""
+"""Width, in terminal columns, that is larger than that of any table."""
 
 _FEW = 4
-"""A table with at most this number of columns is never split into two tables."""
+"""Maximum number of columns of a table that is never split in two."""
 
 _LESS_OPTIONS = "FRX"
 """Options for `less` if the user has not set LESS: quit if the text fits on the screen, show colors, keep the text on
@@ -55,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def show_table(out: Console, table: Table) -> None:
-    """Print a table whose cells are already wrapped. If the table is too wide, the terminal wraps its lines."""
+    """Print a table whose cells are already wrapped. Rich does not shorten a table that is wider than the terminal."""
     out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
     out.print(table)
 
@@ -67,9 +67,9 @@ def print_json(value: Any) -> None:
 def long_output(verb: Callable[P, T]) -> Callable[P, T]:
     """Decorate a command so that it shows its output in a pager if the output does not fit on the terminal.
 
-    No pager is used for JSON, or if stdin or stdout is not a terminal. The environment variable ARCHLAB_PAGER names the
-    pager, otherwise PAGER, otherwise it is `less`. If that name is empty, `cat` or not installed, the output is printed
-    as usual.
+    The pager is the value of the environment variable ARCHLAB_PAGER. If it is not set, the pager is the value of PAGER,
+    or `less` if that is not set either. No pager is used if its name is empty, `cat`, or the name of a program that is
+    not installed; nor for JSON, or if stdin or stdout is not a terminal.
     """
 
     @wraps(verb)

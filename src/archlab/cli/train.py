@@ -14,10 +14,10 @@ from archlab.errors import UserError
 from archlab.review.findings import in_one_line, warnings
 
 _PATIENCE = 5.0
-"""Seconds that every process except the first waits before it raises an error.
+"""Time in seconds. After an error, a process other than the first waits this long before it raises the error.
 
-Usually the first process raises the same error, or a process fails because another one has ended. In both cases,
-torchrun ends the waiting processes, so that only one error is printed.
+Usually the first process has the same error, or the error occurred because another process had ended. Torchrun then
+ends the waiting processes, so that only one error is printed.
 """
 
 
@@ -31,10 +31,11 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     Parameters
     ----------
     config
-        A preset, a YAML file, or a folder. A folder with weights must be OUT itself; the run then continues. To start
-        from random weights elsewhere, name the config.yaml or config.json in the folder.
+        A preset, a YAML file, or a folder. A folder with weights must be OUT itself; the run then continues. To use
+        only the config of a folder and start from random weights, name its config.yaml or config.json.
     overrides
-        Fields to change, as in train.lr=3e-3. A larger train.tokens extends a run if its schedule is constant or wsd.
+        Fields to change, as in train.lr=3e-3. A larger train.tokens extends a finished run whose schedule is constant
+        or wsd.
     out
         The run folder to write, with config, metrics, checkpoints and summary. A folder made by `archlab import` starts
         with the imported weights.
@@ -75,7 +76,8 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
 
 @contextmanager
 def _first_process_prints() -> Iterator[None]:
-    """Let only the first process print. The other processes print only errors that the first process does not raise."""
+    """Let only the first process print. Another process prints only an error, and only if the first process has not
+    failed as well."""
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
         try:
@@ -97,7 +99,7 @@ def _first_process_prints() -> Iterator[None]:
 
 
 def _tell_torchrun(error: UserError) -> None:
-    """Write the message to the file from which torchrun reads it for its own traceback."""
+    """Write the error message to the file from which torchrun reads it. Torchrun then prints it in its own report."""
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         message = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
         with suppress(OSError):

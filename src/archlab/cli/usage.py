@@ -20,7 +20,8 @@ from cyclopts.validators import Number
 from archlab.config.problems import choose, nearest
 
 _LONGEST_NAME, _NEAR = 60, 0.7
-"""Number of characters that are compared, and the minimum similarity of a suggested name (0 to 1)."""
+"""Limits for suggestions: only this number of first characters is compared, and a suggested name has at least this
+similarity (0 to 1)."""
 
 _KINDS = {
     int: "a whole number",
@@ -54,8 +55,9 @@ def usage(error: CycloptsError) -> str:
 def _unknown_command(error: CycloptsError, unknown: str) -> str:
     """Return the message about an unknown command.
 
-    The message suggests the commands that WORDS gives for the nearest word, or the command with the nearest name if
-    that is nearer. The message of cyclopts itself would import every subcommand, and thus torch.
+    The unknown command is compared with the names of commands and with the words in WORDS. If a word is the most
+    similar, the message suggests the commands for that word, otherwise the command with the most similar name. The
+    message of cyclopts is not used, because creating it would import every subcommand, and thus torch.
     """
     names = [name for name in error.app or () if not name.startswith("-")]
     group = "".join(f"{name}-" for name in error.command_chain or ())
@@ -80,7 +82,7 @@ def _unknown_option(error: CycloptsError, token: str) -> str:
 def _missing(error: MissingArgumentError, argument: Argument) -> str:
     """Return the message about a missing argument.
 
-    If an option is misspelled, return the message about the option instead.
+    If an option is misspelled, return the message about that option, because the missing argument may be a consequence.
     """
     if error.keyword:
         return f"{error.keyword} has no value; allowed: {_allowed(argument)}"
@@ -207,14 +209,15 @@ _ROWS: tuple[tuple[str, Sequence[Way]], ...] = (
 )  # fmt: skip
 
 WORDS: Mapping[str, Sequence[Way]] = {word: ways for words, ways in _ROWS for word in words.split()}
-"""Commands to suggest for each word that a user might type as a command.
+"""Mapping from words that a user might type as a command to the commands to suggest.
 
-If the user types the word after a command with subcommands, it is prefixed: `study resume` is `study-resume`.
+A word that the user types after `archlab study` has the prefix `study-`: `archlab study resume` is the key
+`study-resume`.
 """
 
 
 def suggest(word: str, ways: Sequence[Way]) -> str:
-    """Return a message that lists the commands to use instead of an unknown word."""
+    """Return a message which says that `word` is unknown and lists the commands in `ways`."""
     width = max(len(command) for command, _ in ways)
     return "\n".join(
         [

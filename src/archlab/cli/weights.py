@@ -19,9 +19,8 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
     """Raise UserError if a training run in `out` would ignore the weights of CONFIG, or of a folder that CONFIG names
     as its `base`.
 
-    A run in `out` with a checkpoint resumes from the checkpoint. A file (config.yaml, config.json) counts as a config
-    without weights. The message contains the command that trains those weights, and the command that starts from random
-    weights.
+    A run in `out` with a checkpoint resumes from the checkpoint. If CONFIG is a file (config.yaml, config.json), it has
+    no weights. The message contains two commands: one trains those weights, the other starts from random weights.
     """
     if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return
@@ -41,13 +40,14 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
         if _holds_weights(folder):
             raise UserError(
                 f"{file}: base is {base}, a folder with weights, but a base provides only its config.\n"
-                f"To start from random weights, name the file: base: {Path(base) / config_file(folder).name}\n"
-                f"To train those weights, pass the folder to `archlab train`; it then prints the command."
+                f"To start from random weights, name the config file: base: {Path(base) / config_file(folder).name}\n"
+                f"To train those weights, run `archlab train` with the folder; it then prints the command to use."
             )
 
 
 def _bases(file: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each config file with a `base` key, beginning with `file`, and the base as a path relative to that file."""
+    """Yield each config file that has a `base`, and its base as a path relative to the file. Begin with `file` and
+    follow the bases."""
     seen = set[Path]()
     while file.is_file() and file.name != CONFIG and file not in seen:
         seen.add(file)

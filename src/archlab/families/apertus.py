@@ -13,7 +13,7 @@ DEFAULT_SCALING = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
-"""Default RoPE scaling of Apertus, the same as in Llama 3.1."""
+"""RoPE scaling for a config.json without one. It is the scaling of Llama 3.1."""
 
 
 def _has_xielu(layer: LayerConfig) -> bool:

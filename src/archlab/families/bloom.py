@@ -14,20 +14,18 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 class Slices:
     """The keys `pretraining_tp` and `slow_but_exact`.
 
-    If both are set, the published code computes two matrix products in slices and omits their biases.
+    If `slow_but_exact` is true and `pretraining_tp` is not 1, the published code computes two matrix products in slices
+    and omits their biases. archlab cannot do that.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if both `pretraining_tp` and `slow_but_exact` are set. Either key alone does not change the
-        result."""
+        """Raise UserError if the keys have values with which the published code omits biases."""
         sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
         if exact and sliced != 1:
-            raise hf.refuse(
-                "slow_but_exact", exact, f"false, because with pretraining_tp = {sliced} biases are left out"
-            )
+            raise hf.refuse("slow_but_exact", exact, f"false, because true omits biases if pretraining_tp is {sliced}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json, because the defaults are right."""
+        """Write no key to config.json, because the published code keeps the biases by default."""
 
 
 FAMILY = Family(

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARDS = 4
-"""Number of TPU cores across which the heads were sharded during training."""
+"""Number of TPU cores among which the heads were divided in the original training. The rows of `qkv_proj` are grouped
+by core."""
 
 
 def _split(theirs: "Tensor", _: LayerConfig | None) -> "Sequence[Tensor]":
@@ -39,7 +40,7 @@ class WholeHeadsPerShard:
             raise hf.refuse("n_head", ours["attention.n_heads"], f"multiples of {SHARDS}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json. The check runs when the written file is read back."""
+        """Write no key to config.json. `Family.hf_config` reads the written config back, and that runs the check."""
 
 
 FAMILY = Family(

@@ -1,5 +1,5 @@
-"""Configs and weights of Command R7B and Command A (Cohere2ForCausalLM in transformers): RoPE in sliding-window layers,
-no position encoding in full-attention layers.
+"""Configs and weights of Command R7B and Command A (Cohere2ForCausalLM in transformers): sliding-window layers have
+RoPE, full-attention layers have no position encoding.
 """
 
 from archlab.families.cohere import FIELDS, WEIGHTS

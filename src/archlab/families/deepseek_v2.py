@@ -19,7 +19,8 @@ from archlab.hf.mixture import GROUP_HF_KEYS, SharedExperts, first_dense
 
 @dataclass(frozen=True)
 class TopKMethod:
-    """The key `topk_method`. The keys `n_group` and `topk_group` matter only if it is group_limited_greedy."""
+    """The keys `topk_method`, `n_group` and `topk_group`. The last two have an effect only if `topk_method` is
+    group_limited_greedy."""
 
     hf_keys: ClassVar = GROUP_HF_KEYS
 

@@ -1,5 +1,5 @@
 """Configs and weights of DeepSeek V3 and R1, Moonlight, Kimi K2 (DeepseekV3ForCausalLM in transformers): latent
-attention and a mixture of experts without a balance loss.
+attention and a mixture of experts, trained without a balance loss.
 """
 
 from archlab.families.glm4_moe import EXPERTS, SIGMOID

@@ -19,8 +19,9 @@ from archlab.hf.weights import Conversion, Row
 def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
     """Return, for each layer, whether its MLP is dense.
 
-    From layer `moe_layer_start_index` to layer `moe_layer_end_index` (-1: the last layer), every
-    `moe_layer_interval`-th layer is a mixture. All other layers are dense.
+    Layers are counted from 0. Layer i is a mixture of experts if `moe_layer_start_index` <= i <= `moe_layer_end_index`
+    and i + 1 is a multiple of `moe_layer_interval`. All other layers are dense. An end index of -1 means the last
+    layer.
     """
     first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
     last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)
@@ -28,9 +29,10 @@ def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
 
 
 def _between(dense: list[bool]) -> Raw:
-    """Return the keys that could express the list: the range and the interval of the mixture layers.
+    """Return the keys `moe_layer_*` for a model: the range and the interval of its mixture layers. `dense` says which
+    layers are dense.
 
-    Reading the keys back shows whether they do express it.
+    `Family.hf_config` reads the keys back and refuses a model that they cannot express.
     """
     sparse = [i for i, is_dense in enumerate(dense) if not is_dense] or [len(dense)]
     interval = min((b - a for a, b in pairwise(sparse)), default=1)
@@ -41,21 +43,23 @@ def _between(dense: list[bool]) -> Raw:
 
 @dataclass(frozen=True)
 class LeastSum:
-    """The key `moe_norm_min`: a lower limit for the sum by which the weights of the chosen experts are divided."""
+    """The key `moe_norm_min`. The weights of the chosen experts are divided by their sum, or by this value if the sum
+    is smaller."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if `moe_norm_min` is above 1e-6. A smaller limit matters only if all scores are nearly 0."""
+        """Raise UserError if `moe_norm_min` is above 1e-6. A smaller value has an effect only if all scores are nearly
+        0."""
         if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
             raise hf.refuse("moe_norm_min", least, "up to 1e-6")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json, because the default is right."""
+        """Write no key to config.json, because the default of the published code is small enough."""
 
 
 CORRECTION = "layers.{i}.mlp.router.correction"
 
 ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
-"""Conversion of a published tensor [1, experts] to the parameter [experts]."""
+"""Conversion between a published tensor of shape [1, experts] and a parameter of shape [experts]."""
 
 FAMILY = Family(
     model_type="ernie4_5_moe",

@@ -16,7 +16,7 @@ from archlab.hf.rope import RopeKeys
 def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
     """Return the layer types: full attention in every n-th layer, sliding windows in the others.
 
-    n is `sliding_window_pattern`. If the window is null, all layers have full attention.
+    n is the key `sliding_window_pattern`. If the key `sliding_window` is null, all layers have full attention.
     """
     pattern = hf.get("sliding_window_pattern", 4, kind=object)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
@@ -27,7 +27,8 @@ def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 class Layers(LayerTypes):
-    """Layer types of EXAONE 4. Full-attention layers have no RoPE, unless the whole model has no window."""
+    """Layer types of EXAONE 4. If `sliding_window` is null, all layers have RoPE. Otherwise, only sliding-window layers
+    do."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         hybrid = hf.or_null("sliding_window", self.window) is not None
@@ -35,9 +36,10 @@ class Layers(LayerTypes):
         LayerTypes(self.implied, self.window, full=full).read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the layer types. If the model has neither windows nor RoPE, also write a window.
+        """Write the layer types. If the model has neither windows nor RoPE, write a value for `sliding_window`
+        nevertheless.
 
-        The published code omits RoPE in full-attention layers only if the config contains a window.
+        The published code omits RoPE in full-attention layers only if `sliding_window` is not null.
         """
         super().write(model, hf)
         has_rope = any(isinstance(layer.position, Rope) for layer in layer_configs(model))

@@ -15,10 +15,11 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 @dataclass(frozen=True)
 class Generation:
-    """Keys for parallel branches, their norms, and the number of key/value heads, in an older and a newer layout.
+    """Keys for parallel branches, their norms, and the number of key/value heads. Falcon has two generations of models.
 
-    The older layout has one norm for parallel branches, and either one key/value head or one per query head. The newer
-    layout allows one or two norms and any number of key/value heads.
+    In the older generation, parallel branches share one norm, and there is one key/value head in total or one per query
+    head. In the newer one (`new_decoder_architecture`), parallel branches have one or two norms, and the number of
+    key/value heads is arbitrary.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
@@ -37,7 +38,8 @@ class Generation:
         ours["attention.n_kv_heads"] = 1 if single and not newer else kv_heads
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the keys in the older layout if it can express the model, otherwise in the newer one."""
+        """Write the keys of the older generation if they can express the model, otherwise those of the newer
+        generation."""
         parallel, kv_heads = model.block.parallel, model.multi_head.n_kv_heads
         newer = parallel == "separate" or kv_heads not in (1, model.multi_head.n_heads)
         hf |= {
@@ -63,7 +65,7 @@ class AlibiOrRope:
 
 
 def branches(*parallel: str) -> Callable[[LayerConfig], bool]:
-    """Return a function that tests whether a layer's `block.parallel` has one of these values."""
+    """Return a function that returns whether a layer's `block.parallel` is one of the values in `parallel`."""
     return lambda layer: layer.block.parallel in parallel
 
 

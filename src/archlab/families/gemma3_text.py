@@ -18,16 +18,16 @@ from archlab.hf.weights import Row
 
 @dataclass(frozen=True)
 class RopePerType:
-    """One RoPE for sliding layers and one for full layers, both nested in `rope_parameters`.
+    """One RoPE for sliding-window layers and one for full-attention layers. Both are objects inside `rope_parameters`.
 
-    Older files have `rope_local_base_freq` for sliding layers, and `rope_theta` and `rope_scaling` for full layers.
-    `layer_types` must already have been read.
+    Older files have `rope_local_base_freq` for sliding-window layers, and `rope_theta` and `rope_scaling` for
+    full-attention layers. `layer_types` must already have been read.
     """
 
     local: float = 1e4
-    """Default theta of sliding layers."""
+    """Default of theta in sliding-window layers."""
     theta: float = 1e6
-    """Default theta of full layers."""
+    """Default of theta in full-attention layers."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Read the RoPE keys and set one RoPE for the whole model, or one for each layer kind."""

@@ -13,9 +13,9 @@ SIGMOID = (
     Always("mlp.router.score", "sigmoid"),
     Always("mlp.router.correction.rate", 1e-3),
 )
-"""Sigmoid router with a per-expert bias, which the published files contain.
+"""Sigmoid router with a bias per expert. The published weights contain this bias.
 
-The update rate of the bias is not published, so archlab uses that of DeepSeek-V3.
+The rate at which training updates the bias is not published; archlab uses the rate of DeepSeek-V3.
 """
 
 EXPERTS = [

@@ -32,10 +32,10 @@ BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True)
 
 @dataclass(frozen=True)
 class PlainMLP:
-    """MLP without a gate. If config.json does not contain its width, the width is 4 * d_model."""
+    """MLP without a gate. Its width is 4 * d_model unless config.json contains another width."""
 
     hf_key: str | None = None
-    """Key for the width. None if the family has no such key."""
+    """Key for the width. None if config.json has no such key in this family."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width = hf.get(self.hf_key, kind=int) if self.hf_key else None
@@ -50,12 +50,12 @@ class PlainMLP:
 class Scales:
     """Keys for the scale of attention scores.
 
-    One key says whether scores are divided by sqrt(head_dim). The other says whether they are also divided by the
-    layer's number, counted from 1.
+    If `scale_attn_weights` is true, scores are divided by sqrt(head_dim). If `scale_attn_by_inverse_layer_idx` is true,
+    they are also divided by the number of the layer, counted from 1.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the scale of attention scores. If it depends on the layer, each layer gets its own layer kind."""
+        """Set the scale of attention scores. If each layer has a different scale, define one layer kind per layer."""
         head_dim = ours["d_model"] / ours["attention.n_heads"]
         scale = 1 / math.sqrt(head_dim) if hf.get("scale_attn_weights", True) else 1.0
         if not hf.get("scale_attn_by_inverse_layer_idx", False):
@@ -65,8 +65,8 @@ class Scales:
         ours["layers"] = {**kinds, "pattern": list(kinds)}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Derive both keys from the scales of the layers. Reading the keys back shows whether they can express all
-        scales."""
+        """Derive both keys from the scales of the layers. `Family.hf_config` reads them back and refuses scales that
+        they cannot express."""
         scales = [layer.multi_head.scale for layer in layer_configs(model)]
         hf["scale_attn_weights"] = scales[0] != 1.0
         hf["scale_attn_by_inverse_layer_idx"] = len(set(scales)) > 1
@@ -90,7 +90,7 @@ PRE_NORMS = [
 ]
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")
-"""Causal masks, which old files contain as tensors."""
+"""Name suffixes of causal masks, which old weights files contain as tensors."""
 
 FAMILY = Family(
     model_type="gpt2",

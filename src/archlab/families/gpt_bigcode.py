@@ -11,7 +11,8 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 class Heads:
-    """Keys for the scale of attention scores and for the number of key/value heads: one, or one per query head."""
+    """Keys for attention: `multi_query` (one key/value head instead of one per query head) and `scale_attn_weights`
+    (scores are divided by sqrt(head_dim))."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         heads = ours["attention.n_heads"]
@@ -21,7 +22,7 @@ class Heads:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write `multi_query` and `scale_attn_weights`.
 
-        If reading them back gives other values, the family cannot express the model.
+        `Family.hf_config` reads them back and refuses a model that they cannot express.
         """
         hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 

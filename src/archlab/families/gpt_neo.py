@@ -15,9 +15,10 @@ GLOBAL, LOCAL = "global", "local"
 
 @dataclass(frozen=True)
 class AttentionTypes:
-    """The key `attention_types`, such as [[["global", "local"], 12]] for 24 layers, and the window of local layers.
+    """The keys for the attention type of each layer (global, or local with a sliding window) and for the window.
 
-    The key `attention_layers` contains the same list in expanded form.
+    `attention_types` is [[["global", "local"], 12]] if 24 layers alternate. `attention_layers` contains the same types
+    as a list with one entry per layer.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

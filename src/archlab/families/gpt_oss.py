@@ -14,13 +14,14 @@ DEFAULT_SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
-"""RoPE scaling for files that do not contain one."""
+"""RoPE scaling for a config.json without one."""
 
 INTERLEAVED = Conversion(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
     lambda ours, _: stack((x.mT for x in ours), dim=-1).flatten(-2),
 )
-"""Conversion for tensors [experts, in, out] whose columns alternate between gate and up projection."""
+"""Conversion for a published tensor [experts, in, out] that contains two matrices. Its even columns belong to the gate
+projection, its odd columns to the up projection."""
 
 INTERLEAVED_BIAS = Conversion(
     lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),

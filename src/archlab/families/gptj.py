@@ -14,11 +14,11 @@ from archlab.hf.weights import Row, linear
 
 @dataclass(frozen=True)
 class RotaryDim:
-    """RoPE on the first `rotary_dim` dimensions of each head, with adjacent dimensions as pairs."""
+    """RoPE on the first `rotary_dim` dimensions of each head. It rotates pairs of adjacent dimensions."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set `position.fraction` so that int(head_dim * fraction) equals `rotary_dim`. Round the fraction up if
-        necessary."""
+        """Set `position.fraction` to `rotary_dim` / head_dim. If rounding makes int(head_dim * fraction) too small, use
+        the next larger float."""
         head_dim = ours["d_model"] // ours["attention.n_heads"]
         rotary_dim = hf.get("rotary_dim", 64)
         if rotary_dim > head_dim:

@@ -10,7 +10,7 @@ from archlab.hf.rope import RopeKeys
 
 
 def divisor(scale: float) -> float:
-    """Return a number n with 1 / n == scale, preferably one with at most 15 significant digits."""
+    """Return a number n for which 1 / n equals `scale` exactly. Prefer an n with at most 15 significant digits."""
     near = 1 / scale
     candidates = (float(f"{near:.15g}"), near, math.nextafter(near, 0), math.nextafter(near, math.inf))
     return next((number for number in candidates if 1 / number == scale), near)

@@ -36,7 +36,8 @@ FUSED_EXPERTS = [
     Row(f"{MOE}.router.weight", ROUTER),
     *all_experts(f"{MOE}.experts.gate_up_proj", f"{MOE}.experts.down_proj"),
 ]
-"""Weight mapping for the fused layout of the experts, which transformers uses in memory."""
+"""Rows for files in which one tensor contains a matrix of all experts of a layer. transformers has this layout in
+memory."""
 
 FAMILY = Family(
     model_type="granitemoe",

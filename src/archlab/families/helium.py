@@ -9,7 +9,8 @@ from archlab.hf.rope import RopeKeys
 
 
 class HeadsFillTheWidth:
-    """Check that the total width of all heads is `hidden_size`, as the published output projection requires."""
+    """Check that num_attention_heads * head_dim equals `hidden_size`. The output projection of the published code
+    requires this."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         width, heads, head_dim = ours["d_model"], ours["attention.n_heads"], ours["attention.head_dim"]
@@ -17,7 +18,7 @@ class HeadsFillTheWidth:
             raise hf.refuse("head_dim", head_dim, f"hidden_size / num_attention_heads ({width} / {heads})")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json. The check runs when the written file is read back."""
+        """Write no key to config.json. `Family.hf_config` reads the written config back, and that runs the check."""
 
 
 FAMILY = Family(

@@ -11,9 +11,9 @@ from archlab.hf.weights import linear
 
 
 class AlphaRope(RopeKeys):
-    """RoPE in which the scaling `dynamic` with an `alpha` only multiplies theta by alpha^(d / (d - 2)).
+    """RoPE with Hunyuan's scaling: `dynamic` with an `alpha`. It multiplies theta by alpha^(d / (d - 2)).
 
-    d is the number of rotated dimensions. The published code ignores all other values of this scaling.
+    d is the number of rotated dimensions. The published code ignores `factor` and the other values in this scaling.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

@@ -39,13 +39,13 @@ class Width:
 
 @dataclass(frozen=True)
 class Redundant:
-    """Key that repeats the value of another key. The published code does not read it."""
+    """Key whose value is always that of another key. The published code reads only the other key."""
 
     hf_key: str
     other: str
-    """Key whose value is repeated."""
+    """The other key, which has the same value."""
     expected: Callable[[Raw], Any]
-    """Function that returns the value of the other key, which must already have been read."""
+    """Function that returns the expected value. It reads the archlab field that the key `other` has already set."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         expected = self.expected(ours)
@@ -53,7 +53,7 @@ class Redundant:
             raise hf.refuse(self.hf_key, value, f"{expected}, the same as {self.other}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json, because the other key is sufficient."""
+        """Write no key to config.json, because the key `other` contains the value."""
 
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:

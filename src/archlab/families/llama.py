@@ -13,7 +13,7 @@ WIDTHS = (
     Key("intermediate_size", "mlp.d_ff"),
     Key("num_attention_heads", "attention.n_heads"),
 )
-"""Keys for all sizes, except the number of key/value heads and the width of heads."""
+"""Keys for the sizes of a model, without the number of key/value heads and the width of a head."""
 
 SIZES = (
     *WIDTHS,
@@ -23,10 +23,11 @@ SIZES = (
 
 
 def kv_heads(default: int) -> Key:
-    """Return the key for the number of key/value heads, with the default of the published class.
+    """Return the key for the number of key/value heads. `default` is the value that the published class uses if the key
+    is absent.
 
-    null means one key/value head per query head. Put this field after SIZES, because a later field overrides an earlier
-    one.
+    A null in config.json means one key/value head per query head. Put this field after SIZES, because a later field
+    overrides an earlier one.
     """
     return Key("num_key_value_heads", "attention.n_kv_heads", default, nullable=True)
 

@@ -19,7 +19,7 @@ class Expand:
     """The key `expand`: the total width of all heads divided by d_model."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if `expand` disagrees with the number and width of the heads."""
+        """Raise UserError if expand * d_model differs from the number of heads times their width."""
         heads, width, d_model = ours["mixer.n_heads"], ours["mixer.head_dim"], ours["d_model"]
         if (expand := hf.get("expand", 2)) * d_model != heads * width:
             raise hf.refuse("expand", expand, f"{heads * width / d_model}, which follows from num_heads and head_dim")
@@ -32,7 +32,8 @@ class Expand:
 
 @dataclass(frozen=True)
 class StepLimit:
-    """The key `time_step_limit`: the minimum and the maximum of the time step dt. Infinity means no limit.
+    """The key `time_step_limit`: the minimum and the maximum of the time step dt. A maximum of infinity means no
+    maximum.
 
     The file contains infinity as a JSON number or as {"__float__": "Infinity"}, which transformers 5 writes.
     """
@@ -62,7 +63,7 @@ IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("gate", "x", "B", "C", "dt"
 
 
 def mamba2_weights(theirs: str) -> list[Row]:
-    """Return the weight mapping for the mixer. `theirs` is the mixer's name in published files."""
+    """Return the weight map of the mixer. `theirs` is the prefix of its tensor names in published files."""
     return [
         *linear(f"{theirs}.in_proj", IN, stacked(_rows)),
         *linear(f"{theirs}.conv1d", "layers.{i}.mixer.conv"),

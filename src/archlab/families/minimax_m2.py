@@ -14,14 +14,14 @@ CORRECTION = "layers.{i}.mlp.router.correction"
 
 
 class RotaryDim(RopeKeys):
-    """RoPE on some dimensions of each head.
+    """RoPE on a part of the dimensions of each head.
 
-    Published files contain the number of these dimensions. Files that transformers saves contain their fraction.
+    The published config.json contains the number of rotated dimensions. A config.json that transformers saves contains
+    their fraction.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE. If a file contains both the number and the fraction of the rotated dimensions, the fraction has
-        priority."""
+        """Set RoPE. If the file contains both values, use the fraction."""
         super().read(hf, ours)
         rotary_dim = hf.get("rotary_dim", kind=int)
         nested_fraction = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)

@@ -15,10 +15,12 @@ def all_sliding(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 class Windows(LayerTypes):
-    """One window for all layers. A file with a list of layer types is read as Ministral, as in transformers."""
+    """One window for all layers. A Mistral config.json with `layer_types` is read as the family Ministral instead, as
+    in transformers."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write one window. Reading the written file back shows whether all layers have this window."""
+        """Write one window. `Family.hf_config` reads it back and refuses a model whose layers have different
+        windows."""
         super().write(model, hf)
         del hf["layer_types"]
 

@@ -20,10 +20,11 @@ FUSED_EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),
     *all_experts("model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"),
 ]
-"""Weight mapping for the fused layout of the experts, which transformers uses in memory and some files contain."""
+"""Rows for files in which one tensor contains a matrix of all experts of a layer. transformers has this layout in
+memory, and some files do, too."""
 
 TRAINING_ONLY = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
-"""Keys for mixtures of experts that affect training only."""
+"""Keys of mixtures of experts that have an effect only in training."""
 
 FAMILY = Family(
     model_type="mixtral",

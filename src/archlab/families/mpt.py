@@ -16,21 +16,21 @@ LAYER = "transformer.blocks.{i}"
 
 @dataclass(frozen=True)
 class Nested:
-    """Fields whose keys are inside a nested object of config.json."""
+    """Fields whose keys are in an object inside config.json, such as `attn_config`."""
 
     hf_key: str
     fields: Sequence[Field]
     no_effect: Set[str]
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Read the fields. Raise UserError if the nested object contains unknown keys."""
+        """Read the fields. Raise UserError if the inner object contains unknown keys."""
         inner = ConfigReader(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
         for part in self.fields:
             part.read(inner, ours)
         unknown = {k: v for k, v in inner.unread().items() if k not in self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
-            raise UserError(f"{inner.where}: {listed}: archlab does not understand this")
+            raise UserError(f"{inner.where}: archlab does not know these keys: {listed}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         hf[self.hf_key] = {}

@@ -24,14 +24,15 @@ class RopeBeforeNorm(RopeKeys):
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE. If the order of RoPE and norm matters, set the order too."""
+        """Set RoPE. For YaRN and LongRoPE, also set the order of RoPE and norm."""
         super().read(hf, ours)
         if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
             ours["position"]["order"] = "before_qk_norm"
 
 
 def bare_rms_norm(field: str) -> tuple[Field, ...]:
-    """Return the fields of an RMSNorm without a weight. All norms of the model have the same epsilon."""
+    """Return the fields of an RMSNorm without a weight. Its epsilon is the key `rms_norm_eps`, which all norms
+    share."""
     return (
         Always(f"{field}.kind", "rmsnorm"),
         Always(f"{field}.weight", False),
@@ -40,9 +41,10 @@ def bare_rms_norm(field: str) -> tuple[Field, ...]:
 
 
 def _swapped(rows: "Tensor", layer: LayerConfig | None) -> "Tensor":
-    """Swap the two halves of each head's rows.
+    """Swap the first and the second half of the rows of each head.
 
-    The published code rotates by the negative angle, which has the same effect as rotating swapped halves.
+    The published code rotates queries and keys in the opposite direction. With swapped halves, archlab's rotation gives
+    the same attention scores.
     """
     assert layer is not None
     return rows.unflatten(0, (-1, 2, layer.multi_head.head_dim // 2)).flip(1).flatten(0, 2)

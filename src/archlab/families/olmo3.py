@@ -13,10 +13,10 @@ THETA = 5e5
 
 
 class Rope(RopePerType):
-    """One RoPE for sliding layers and one for full layers, as in Gemma 3.
+    """One RoPE for sliding-window layers and one for full-attention layers, as in Gemma 3.
 
-    If `rope_parameters` is absent, transformers 4 uses `rope_theta` for all layers, but transformers 5 uses it for full
-    layers only.
+    If `rope_parameters` is absent, transformers 4 uses `rope_theta` for all layers, but transformers 5 uses it for
+    full-attention layers only.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:

@@ -21,10 +21,11 @@ def upper_layers(hf: ConfigReader, n_layers: int) -> list[str]:
 
 
 class Windows(LayerTypes):
-    """Layer types with a switch: no layer has a window unless `use_sliding_window` is true."""
+    """Layer types, and the key `use_sliding_window`. If it is false, no layer has a window."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the layer types. Raise UserError if a layer is sliding although `use_sliding_window` is false."""
+        """Set the layer types. Raise UserError if `layer_types` contains a sliding window although `use_sliding_window`
+        is false."""
         if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", []):
             raise hf.refuse("use_sliding_window", False, f"true, because layer_types has {SLIDING}")
         super().read(hf, ours)

@@ -30,8 +30,8 @@ def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
 def listed_or_between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
     """Return, for each layer, whether its MLP is dense.
 
-    Every `decoder_sparse_step`-th layer is a mixture, unless it is listed in `mlp_only_layers`. If there are no
-    experts, all layers are dense.
+    Every `decoder_sparse_step`-th layer is a mixture of experts, except the layers in `mlp_only_layers`. If
+    `num_experts` is 0, all layers are dense.
     """
     listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
     none = hf.get("num_experts") == 0
@@ -54,7 +54,8 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
 
 @dataclass(frozen=True)
 class SharedExpert(Key):
-    """Key for the width of the shared expert, whose output is multiplied by a gate. 0 means no shared expert."""
+    """Key for the width of the shared expert, or 0 if there is none. The output of the shared expert is multiplied by a
+    gate."""
 
     hf_key: str = "shared_expert_intermediate_size"
     field: str = "mlp.shared.d_ff"
@@ -76,9 +77,9 @@ EXPERTS = [
     *each_expert("model.layers.{i}.mlp.experts"),
     *MLP,
 ]
-"""Weight mapping for mixtures and for dense layers.
+"""Rows for layers with a mixture of experts and for dense layers.
 
-The tensors of dense layers have the same names as in Llama.
+In dense layers, the tensors have the names of Llama's.
 """
 
 SHARED = [
@@ -89,7 +90,7 @@ SHARED = [
 ]
 
 UNREAD = ("rotary_emb.inv_freq", "shared_expert_gate.weight")
-"""Tensors that archlab ignores if the model does not need them.
+"""Name suffixes of tensors that archlab ignores if its model has no parameter for them.
 
 Files contain `shared_expert_gate.weight` even if the width of the shared expert is 0.
 """

@@ -27,7 +27,7 @@ class OneWindow(Windows):
     """One window for all layers, or none. The published code does not read a list of layer types."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the window of all layers. Raise UserError if `layer_types` disagrees with it."""
+        """Set the window of all layers. Raise UserError if `layer_types` is present and contains different types."""
         implied = self.implied(hf, ours["n_layers"])
         if (listed := hf.get("layer_types", implied)) != implied:
             raise hf.refuse(
@@ -36,7 +36,8 @@ class OneWindow(Windows):
         super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write one window. Reading the written file back shows whether all layers have this window."""
+        """Write one window. `Family.hf_config` reads it back and refuses a model whose layers have different
+        windows."""
         super().write(model, hf)
         del hf["layer_types"]
 

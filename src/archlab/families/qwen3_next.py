@@ -75,14 +75,14 @@ LAYERS = MixerLayers(LINEAR, DELTA, types_of)
 
 @dataclass(frozen=True)
 class ConvolutionSilu:
-    """Check that the activation is SiLU.
+    """Check that the activation `hidden_act` is SiLU.
 
-    The published code uses the activation of the experts for the mixer's convolution as well. archlab always uses SiLU
-    in the convolution.
+    The published code applies it both in the experts and after the convolution of the gated delta rule. archlab always
+    applies SiLU after the convolution.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the activation is not SiLU and a layer has the gated delta rule.
+        """Raise UserError if `hidden_act` is not SiLU and at least one layer has the gated delta rule.
 
         The fields of the MLP must already have been read.
         """
@@ -90,7 +90,7 @@ class ConvolutionSilu:
             raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, because layer_types has {LINEAR}")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json. The check runs when the written file is read back."""
+        """Write no key to config.json. `Family.hf_config` reads the written config back, and that runs the check."""
 
 
 FAMILY = Family(

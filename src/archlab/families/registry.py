@@ -1,4 +1,4 @@
-"""The families that archlab knows, by the `model_type` of their config.json."""
+"""All families of published models that archlab can read and write."""
 
 from collections.abc import Mapping
 
@@ -83,7 +83,8 @@ _MODULES = (
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
-"""Families by `model_type`, sorted by the names of the family modules."""
+"""Mapping from `model_type`, the key of config.json that names the family, to the family. Sorted by the names of the
+family modules."""
 
 _BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.other_model_types)}
 

@@ -15,14 +15,14 @@ from archlab.hf.rope import RopeKeys
 class Layers(LayerTypes):
     """Up to four kinds of layers: with or without RoPE, and with a sliding window or full attention.
 
-    In `no_rope_layers`, 1 means a layer with RoPE and 0 means a layer without.
+    In the key `no_rope_layers`, 1 stands for a layer with RoPE and 0 for a layer without RoPE.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set the layer kinds.
 
-        If config.json contains no list of layers, every fourth layer has no RoPE. If `use_sliding_window` is true, the
-        layers without RoPE have a sliding window.
+        If `no_rope_layers` is absent, every n-th layer has no RoPE; n is `no_rope_layer_interval` (default: 4). If
+        `layer_types` is absent and `use_sliding_window` is true, the layers without RoPE have a sliding window.
         """
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
         rope = hf.get("no_rope_layers", kind=list) or [int((i + 1) % interval != 0) for i in range(count)]

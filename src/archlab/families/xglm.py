@@ -17,9 +17,9 @@ SCALED_EMBEDDING = Key(
 
 @dataclass(frozen=True)
 class Sinusoids:
-    """Sinusoidal positions: the sines, then the cosines, of t / 10000^(i / (d/2 - 1)).
+    """Sinusoidal positions: d/2 sines of t / 10000^(i / (d/2 - 1)), followed by the d/2 cosines.
 
-    archlab computes t / theta^(i / (d/2)), so theta depends on d.
+    t is the position, and i goes from 0 to d/2 - 1. archlab computes t / theta^(i / (d/2)), so theta depends on d.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
@@ -40,7 +40,8 @@ class Sinusoids:
         ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key to config.json. Reading the written file back shows whether the model has these positions."""
+        """Write no key to config.json. `Family.hf_config` reads the config back and refuses a model with different
+        positions."""
 
 
 FAMILY = Family(

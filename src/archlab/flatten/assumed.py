@@ -1,8 +1,9 @@
-"""Assumptions of a flattened file. They determine the results of some calls in the model's source.
+"""Assumptions under which a flattened file is written. `flatten` evaluates the code of archlab.model, and some calls
+there have a fixed result under these assumptions.
 
 A flattened file computes a forward pass over whole sequences, without cache, padding, document boundaries or autocast.
-Operations that need a wide dtype use float32. Attention uses torch's fused kernel. If that kernel does not support the
-config, the file computes attention with plain tensor operations.
+Operations that need at least float32 use float32. Attention is a call of torch's fused kernel, or plain tensor
+operations if that kernel does not support the config.
 """
 
 import ast
@@ -22,22 +23,23 @@ def parsed(text: str) -> ast.expr:
 
 
 class Assumed(Specializer):
-    """Evaluator that replaces calls whose results follow from the assumptions."""
+    """Evaluator that replaces a call with its result, if the result follows from the assumptions."""
 
     layer: LayerConfig
     masked: bool
-    """Whether attention in some layer is not plain causal attention. If so, all layers get masks."""
+    """Whether masks are needed, because at least one layer has attention that is not plain causal attention. All layers
+    then get masks."""
 
     def attribute(self, value: Value, name: str) -> Value:
-        """Return `value.name`.
+        """Return the attribute `name` of `value`.
 
-        The width at a component's site in the block is written with the constant for the layer's width.
+        The width of the site where a component is placed is the width of the layer, so that both use one constant.
         """
         is_width = isinstance(value, Known) and isinstance(value.value, Site) and name == "d_model"
         return super().attribute(Known(self.layer) if is_width else value, name)
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Return the value that replaces a call, or None to evaluate the source of the function."""
+        """Return the value that replaces a call. None means that the code of the function is evaluated."""
         match getattr(function.node, "name", ""), arguments:
             case "at_least_float32", [x]:
                 return Code(ast.Call(ast.Attribute(lift(x), "float", ast.Load()), [], []))

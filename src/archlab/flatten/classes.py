@@ -1,4 +1,5 @@
-"""Functions and classes of the flattened file, written from the specialized source of the model."""
+"""Functions and classes of the flattened file. They are the functions and classes of archlab.model, specialized for one
+config."""
 
 import ast
 import re
@@ -17,7 +18,7 @@ from archlab.flatten.values import Class, Code, Function, Known, Record, Value, 
 
 
 class Writer(Assumed):
-    """Evaluator that writes the constants, functions and classes of one kind of layer to a page."""
+    """Evaluator that adds constants, functions and classes to a Page. Each kind of layer has its own Writer."""
 
     def __init__(self, page: Page, kind: str, layer: LayerConfig, masked: bool = False) -> None:
         super().__init__()
@@ -27,7 +28,8 @@ class Writer(Assumed):
     # --- constants ----------------------------------------------------------------------------------------------------
 
     def attribute(self, value: Value, name: str) -> Value:
-        """Return `value.name`. Widths of experts and multipliers of branches get their own constants."""
+        """Return the attribute `name` of `value`. Widths of experts and multipliers of branches get constants with
+        special names."""
         result = super().attribute(value, name)
         if isinstance(value, Known) and isinstance(value.value, Branch) and name == "multiplier":
             factor = value.value.multiplier
@@ -48,7 +50,7 @@ class Writer(Assumed):
         return constant(constant_in_file, value)
 
     def _root(self, owner: Base, value: float) -> ast.expr | None:
-        """Return an expression with `math.sqrt` if the number is sqrt(width) or 1 / sqrt(width), otherwise None."""
+        """Return the code of sqrt(width) or 1 / sqrt(width) if `value` equals one of them, otherwise None."""
         section, field = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
         width = self.attribute(Known(section), field)
         text = root(value, plain(width))
@@ -83,7 +85,7 @@ class Writer(Assumed):
     def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
         """Return the final body of a function that returns `leaves`.
 
-        It has no unused statements, and its variables have their final names.
+        Unused statements are removed, and variables get their final names.
         """
         end = Step(ast.Return(leaves[0] if len(leaves) == 1 else ast.Tuple(leaves, ast.Load())))
         steps = merge_into_next(remove_unused([*body, end]))
@@ -165,10 +167,10 @@ class Writer(Assumed):
         record.creation = ast.Call(named(class_name), spread, [])
 
     def _apply_lines(self, record: Record) -> list[str]:
-        """Return the lines of the `_apply` method in the model's source, or no lines if the module has no such method
-        or no buffers.
+        """Return the lines of the method `_apply`, copied from archlab.model. Return no lines if the module has no such
+        method or no buffers.
 
-        `_apply` keeps the precision of buffers when the dtype of the module changes.
+        With `_apply`, buffers keep their dtype when the dtype of the module changes.
         """
         assert isinstance(record.made_by, Class)
         node = record.made_by.method("_apply")
@@ -216,19 +218,20 @@ def is_parameter(value: Code) -> bool:
 
 
 FOLDED = {"rotating": "ROTARY_DIM"}
-"""Constant in the flattened file, by the name of the numeric variable in the model's source.
+"""Mapping from variables in archlab.model that are numbers to the constants that replace them in the flattened file.
 
 Contains only names that differ.
 """
 
 OWN_NAME = {"shared": "SharedExpert"}
-"""Class name in the flattened file, by the name of the attribute that holds the module.
+"""Mapping from the name of the attribute that contains a module to the name of its class in the flattened file.
 
-Contains only names that differ from the class name in the model's source.
+Contains only class names that differ from those in archlab.model.
 """
 
 FUNCTIONS = {"rotation": "rope", "reference": "attend"}
-"""Function name in the flattened file, by function name in the model's source. Contains only names that differ."""
+"""Mapping from function names in archlab.model to function names in the flattened file. Contains only names that
+differ."""
 
 
 def result_type(several: int) -> str:
@@ -236,7 +239,7 @@ def result_type(several: int) -> str:
 
 
 def annotation(node: ast.FunctionDef, name: str) -> str:
-    """Return the annotation of a parameter: int or float if the model's source says so, otherwise Tensor."""
+    """Return the type annotation of a parameter: that of archlab.model if it is int or float, otherwise Tensor."""
     in_source = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
     text = "" if in_source is None else ast.unparse(in_source)
     return text if text in ("int", "float") else "Tensor"
@@ -254,9 +257,9 @@ def signature(indent: str, name: str, parameters: list[str], result: str) -> lis
 
 
 def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str]:
-    """Return the lines of a docstring: the first sentence of the docstring in the model's source.
+    """Return the lines of a docstring. Its text is the first sentence of the docstring in archlab.model.
 
-    This sentence must be true for every config.
+    In archlab.model, this sentence must therefore be true for every config.
     """
     text = re.split(r"(?<=[.])\s+(?=[A-Z`])|\n\n", ast.get_docstring(node) or "")[0].replace("\n", " ")
     if len(indent) + len(text) + 6 <= WIDTH:
@@ -266,7 +269,8 @@ def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str
 
 
 def torch_equivalent(record: Record, steps: list[Step]) -> ast.expr | None:
-    """Return the call that creates an equivalent torch module, such as nn.Linear, or None if torch has none."""
+    """Return the call that creates nn.Linear or nn.Embedding, if the module computes the same as one of them. Otherwise
+    return None."""
     tensors = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
     if len(steps) > 1:
         return None
@@ -287,7 +291,7 @@ def torch_equivalent(record: Record, steps: list[Step]) -> ast.expr | None:
 def parameter_creation(expr: ast.expr, initial: Value | None) -> ast.expr:
     """Return the expression that creates a parameter.
 
-    If the parameter is initialized to a constant, the expression fills it with the constant.
+    If archlab.model initializes the parameter to a constant, the expression does so, too.
     """
     match expr, initial:
         case ast.Call(func=func, args=[ast.Call(args=shape)]), Known(value=value) if (

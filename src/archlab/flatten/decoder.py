@@ -1,4 +1,4 @@
-"""Write the `Decoder` class of a flattened file: embedding, layers in order, and head."""
+"""The class `Decoder` of a flattened file: it contains the embedding, the layers and the head."""
 
 import ast
 import re
@@ -22,14 +22,14 @@ SKELETON = "archlab.flatten.skeleton"
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Kind of layer. Layers of the same kind differ only in their position in the model."""
+    """Kind of layer. Layers of one kind have the same config."""
 
     name: str
     layer: LayerConfig
 
 
 def kinds_of(model: ModelConfig) -> tuple[list[LayerKind], list[str]]:
-    """Return the kinds of layers in order of appearance, and the name of each layer's kind."""
+    """Return the kinds of layers in order of appearance, and a list with the name of the kind of each layer."""
     layers = [layer.model_copy(update={"kind": ""}) for layer in layer_configs(model)]
     config_names = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
     names = {layer: re.sub(r"\W+", "_", name).strip("_").lower() for layer, name in config_names.items()}
@@ -95,7 +95,8 @@ def _written(writer: Writer, root: Record, text: str) -> list[str]:
 
 
 class _Layer:
-    """Code of one kind of layer: its class, and the arguments that the forward pass gives to the class."""
+    """Code for one kind of layer: the name of its class, and the statements that compute the arguments of its
+    `forward`."""
 
     def __init__(self, page: Page, kind: LayerKind, root: Record, masked: bool) -> None:
         self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
@@ -124,7 +125,8 @@ class _Layer:
         self.steps = name_variables(remove_unused([*self.writer.body.steps, *steps, last]), self.writer.wanted)
 
     def lines(self, prefix: str = "") -> list[str]:
-        """Return the lines that compute the arguments of the layer, and a last line that lists them.
+        """Return the lines that compute the arguments of the layer's `forward`. The last line is a list of these
+        arguments.
 
         `prefix` is prepended to the names of variables.
         """
@@ -178,7 +180,7 @@ def _pattern(page: Page, order: list[str]) -> None:
 
 
 def _period(names: list[str]) -> list[str]:
-    """Return the shortest list that gives `names` if it is repeated and cut to the same length."""
+    """Return the shortest list that, repeated and cut to the length of `names`, equals `names`."""
     for length in range(1, len(names) + 1):
         if all(name == names[i % length] for i, name in enumerate(names)):
             return names[:length]
@@ -186,7 +188,8 @@ def _period(names: list[str]) -> list[str]:
 
 
 def _runs(names: list[str]) -> str:
-    """Return the code of a tuple, with repetition where possible: ["a", "a", "b"] gives ("a",) * 2 + ("b",)."""
+    """Return the code of a tuple of names. Repeated names are counted: ["a", "a", "b", "b"] gives `("a",) * 2 + ("b",)
+    * 2`."""
     if 1 < len(names) <= 3:
         return "(" + ", ".join(f'"{name}"' for name in names) + ")"
     counted = [(name, len(list(run))) for name, run in groupby(names)]

@@ -1,8 +1,8 @@
-"""Partial evaluation of the model's source for a given config.
+"""Partial evaluation of the code of archlab.model for one config.
 
-An expression either has a known value or remains code. The file contains a known value only if the remaining code reads
-it. The value is then a named constant. Therefore the flattened file has no options, and no branches that are never
-taken.
+An expression that depends only on the config has a known value. Any other expression remains code and is written to the
+flattened file. If this code uses a known value, the file contains the value as a named constant. Therefore the file has
+no options, and no branches that are never taken.
 """
 
 import ast
@@ -51,9 +51,9 @@ from archlab.flatten.values import (
 )
 
 TORCH = ("torch", "archlab.model")
-"""Packages that are never imported.
+"""Packages that `flatten` does not import.
 
-Names from torch remain code. The source of archlab.model is read and evaluated instead.
+An expression with a name from torch remains code. The code of archlab.model is read from its files and evaluated.
 """
 
 
@@ -268,7 +268,7 @@ class Evaluator:
         return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
 
     def implementation(self, config: type[Base]) -> Value:
-        """Return the function or class of the model's source that implements a config."""
+        """Return the function or class in archlab.model that implements the component with this config class."""
         return next(self._implementations[base] for base in config.__mro__ if base in self._implementations)
 
     @cached_property
@@ -298,7 +298,8 @@ class Evaluator:
 def _part(record: Record, name: str) -> Value:
     """Return an attribute of a record.
 
-    If the attribute is a tensor of a module, return the code that reads it. If it is a submodule, set its path.
+    If the attribute is a tensor of a module, return the code that reads it, such as `self.weight`. If it is a
+    submodule, also set its `path`.
     """
     value = record.attributes[name]
     if not record.is_module or record.path is None:
@@ -318,7 +319,7 @@ def _part(record: Record, name: str) -> Value:
 
 
 def dotted(expr: ast.expr) -> str:
-    """Return the text of a dotted name such as `a.b.c`, or an empty string for any other expression."""
+    """Return the text of an expression like `a.b.c`, or an empty string for an expression that is not a dotted name."""
     match expr:
         case ast.Name(id=name):
             return name
@@ -337,7 +338,7 @@ MODULE_METHODS: dict[str, Callable[..., Value]] = {
     "add_module": _set,
     "register_buffer": _set,
 }
-"""Methods of nn.Module that the model's source may call in `__init__`."""
+"""Methods of nn.Module that `flatten` understands in an `__init__` of archlab.model."""
 
 
 def _import(source: str, name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Python operations on values. The result is known if all operands are known; otherwise it is code."""
+"""Python operations on the values of a partial evaluation. The result is known if all operands are known; otherwise it
+is code."""
 
 import ast
 import math
@@ -22,7 +23,7 @@ OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]
 
 
 class NotWritableError(Exception):
-    """Raised if the model's source contains a construct that cannot be written to a flattened file."""
+    """Raised if archlab.model contains a construct that cannot be written to a flattened file."""
 
 
 def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
@@ -33,7 +34,8 @@ def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
 DEFAULTS: dict[str, Any] = {
     "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False, "unitriangular": False, "padding": 0,
 }  # fmt: skip
-"""Keyword arguments of torch's functions, with their defaults. The file omits arguments that equal the default."""
+"""Defaults of keyword arguments of torch's functions. The flattened file omits an argument whose value is the
+default."""
 
 
 def is_default(name: str, value: Value) -> bool:
@@ -41,9 +43,10 @@ def is_default(name: str, value: Value) -> bool:
 
 
 def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
-    """Return the result of an operation, or its code if an operand is not known.
+    """Return the result of the operation `function`, or its code if an operand is not known.
 
-    `write` returns the code of the operation. A known number keeps this code if an operand is a named constant.
+    `write` returns the code of the operation. If an operand is a named constant, a known number keeps its code, so that
+    the file contains `D_MODEL // 2` instead of a number.
     """
     try:
         result = function(*(plain(value) for value in values))
@@ -57,7 +60,7 @@ def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: 
 
 
 def plain(value: Value) -> Any:
-    """Return the Python object of a known value. Raise NotWritableError if the value is not known."""
+    """Return a known value as a Python object. Raise NotWritableError if the value is not known."""
     match value:
         case Known(value=known):
             return known
@@ -70,7 +73,7 @@ def plain(value: Value) -> Any:
 
 
 def lift(value: Value) -> ast.expr:
-    """Return the expression that represents a value in the flattened file."""
+    """Return the expression to write for a value in the flattened file."""
     match value:
         case Known(code=ast.expr() as code):
             return code
@@ -113,7 +116,7 @@ def bound(target: ast.expr, value: Value) -> dict[str, Value]:
 
 
 def as_table(keys: list[Value | None], values: list[Value]) -> Table:
-    """Return the table that a dict literal creates. A key of None means that its value is unpacked with `**`."""
+    """Return the Table for a dict literal. A key that is None belongs to a value that the literal unpacks with `**`."""
     items: dict[Any, Value] = {}
     for key, value in zip(keys, values, strict=True):
         if key is None:
@@ -124,7 +127,7 @@ def as_table(keys: list[Value | None], values: list[Value]) -> Table:
 
 
 def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
-    """Evaluate `left op right`. The operands may be unknown if one is None or both are the same value."""
+    """Evaluate `left op right`. Even if an operand is not known, the result may be known: a tensor is never None."""
     if isinstance(op, ast.Is | ast.IsNot):
         is_none = [isinstance(v, Known) and v.value is None for v in (left, right)]
         if any(is_none) and not (isinstance(left, Known) and isinstance(right, Known)):
@@ -135,7 +138,7 @@ def compare(op: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def is_true(value: Value) -> bool | None:
-    """Return the truth value of a value, or None if it is not known."""
+    """Return whether a value is true, or None if this is not known."""
     match value:
         case Known(value=known):
             return bool(known)

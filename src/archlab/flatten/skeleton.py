@@ -1,8 +1,8 @@
-"""Code that replaces parts of the model's source in a flattened file.
+"""Code that a flattened file contains instead of some parts of archlab.model.
 
-It contains the forward pass without cache, padding and document boundaries. It also contains plain code for a matrix
-product that is a custom operator in the model. `flatten` reads this module like the model's source. The module itself
-never runs.
+It is the forward pass without cache, padding and document boundaries, and plain code for a matrix product that is a
+custom operator in archlab.model. `flatten` reads and evaluates this module like those of archlab.model. The module
+itself never runs.
 """
 
 import torch
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         return self.summed(x_BTD)
 
     def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
-        """Return the context of the forward pass for one kind of layer."""
+        """Return the Context that layers with the config `layer` get."""
         lengths_BT = positions_BT[:, -1:] + 1
         forward_pass = ForwardPass(
             positions_BT,

@@ -1,7 +1,7 @@
-"""Calls in the model's source, specialized for one kind of layer.
+"""Evaluation of calls in archlab.model for one kind of layer.
 
-A call of a short function is inlined into its caller. A longer function becomes a function in the flattened file. A
-module that holds tensors becomes a class in the file.
+A call of a short function is replaced by the statements of the function. A longer function becomes a function in the
+flattened file. A module that contains tensors becomes a class.
 """
 
 import ast
@@ -13,20 +13,20 @@ from archlab.flatten.steps import Step, assign, read_in, remove_unused, source_n
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
 
 KEPT = {"shape", "heads"}
-"""Parameters of `__init__` that are also parameters in the flattened file.
+"""Parameters of `__init__` that stay parameters in the flattened file. Other parameters are replaced by their values.
 
-Modules that differ only in these parameters then share a class.
+Modules that differ only in these parameters share a class.
 """
 
 SHORT = 2
-"""A function with fewer statements than this is inlined. The return statement does not count."""
+"""A function with fewer statements, not counting the return statement, is inlined into its caller."""
 
 
 class Specializer(Statements):
-    """Evaluator of calls."""
+    """Evaluator that also evaluates calls."""
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
-        """Return the value that replaces a call, or None to evaluate the source of the function."""
+        """Return the value that replaces a call. None means that the code of the function is evaluated."""
         raise NotImplementedError
 
     def define_function(
@@ -62,7 +62,8 @@ class Specializer(Statements):
         return self.make(made_by, list(arguments), {})
 
     def make(self, made_by: Class, arguments: list[Value], keywords: dict[str, Value]) -> Record:
-        """Return a new instance with the attributes that its `__init__` sets, or with the fields of a dataclass."""
+        """Return a new instance of a class. Its attributes are those that `__init__` sets, or the fields of a
+        dataclass."""
         record = Record(made_by, path=named("self") if made_by.is_module else None)
         init = made_by.method("__init__")
         if init is None:
@@ -101,7 +102,7 @@ class Specializer(Statements):
         return {**{n: self.evaluate(d, {}, function.home) for n, d in defaults.items() if n not in values}, **values}
 
     def run_function(self, function: Function, bound: dict[str, Value]) -> Value:
-        """Write the statements of a function to the current body and return its result.
+        """Run a function: write its statements to the current body, and return its result.
 
         `bound` maps parameters to values.
         """
@@ -115,7 +116,7 @@ class Specializer(Statements):
             self.body.frames.pop()
 
     def _inlined(self, function: Function, bound: dict[str, Value]) -> Value:
-        """Inline a call into its caller. Each argument that is not just a name becomes a variable."""
+        """Inline a call into its caller. An argument that is a longer expression becomes a variable."""
         for name, value in bound.items():
             if isinstance(value, Code) and not is_simple(value.expr) and not self.body.is_init:
                 variable = self.variable(name)
@@ -126,7 +127,7 @@ class Specializer(Statements):
     def _as_function(self, function: Function, bound: dict[str, Value]) -> Value | None:
         """Write a function to the flattened file and return a call of it.
 
-        Return None if the function is short or cannot be in the file.
+        Return None if the function is too short for that or cannot be in the file.
         """
         owner = function.owner
         if self.body.is_init or function.names or any(map(has_module, (*bound.values(), *([owner] if owner else [])))):
@@ -151,9 +152,9 @@ class Specializer(Statements):
         return self.unpacked(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
 
     def unpacked(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
-        """Return the result of a call that stays in the flattened file.
+        """Return the result of a call that is written to the flattened file.
 
-        If the call returns several values, each becomes a variable.
+        If the call returns several values, it is assigned to as many variables.
         """
         if isinstance(returned, Code):
             return call
@@ -196,7 +197,8 @@ def has_module(value: Value) -> bool:
 
 
 def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
-    """Return a value as a function in the flattened file sees it. Code becomes a parameter and is added to `leaves`."""
+    """Return a value for use inside a function of the flattened file. Code inside the value becomes a parameter of the
+    function and is added to `leaves` as its argument."""
     match value:
         case Code(expr=expr):
             leaves[name] = expr

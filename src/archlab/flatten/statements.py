@@ -1,6 +1,6 @@
-"""Statements of the model's source.
+"""Evaluation of statements in archlab.model.
 
-A statement is executed if all its values are known, otherwise it is written to the flattened file.
+A statement is executed if all values in it are known. Otherwise it is written to the flattened file.
 """
 
 import ast
@@ -16,12 +16,13 @@ from archlab.flatten.values import Code, Function, Known, Module, Record, Sequen
 
 @dataclass(eq=False)
 class Frame:
-    """Call that is being evaluated."""
+    """Function call that is being evaluated."""
 
     home: Module
     names: dict[str, Value]
     carried: dict[str, str] = field(default_factory=dict)
-    """Variable by name in the model's source, for values that a surrounding loop carries to its next iteration."""
+    """Mapping from variable names in archlab.model to variables in the flattened file. Contains only variables that
+    keep their value from one iteration of the surrounding loop to the next."""
 
 
 @dataclass(eq=False)
@@ -30,18 +31,19 @@ class Body:
 
     steps: list[Step] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
-    """Calls that are inlined into this function, from the outermost to the innermost."""
+    """Calls that are being inlined into this function, from the outermost to the innermost."""
     is_init: bool = False
     """Whether the function is an `__init__`. An `__init__` only creates attributes and has no variables."""
 
 
 class Statements(Evaluator):
-    """Evaluator that executes statements, and writes those that cannot be executed."""
+    """Evaluator that also executes statements, and writes those that it cannot execute."""
 
     def __init__(self) -> None:
         self.body = Body()
         self.wanted: dict[str, str] = {}
-        """Preferred name by variable. It is the name in the outermost call."""
+        """Mapping from variables to preferred names. If a value has different names in a function and in its caller,
+        the caller's name is preferred."""
         self._counter = count()
 
     def folded(self, name: str, value: float) -> ast.expr:
@@ -51,7 +53,8 @@ class Statements(Evaluator):
         return f"{name}@{next(self._counter)}"
 
     def run(self, nodes: list[ast.stmt]) -> Value | None:
-        """Run statements in order. Return the value of a return statement, or None if there is none."""
+        """Run statements in order until a return statement. Return its value, or None if there is no return
+        statement."""
         for node in nodes:
             returned = self._statement(node)
             if returned is not None:
@@ -121,7 +124,7 @@ class Statements(Evaluator):
         self.body.steps.append(step)
 
     def _initial(self, name: str, value: ast.expr | None) -> None:
-        """Record the parameters that are initialized to a constant.
+        """Record which parameters are initialized to a constant, from the attribute `constants` of a module.
 
         The flattened file contains no other initial values.
         """
@@ -156,9 +159,9 @@ class Statements(Evaluator):
                 raise NotWritableError(ast.unparse(node))
 
     def _kept(self, node: ast.stmt, name: str, value: Value, start: int) -> Value:
-        """Return the value to store for an assignment.
+        """Return the value that an assignment gives to the variable `name`.
 
-        Code, and numbers computed from several constants, become a variable.
+        If it is code, or a number that is computed from several constants, write the assignment to the flattened file.
         """
         if self.body.is_init:
             return value
@@ -187,9 +190,10 @@ class Statements(Evaluator):
         return Code(named(variable))
 
     def _loop(self, header: Callable[[], ast.stmt], body: list[ast.stmt]) -> None:
-        """Write a loop.
+        """Write a loop whose number of iterations is not known.
 
-        Each value that the loop carries to its next iteration is a variable, which is set before and in the loop.
+        A name that exists before the loop and is assigned in the loop becomes one variable, which is assigned at both
+        places.
         """
         frame = self.body.frames[-1]
         names = sorted({name for statement in body for name in stores(statement)} & set(frame.names))

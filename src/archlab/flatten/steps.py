@@ -1,8 +1,8 @@
-"""Statements of the flattened file while it is being written, and their simplification.
+"""Statements of the flattened file before they become text, and their simplification.
 
-While the file is being written, every variable is assigned only once. `x@7` is variable number 7, called `x` in the
-model's source. Therefore an expression has the same meaning wherever it is moved. The only exceptions are variables
-that a loop carries to its next iteration. Variables get their final names at the end.
+At first, every variable is assigned only once: `x@7` is variable number 7, which is called `x` in archlab.model.
+Therefore an expression has the same value wherever it is moved. The only exceptions are variables that are assigned
+before a loop and again in it. At the end, variables get their final names.
 """
 
 import ast
@@ -16,12 +16,12 @@ from typing import Any
 from archlab.flatten.values import loads, stores
 
 SHORT_LINE = 62
-"""Maximum length, in characters, of a statement after a variable in it has been replaced with its expression."""
+"""Maximum length, in characters, of a statement into which the expression of a variable is moved."""
 
 
 @dataclass(eq=False)
 class Step:
-    """Statement in the flattened file, with its comments."""
+    """Statement of the flattened file, with its comments."""
 
     node: ast.stmt
     above: list[str] = field(default_factory=list)
@@ -33,10 +33,11 @@ class Step:
     is_argument: bool = False
     """Whether the statement assigns an argument of a call.
 
-    If possible, the expression of the argument is moved to the place where the variable is read.
+    If possible, its expression is moved to the place where the variable is read.
     """
     complete: Callable[[list[int]], None] | None = None
-    """Function that completes a call with several results. It takes the indices of the results that are read."""
+    """Function to call at the end, if this statement assigns several results of a call. Its argument is the list of
+    indices of the results that are read; the called `forward` then returns only these."""
 
     @property
     def target(self) -> ast.expr | None:
@@ -59,9 +60,9 @@ def read_in(steps: list[Step]) -> Counter[str]:
 
 
 def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
-    """Return a syntax tree in which names are replaced by the results of `name`.
+    """Return a syntax tree in which each name is replaced by what the function `name` returns for it.
 
-    The input is never modified, because it may be shared. Parts without a change are returned unchanged.
+    The input is not modified, because several trees may share parts. Parts in which nothing changes are reused.
     """
     if isinstance(node, ast.Name):
         return name(node)
@@ -85,7 +86,8 @@ def rename(steps: list[Step], names: dict[str, str]) -> None:
 
 
 def remove_unused(steps: list[Step]) -> list[Step]:
-    """Remove assignments to variables that are never read. If an argument is read only once, move it to that place."""
+    """Remove assignments to variables that are never read. If the argument of a call is read only once, move its
+    expression there."""
     before = -1
     while len(steps) != before:
         before, read = len(steps), read_in(steps)
@@ -98,7 +100,8 @@ def remove_unused(steps: list[Step]) -> list[Step]:
 
 
 def _movable(steps: list[Step]) -> Callable[[Step], bool]:
-    """Return a function that tests whether the expression of a step may be moved to where its variable is read.
+    """Return a function that returns whether the expression of a step may be moved to the place where its variable is
+    read.
 
     The variable must be read once, outside of loops, and the expression must not read a variable that is assigned
     twice. Moving one step does not change the result of the test for other steps.
@@ -123,9 +126,9 @@ def _move_to_use(step: Step, steps: list[Step]) -> None:
 
 
 def merge_into_next(steps: list[Step]) -> list[Step]:
-    """Move each expression that only the next statement reads, and only once, into that statement.
+    """Move the expression of a variable into the next statement, if the variable is read only there and only once.
 
-    An expression stays if the result would be too long.
+    The expression is not moved if that statement would become too long.
     """
     is_movable = _movable(steps)
     for i in reversed(range(len(steps) - 1)):
@@ -149,17 +152,17 @@ def merge_into_next(steps: list[Step]) -> list[Step]:
 
 
 def text_of(node: ast.AST) -> str:
-    """Return the text of a statement. Its length is about that of the statement in the flattened file."""
+    """Return the text of a statement, without the numbers of variables."""
     return re.sub(r"(?<=\w)@\d+", "", ast.unparse(ast.fix_missing_locations(node)))
 
 
 def source_name(name: str) -> str:
-    """Return the name that a variable has in the model's source: `x@7` -> `x`."""
+    """Return the name that a variable has in archlab.model: `x` for `x@7`."""
     return name.split("@")[0]
 
 
 def drop_unread(step: Step, steps: list[Step]) -> list[int]:
-    """Remove names that are never read from an assignment to several names.
+    """In an assignment to several names, remove the names that are never read.
 
     Return the indices of the remaining names.
     """
@@ -173,8 +176,8 @@ def drop_unread(step: Step, steps: list[Step]) -> list[int]:
 def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
     """Give variables their final names, and remove assignments of a variable to itself.
 
-    A variable gets its preferred name, otherwise its name in the model's source. If another variable with that name is
-    still read, a number is appended.
+    A variable gets its preferred name. If it has none, it gets its name in archlab.model. If another variable with this
+    name is read later, a number is appended.
     """
     names: dict[str, str] = {}
     read = read_in(steps)

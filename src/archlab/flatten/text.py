@@ -1,4 +1,5 @@
-"""Text of a flattened file: constants and definitions by name, and statements formatted like ruff and black."""
+"""Text of a flattened file: its constants and definitions, and the formatting of statements in the style of ruff and
+black."""
 
 import ast
 import math
@@ -13,10 +14,10 @@ from archlab.flatten.steps import Step, rewritten
 from archlab.flatten.values import named
 
 WIDTH = 88
-"""Maximum line length, the default of ruff and black."""
+"""Maximum line length. It is the default of ruff and black."""
 
 NAME = "<name>"
-"""Placeholder for the name of a definition in its own text."""
+"""Placeholder for the name of a function or class in its text, until the name is known."""
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -24,24 +25,25 @@ NAME = "<name>"
 
 @dataclass
 class Page:
-    """Constants and definitions of a flattened file, without duplicates.
+    """Constants, functions and classes of a flattened file, without duplicates.
 
-    Code that needs a constant or a definition requests it and gets the name to use. Layers with the same constant or
-    definition share it. Otherwise each kind of layer gets its own, with the kind in the name.
+    `constant` and `define` add one of them and return the name to use. If several kinds of layers add the same text
+    under the same name, they share it. If the texts differ, the kind of the layer becomes a part of the name.
     """
 
     layers_differ: bool
-    """Whether layers differ, so that two kinds of layers may request the same name."""
+    """Whether the model has more than one kind of layer, so that two kinds may need different texts under one name."""
     clashes: set[str] = field(default_factory=set)
-    """Names that are requested with more than one meaning. They are collected on a first page, which is discarded."""
+    """Names that were added with more than one text. `flatten` collects them on a first page, which it then
+    discards."""
     constants: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Value (as text) and comment of each constant, by name."""
+    """Mapping from the name of a constant to its value (as text) and its comment."""
     definitions: dict[str, str] = field(default_factory=dict)
-    """Text of each function or class, by name. Each definition precedes its uses."""
+    """Mapping from the name of a function or class to its text. Each definition precedes its uses."""
     _taken: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def constant(self, kind: str, name: str, value: int | float | str, comment: str = "") -> str:
-        """Add a constant and return its name. If the value is a string, it is the text to write."""
+        """Add a constant and return its name. If `value` is a string, it is written as it is."""
         text = value if isinstance(value, str) else number(value)
         used = self._name(kind, name, text, f"{name}_{kind}".upper())
         self.constants.setdefault(used, (text, comment))
@@ -103,7 +105,8 @@ NAMES = {
     **{f"{cls.__name__}.factor": "ROPE_FACTOR" for cls in vars(position).values()
        if isinstance(cls, type) and "factor" in getattr(cls, "model_fields", {})},
 }  # fmt: skip
-"""Name of the constant for a field or for `Section.field`. Other constants are named after their field."""
+"""Mapping from config fields to names of constants. A key is the name of a field, or `Section.field` if several
+sections have such a field. If a field is not listed, its constant has the name of the field."""
 
 COMMENTS = {
     "LAST_KEPT": "frequencies are unchanged up to this pair",
@@ -116,10 +119,10 @@ COMMENTS = {
     "STRIDE": "beyond the window, every STRIDE-th key is visible", "GLOBAL_TOKENS": "first tokens, visible to all",
     "CLIP_QKV": "limit of the absolute value of queries, keys and values", "MAX_SEQ_LEN": "learned positions end here",
 }  # fmt: skip
-"""Comment on a constant in the flattened file, by name of the constant."""
+"""Mapping from the name of a constant in the flattened file to the comment beside it."""
 
 SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
-"""Pairs of fields. If both values are equal, the first field uses the constant of the second."""
+"""Pairs of fields. If both fields have the same value, the first field uses the constant of the second."""
 
 
 def constant_name(owner: Base, field: str) -> str:
@@ -129,21 +132,22 @@ def constant_name(owner: Base, field: str) -> str:
 
 
 def constant(name: str, value: object) -> ast.Name:
-    """Return an expression that reads a constant. The file defines the constant only if the expression is written."""
+    """Return an expression that reads a constant. When the expression is written, the constant is added to the Page."""
     node = ast.Name(name, ast.Load())
     node.constant = value  # pyright: ignore[reportAttributeAccessIssue]
     return node
 
 
 def root(value: float, width: int) -> str:
-    """Return "math.sqrt(width)" or "1 / math.sqrt(width)" if `value` equals it, otherwise an empty string."""
+    """Return "math.sqrt(width)" or "1 / math.sqrt(width)" if `value` equals one of them, otherwise an empty string."""
     return {math.sqrt(width): "math.sqrt(width)", 1 / math.sqrt(width): "1 / math.sqrt(width)"}.get(value, "")
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
 
 Names = Callable[[ast.Name], str]
-"""Function that returns the name of a constant in the flattened file."""
+"""Function that returns the text to write for a name. If it is a constant, the function also adds the constant to the
+Page."""
 
 
 def code(expr: ast.expr, names: Names) -> str:
@@ -189,7 +193,7 @@ def _bare(expr: ast.expr, names: Names) -> str:
 def fitted(start: str, expr: ast.expr, end: str, names: Names) -> list[str]:
     """Return the lines of an expression, with the text `start` before it and `end` after it.
 
-    The number of lines is as small as possible.
+    Use as few lines as the maximum line length allows.
     """
     whole = start + (_bare(expr, names) if start.strip() and not end.startswith(",") else code(expr, names)) + end
     if len(whole) <= WIDTH:
@@ -266,8 +270,8 @@ def _calls(expr: ast.expr) -> int:
 def _links(expr: ast.expr) -> list[ast.expr]:
     """Split a chain such as a[b].c(d)[e].f().g into the links a[b], .c(d)[e], .f() and .g.
 
-    Each returned expression also contains the links before its own. The first link is a name with its first call or
-    index.
+    Each link is returned as the expression that ends with it, including all earlier links. The first link is a name
+    with its first call or index.
     """
     match expr:
         case ast.Call(func=ast.Attribute(value=inner)) if not _is_dotted(inner):

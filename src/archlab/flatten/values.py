@@ -1,7 +1,7 @@
-"""The model's source, and values during partial evaluation.
+"""Modules of archlab.model as syntax trees, and the values of a partial evaluation.
 
-The source is parsed without running it, so torch is not loaded. A value may be known completely or in parts. If it is
-not known, only the expression that computes it in the flattened file is known.
+The modules are parsed but not imported, so torch is not loaded. A value may be known completely or in part. For an
+unknown value, there is only the expression that computes it in the flattened file.
 """
 
 import ast
@@ -20,14 +20,15 @@ _HOME = Path(__file__).parent.parent
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """Parsed module of the model's source."""
+    """Parsed module of archlab.model."""
 
     name: str
     text: str = field(repr=False)
 
     @cached_property
     def names(self) -> dict[str, ast.stmt]:
-        """Statement that defines each top-level name: a definition, an assignment or an import."""
+        """Mapping from each top-level name to the statement that defines it: a function, a class, an assignment or an
+        import."""
         statements: dict[str, ast.stmt] = {}
         for node in ast.parse(self.text).body:
             match node:
@@ -84,37 +85,39 @@ def definition(function: FunctionType) -> tuple[Module, ast.FunctionDef]:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Value of the config, or a value computed from the config alone."""
+    """Known value: it comes from the config, or it is computed from the config alone."""
 
     value: Any
     code: ast.expr | None = None
-    """Expression to write in the flattened file, with names of constants. None: write the value itself."""
+    """Expression to write in the flattened file, such as `D_MODEL // 2`. None means that the value itself is
+    written."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """Value that is computed only when the flattened file runs, usually a tensor. It is never None."""
+    """Unknown value: it is computed when the flattened file runs. Usually it is a tensor; it is never None."""
 
     expr: ast.expr
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """Tuple or list of known length."""
+    """Tuple or list of known length. Its items may be unknown."""
 
     items: tuple["Value", ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Dictionary with known keys."""
+    """Dictionary with known keys. Its values may be unknown."""
 
     items: dict[Any, "Value"]
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Function or lambda of the model's source. `names` holds the local names of the enclosing functions."""
+    """Function or lambda in archlab.model. If it is defined inside another function, `names` contains the local
+    variables of that function."""
 
     node: ast.FunctionDef | ast.Lambda
     home: Module
@@ -124,15 +127,15 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Native:
-    """Function of archlab that replaces a function that cannot be in the flattened file."""
+    """Python function that `flatten` calls in place of a function or method that it cannot evaluate."""
 
     function: Callable[..., "Value"]
-    """Replacement function. It takes values as positional and keyword arguments."""
+    """The function to call. Its arguments and its result are values of the partial evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """Class of the model's source."""
+    """Class in archlab.model."""
 
     node: ast.ClassDef
     home: Module
@@ -148,23 +151,24 @@ class Class:
 
 @dataclass(eq=False)
 class Record:
-    """Instance of a class of the model's source, or of a torch module."""
+    """Instance of a class in archlab.model, or of a torch module."""
 
     made_by: "Class | str"
-    """Class of the model's source, or the name of a torch class."""
+    """Class in archlab.model, or the name of a torch class."""
     attributes: dict[str, "Value"] = field(default_factory=dict)
     path: ast.expr | None = None
-    """Expression with which `forward` reads the module, such as `self.norm`."""
+    """Expression for the module in the `forward` that calls it, such as `self.norm`."""
     creation: ast.expr | None = None
-    """Call that creates the instance in the flattened file, once it is known."""
+    """Call that creates the module in the flattened file. None until its class has been written."""
     arguments: dict[str, ast.expr] = field(default_factory=dict)
-    """Arguments for the parameters of `__init__` that remain in the flattened file, by parameter."""
+    """Mapping from parameters of `__init__` to arguments. Contains only parameters that stay parameters in the
+    flattened file."""
     name: str = ""
-    """Name of the attribute that holds the module."""
+    """Name of the attribute that contains the module."""
     parameters: tuple[str, ...] = ()
     """Parameters of the module's `forward` in the flattened file."""
     initial: dict[str, "Value"] = field(default_factory=dict)
-    """Initial value by parameter, for parameters that are initialized to a constant."""
+    """Mapping from names of nn.Parameters to initial values. Contains only those that are initialized to a constant."""
 
     @property
     def is_module(self) -> bool:
@@ -172,7 +176,7 @@ class Record:
 
     @property
     def holds_tensors(self) -> bool:
-        """Whether the instance must be in the flattened file.
+        """Whether the instance becomes a module in the flattened file.
 
         This is the case if it or a submodule has parameters, buffers or torch modules.
         """
@@ -190,7 +194,7 @@ def named(name: str) -> ast.Name:
 
 
 def loads(node: ast.AST) -> tuple[str, ...]:
-    """Return the names that a syntax tree reads, repeated for each read."""
+    """Return the names that a syntax tree reads. A name that is read twice is returned twice."""
     return _names(node)[0]
 
 
@@ -201,7 +205,7 @@ def stores(node: ast.AST) -> tuple[str, ...]:
 def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return two tuples: the names that are read and the names that are assigned.
 
-    They are cached in the node, because nodes never change.
+    The result is cached in the node. Nodes are never modified.
     """
     if not hasattr(node, "read_and_set"):
         names, left = list[ast.Name](), [node]
@@ -220,7 +224,8 @@ def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def codes(value: Value) -> list[ast.expr]:
-    """Return the expressions of a function's result. For a record, these are the expressions of its fields."""
+    """Return the expressions of all unknown values in the result of a function: in a tuple, or in the fields of a
+    Record."""
     match value:
         case Code(expr=expr):
             return [expr]

@@ -1,4 +1,4 @@
-"""Write a model config as a single PyTorch file: constants, functions, classes."""
+"""Write a model config as a single PyTorch file with constants, functions and classes."""
 
 import json
 import re
@@ -21,9 +21,9 @@ ORDER = (
     "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "V_DIM",
     "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
 )  # fmt: skip
-"""Constants that come first.
+"""Names of the constants that come first in the file.
 
-The others follow in the order of their first use, and the pattern of layers comes last.
+Other constants follow in the order of their first use. The pattern of layers comes last.
 """
 
 LEGEND = {
@@ -32,7 +32,7 @@ LEGEND = {
     "E": "experts or all heads side by side", "F": "d_ff", "N": "all tokens of the batch",
     "R": "a token and one of its experts", "G": "groups", "O": "features out",
 }  # fmt: skip
-"""Dimension for each letter in the suffix of a tensor's name."""
+"""Meaning of each letter in the suffixes of tensor names, such as `x_BTD`. Each letter stands for a dimension."""
 
 
 KNOWN: dict[type[Base], str] = {
@@ -40,19 +40,19 @@ KNOWN: dict[type[Base], str] = {
     "head init layers",
     Visibility: "visibility window stride global_tokens blocks",
 }
-"""Fields of each section that the skeleton supports or that affect training only.
+"""Fields that `flatten` supports, by config class. They are written, or they have an effect only in training.
 
-`flatten` refuses a new field of these sections until the skeleton supports it. Components, norms and positions need no
-list, because they are written from the model's own source.
+`flatten` refuses other fields of these classes if they differ from their defaults. Components, norms and position
+encodings are not listed, because `flatten` writes them from their code in archlab.model.
 """
 
 
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
-    """Return the text of a self-contained Python file with exactly this architecture.
+    """Return the text of a Python file that contains exactly this architecture and needs only torch.
 
-    The `Decoder` in the file loads archlab's state dict. The docstring of the file contains `title`. Raise UserError if
-    the file would have `most_lines` lines or more, or if the config has a setting that a flattened file does not
-    support.
+    The class `Decoder` in the file can load the state dict of archlab's Decoder. The docstring of the file begins with
+    `title`. Raise UserError if the file would have `most_lines` lines or more, or if the config has a setting that a
+    flattened file does not support.
     """
     _refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]

@@ -1,4 +1,4 @@
-"""Family of published models, and the translation of its configs between config.json and archlab."""
+"""Family of published models: the translation of its config.json to an archlab config and back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,9 +41,9 @@ NO_EFFECT = {
     "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
-"""Keys that do not change the forward pass of a loaded model.
+"""Keys of any family that do not change the forward pass of a loaded model.
 
-Most config.json files contain some of them; archlab ignores them without a message.
+Almost every config.json contains some of these keys, so archlab ignores them without a note.
 """
 
 OTHER_TOOLS = {
@@ -58,9 +58,9 @@ OTHER_TOOLS = {
     # settings of the tokenizer, and its maximum text length
     "padding_side", "tokenizer_padding_side", "tokenizer_model_max_length", "model_max_length", "max_sequence_length",
 }  # fmt: skip
-"""Keys that other tools write or read.
+"""Keys that no transformers class uses in a forward pass, because they are for other tools or for training.
 
-No transformers class uses them in a forward pass. archlab prints a note that names the ones it finds.
+archlab ignores these keys and prints a note with their names.
 """
 
 
@@ -71,50 +71,50 @@ EVERYWHERE: Sequence[Field] = (
     Only("pruned_heads", {}, written=False),
     Quantization(),
 )
-"""Keys that a config.json of any family may contain."""
+"""Steps of the translation for keys that a config.json of any family may contain."""
 
 
 @dataclass(frozen=True)
 class Family:
     """Family of published models: how its config.json is translated, and which tensors hold its weights.
 
-    In this class and in the families, `hf` holds the values of the published config.json, and `ours` holds archlab's
-    dotted config fields.
+    In this class and in the modules of the families, `hf` contains the values of the published config.json. `ours` maps
+    archlab's dotted config fields (`attention.n_heads`) to values.
     """
 
     model_type: str
     architecture: str
-    """Name of the transformers class, as in config.json."""
+    """Name of the transformers class, as in the key `architectures` of config.json."""
     fields: Sequence[Field]
     weights: Sequence[Row]
     buffers: Sequence[str] = ()
-    """Name suffixes of tensors in the published files that are not weights."""
+    """Name suffixes of tensors in the published files that archlab ignores, because they are not weights."""
     constants: Sequence[Constant] = ()
-    """Tensors in the published files that must hold a fixed number, because archlab's model has no parameter for
-    them."""
+    """Published tensors that contain one fixed number. archlab's model has no parameter for them, so another number is
+    an error."""
     alternatives: Sequence[Row] = ()
-    """Rows for weights files with another layout. A row replaces the usual rows if the file contains its tensor."""
+    """Rows for weights files that store some parameters in a different layout. If a file contains the tensor of such a
+    row, the row is used instead of the rows in `weights` for the same parameters."""
     has_mtp_layers: bool = False
-    """Whether the published files may contain extra layers for multi-token prediction. archlab does not read those
-    layers."""
+    """Whether the published files may contain additional layers for multi-token prediction, which archlab ignores."""
     other_model_types: tuple[str, ...] = ()
-    """Other values of `model_type` in published config.json files of this family."""
+    """Values of `model_type`, apart from the field `model_type`, in published config.json files of this family."""
     prefix: str = ""
-    """Prefix of all tensor names except those of the output head. archlab also reads files without the prefix."""
+    """Prefix of all tensor names except those of the head. archlab also reads files without this prefix."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not affect the forward pass."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other spellings of keys, which some files use. Each is mapped to the usual key."""
+    """Mapping from alternative names of keys, which some files contain, to their usual names."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         return self.read(values, where)[0]
 
     def read(self, values: Mapping[str, Any], where: str) -> tuple[ModelConfig, list[str]]:
-        """Translate the values of a config.json. Return the archlab config and the ignored keys, which do not change
-        the forward pass.
+        """Translate the values of a config.json. Return the archlab config, and the keys of `values` that were ignored
+        and that a note should name.
 
-        Raise UserError for a key that archlab does not know or cannot express. `where` names the file in error
-        messages.
+        Raise UserError for an unknown key, or for a value that archlab cannot express. Error messages begin with
+        `where`, the name of the file.
         """
         hf, ours = ConfigReader(_canonical(values, self.aliases, where), where), dict[str, Any]()
         refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
@@ -122,7 +122,7 @@ class Family:
         unknown = {k: v for k, v in others.items() if k not in OTHER_TOOLS and not _is_off(v)}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
-            refused.append(f"{where}: {listed}: archlab does not understand this for family {self.model_type}")
+            refused.append(f"{where}: archlab does not know these keys of family {self.model_type}: {listed}")
         if refused:
             raise UserError("\n".join(dict.fromkeys(refused)))
         try:
@@ -138,10 +138,11 @@ class Family:
         return Problem(keys.get(field, keys.get(without_kind, problem.path)), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
-        """Return the config.json values of a model. Raise a UserError that names the fields this family cannot express.
+        """Return the config.json values of a model. They are read back, and a UserError names the fields that have
+        changed, because this family cannot express them.
 
-        `wide` says that the weights are float32 or wider. It then does not matter where intermediate results are
-        rounded.
+        `wide` says that the weights are float32 or float64. Fields about the rounding of intermediate results are then
+        not compared.
         """
         # A class's default padding token may lie beyond a small vocabulary. The class then refuses the config.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
@@ -169,20 +170,22 @@ class Family:
             if isinstance(part, Key) and part.default is REQUIRED and part.hf_key not in hf:
                 component, _, name = part.field.partition(".")
                 kind = f"model.{component}.kind is {lookup(model, f'{component}.kind')}"
-                raise UserError(f"{self.architecture} needs {part.hf_key}, but {kind}, which has no {name}")
+                raise UserError(
+                    f"{self.architecture} needs the key {part.hf_key}, but {kind}, which has no field {name}"
+                )
 
 
 def _is_off(value: Any) -> bool:
-    """Return whether a value turns off the option of its key: false or empty.
+    """Return whether an unknown key can be ignored because its value turns the option off: false, "", [] or {}.
 
-    0 does not count, because it may be a meaningful number.
+    The value 0 does not count, because it may be a meaningful number.
     """
     return value is False or value in ("", [], {})
 
 
 def _with_rope_as_base(model: ModelConfig) -> ModelConfig:
-    """Return the same model with RoPE in the base config and "no position" in the layer kinds, as config.json
-    needs it."""
+    """Return the model with its RoPE in `model.position`, where the fields look for it. The layer kinds without RoPE
+    get `position.kind: none` instead."""
     ropes = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
     if model.layers is None or not isinstance(model.position, NoPosition) or not ropes:
         return model
@@ -246,16 +249,17 @@ def _built(ours: Raw, where: str) -> ModelConfig:
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the fields that change the forward pass and differ between two models.
+    """Return the fields that differ between two models, without fields that have no effect on the forward pass.
 
-    Each field is mapped to its values in `a` and in `b`. Layers are compared after their kinds are resolved.
+    The result maps each field to its values in `a` and in `b`. Layers are compared one by one, with their resolved
+    configs.
     """
     left, right = _forward_fields(a), _forward_fields(b)
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}
 
 
 TRAINING_ONLY: Any = {"kind": True, "dropout": True, "mlp": {"balance": True, "router": {"correction": {"rate"}}}}
-"""Fields of a layer that the forward pass does not use."""
+"""Fields of a resolved layer that have no effect on the forward pass."""
 
 
 def _forward_fields(model: ModelConfig) -> Raw:

@@ -1,7 +1,8 @@
 """Translation between the keys of a Hugging Face config.json and archlab's dotted config fields.
 
-A family's translation is a list of fields that work in both directions: each reads a config.json and writes one.
-archlab reads the written keys back to find out what a family cannot express (see family.py).
+The translation for a family is a list of steps of the type `Field`. Each step works in both directions: it reads keys
+of a config.json, and it writes them. On export, archlab reads the written keys back to find out what the family cannot
+express (see `Family.hf_config`).
 """
 
 import math
@@ -25,15 +26,15 @@ class ConfigReader:
     def get(self, key: str, default: Any = None, kind: type | None = None) -> Any:
         """Return the value of a key, or the default if the key is absent or null. Record that the key was read.
 
-        `kind` is the expected type; None means the type of the default. Raise UserError if the value has another type.
+        `kind` is the expected type (None: the type of the default). Raise UserError if the value has a different type.
         """
         value = self.or_null(key, default, kind)
         return default if value is None else value
 
     def or_null(self, key: str, default: Any = None, kind: type | None = None) -> Any:
-        """Return the value of a key, or the default if the key is absent.
+        """Return the value of a key, or the default if the key is absent. Record that the key was read.
 
-        Unlike `get`, return None if the value is null.
+        If the value is null, return None and not the default, unlike `get`.
         """
         self.read.add(key)
         value = self._values.get(key, default)
@@ -50,7 +51,7 @@ class ConfigReader:
         return value
 
     def refuse(self, key: str, value: Any, allowed: str) -> UserError:
-        """Return, but do not raise, a UserError about a value that this family cannot express."""
+        """Return a UserError about a value that archlab cannot build. The caller must raise it."""
         return UserError(f"{self.where}: {key} is {value!r}, which archlab cannot build; allowed: {allowed}")
 
     def unread(self) -> dict[str, Any]:
@@ -59,12 +60,13 @@ class ConfigReader:
 
 _TYPES: Mapping[type, str] = {
     bool: "true or false", int: "a whole number", float: "a finite number", str: "a name", list: "a list",
-    dict: "keys and values",
+    dict: "a JSON object",
 }  # fmt: skip
 
 
 def _is_a(kind: type, value: Any) -> bool:
-    """Return whether a JSON value has this type. true is not a number; 2.0 counts as an integer."""
+    """Return whether a JSON value has the type `kind`. true and false do not count as numbers; 2.0 counts as an
+    integer."""
     if kind in (int, float):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and math.isfinite(value) and (kind is float or value == int(value))
@@ -72,9 +74,9 @@ def _is_a(kind: type, value: Any) -> bool:
 
 
 class Field(Protocol):
-    """One step of the translation.
+    """One step of the translation between config.json (`hf`) and archlab's config fields (`ours`).
 
-    The steps run in order, so a step may use the values that earlier steps set in `ours`.
+    The steps run in the order of the list, so a step may use the values that earlier steps have set in `ours`.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None: ...
@@ -84,11 +86,12 @@ class Field(Protocol):
 
 @runtime_checkable
 class HasHfKeys(Protocol):
-    """Field that reports which config.json key sets which archlab field, so that validation errors can name the key."""
+    """Step of the translation that knows which config.json key sets which archlab field. Error messages can then name
+    the key."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
-        """config.json keys to name in error messages, by archlab field."""
+        """Mapping from the archlab fields that this step sets to their config.json keys."""
         ...
 
 
@@ -97,7 +100,7 @@ def all_hf_keys(parts: Iterable[Field]) -> dict[str, str]:
 
 
 REQUIRED = object()
-"""Marker for a key without a default, which the file must contain."""
+"""Value of `Key.default` for a key that the file must contain."""
 
 
 def _same(value: Any) -> Any:
@@ -116,7 +119,7 @@ class Key:
     to_hf: Callable[[Any], Any] = _same
     """Function that converts the field's value to the key's value."""
     nullable: bool = False
-    """Whether null in the file means "none" (for example, no soft cap) instead of the default."""
+    """Whether null in the file means "none" (for example, no soft cap). Otherwise null means the default."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
@@ -129,7 +132,7 @@ class Key:
         ours[self.field] = None if value is None else self.from_hf(value)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the field's value. Leave the key out if the model's component has no such field."""
+        """Write the value of the field. If the model's component does not have the field, do not write the key."""
         value = lookup(model, self.field)
         if value is not ABSENT:
             hf[self.hf_key] = None if value is None else self.to_hf(value)
@@ -146,7 +149,7 @@ class Flag(Key):
 
 @dataclass(frozen=True)
 class Always:
-    """Field whose value is fixed in this family and has no key."""
+    """archlab field that has a fixed value in this family. config.json has no key for it."""
 
     field: str
     value: Any
@@ -155,12 +158,12 @@ class Always:
         ours[self.field] = self.value
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write no key. Reading the written config back shows whether the model has this value."""
+        """Write no key. `Family.hf_config` reads the written config back and refuses a model with a different value."""
 
 
 @dataclass(frozen=True)
 class Only:
-    """Key for which archlab supports a single value."""
+    """Key for which archlab supports only one value."""
 
     hf_key: str
     value: Any
@@ -168,11 +171,11 @@ class Only:
     written: bool = True
     """Whether to write the key.
 
-    False for keys that the published code does not know and that only some files contain.
+    It is False for a key that only some files contain and that the published code does not read.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if the key has any other value."""
+        """Raise UserError if the key has a different value."""
         found = hf.get(self.hf_key, self.value)
         if found != self.value:
             raise hf.refuse(self.hf_key, found, self.allowed or repr(self.value))
@@ -184,9 +187,9 @@ class Only:
 
 @dataclass(frozen=True)
 class Switch:
-    """Boolean key that turns a component on or off: true sets the field to `on`, false to "none".
+    """Boolean key that turns a component on or off: true sets the archlab field to `on`, and false sets it to "none".
 
-    The fields in `more` are read only if the key is true.
+    The steps in `more` translate the settings of the component. They run only if the key is true.
     """
 
     hf_key: str
@@ -236,9 +239,11 @@ class ActivationKey:
     hf_key: str
     default: str
     meaning: Mapping[str, str] | None = None
-    """archlab's names of activations by published name, for names with a special meaning in this family."""
+    """Mapping from published names of activations to archlab's names. Contains only names that have a special meaning
+    in this family."""
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
-    """archlab's names of activations by published name, for all activations of this family's published code."""
+    """Mapping from published names of activations to archlab's names. Contains all names that the published code of
+    this family knows."""
 
     field: str = "mlp.activation"
     """Archlab field that the key sets."""
@@ -251,6 +256,7 @@ class ActivationKey:
         ours[self.field] = known[name]
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the first published name of the activation, preferring the family's default."""
+        """Write the published name of the activation. If it has several names, prefer the family's default, otherwise
+        take the first."""
         known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
         hf[self.hf_key] = next((name for name, ours in known.items() if ours == lookup(model, self.field)), None)

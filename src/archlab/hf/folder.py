@@ -1,7 +1,8 @@
-"""Hugging Face folders: their files, and their download from the hub.
+"""Hugging Face folders: their files, and the download of published models from the hub.
 
-archlab reads no file outside a folder. A hub id is `organization/name` or `organization/name@revision`. A revision is a
-branch, a tag or a commit of the model's repository. A download needs a network connection and the extra `hub`.
+When archlab reads a folder, it refuses paths and links to files outside the folder. A hub id is `organization/name` or
+`organization/name@revision`. A revision is a branch, a tag or a commit of the model's repository. A download needs a
+network connection and the extra `hub`.
 """
 
 import re
@@ -13,21 +14,23 @@ from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object, real_path
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-"""Fixed file names. The index maps each tensor to one of several weights files."""
+"""Names of the config file, of a single weights file, and of the index. The index says which of several weights files
+contains each tensor."""
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-"""Names of the weights file and the index in the older torch.save format, which archlab reads if the folder has no
+"""Names of the weights file and of the index in the older torch.save format. archlab reads them if the folder has no
 safetensors file."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
     "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
-"""Names of files that are copied unchanged when a model is saved."""
+"""Names of files, besides config and weights, that are copied unchanged when a model is saved."""
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Return whether the folder is a Hugging Face folder, which contains a config.json. A run folder contains none."""
+    """Return whether the folder contains a config.json and is therefore a Hugging Face folder. A run folder contains no
+    config.json."""
     return (folder / CONFIG).is_file()
 
 
@@ -37,13 +40,13 @@ def has_weights(folder: Path) -> bool:
 
 
 def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
-    """Return the contents of the files in `names` that exist in the folder, by name."""
+    """Return file contents by file name, for the files in `names` that exist in the folder."""
     return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
 
 
 def homes(folder: Path) -> tuple[Path, ...]:
-    """Return the real path of the folder and, for a folder in the hub's cache, of the `blobs` folder that its links
-    point to."""
+    """Return the folders in which the files of `folder` may lie: its real path and, in the hub's cache, the `blobs`
+    folder to which its links point."""
     home = real_path(folder)
     revision = next((path for path in (home, *home.parents) if path.parent.name == "snapshots"), None)
     return (home, revision.parent.parent / "blobs") if revision else (home,)
@@ -52,8 +55,8 @@ def homes(folder: Path) -> tuple[Path, ...]:
 def own_file(folder: Path, name: str) -> Path:
     """Return the path of a file in the folder.
 
-    Raise UserError for a path or a link that leads out of the folder. Links in the hub's cache from snapshots/REVISION/
-    to the repository's blobs/ are allowed.
+    Raise UserError if `name` or a link leads out of the folder. In the hub's cache, links from snapshots/REVISION/ to
+    blobs/ of the same model are allowed.
     """
     file = folder / name
     if PurePath(name).name != name or "\0" in name or real_path(file).parent not in homes(folder):

@@ -1,4 +1,4 @@
-"""The file imported.json in a run folder: facts about the published weights that the run started from."""
+"""Reading of imported.json, a file in a run folder that describes the published weights from which the run started."""
 
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ class Imported(Base):
     special_ids: dict[str, Any]
     """Values of `bos_token_id` and the other special token ids in config.json."""
     dtype: str | None
-    """Dtype of the published weights. null if they have several dtypes."""
+    """Dtype of the published weights. null if the weights do not all have the same dtype."""
     source: str | None = None
-    """Full path of the published model's folder, or its hub id with the commit. null if an older archlab wrote the
-    file."""
+    """Full path of the published model's folder, or its hub id with the commit. null if the file was written by an
+    archlab version without this field."""
 
 
 def imported(run: Path) -> Imported | None:

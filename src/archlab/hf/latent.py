@@ -1,5 +1,4 @@
-"""Latent attention in published files: its widths, its weights, and its RoPE, which can also change the scale of the
-scores."""
+"""Translation of latent attention: keys for its widths and its RoPE, and rows for its weights."""
 
 import math
 from dataclasses import dataclass
@@ -47,16 +46,17 @@ LATENT_WEIGHTS: list[Row] = [
 
 @dataclass(frozen=True)
 class LatentHeads:
-    """Keys for the number and the width of key/value heads.
+    """The keys `num_key_value_heads` and `head_dim`.
 
-    In latent attention, other fields already determine both values.
+    In latent attention, other keys already determine both values.
     """
 
     kv_heads: int | None = None
-    """Default of `num_key_value_heads`. None means as many as query heads."""
+    """Default of `num_key_value_heads`. None means the number of query heads."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Raise UserError if a key differs from the value that latent attention implies.
+        """Raise UserError if `num_key_value_heads` is not the number of query heads, or if `head_dim` is not the number
+        of rotated dimensions.
 
         The number of heads and the widths must already have been read.
         """
@@ -66,7 +66,7 @@ class LatentHeads:
             ("head_dim", hf.get("head_dim"), rope_dim),  # in these files, the width that RoPE rotates
         ):
             if value not in (None, only):
-                raise hf.refuse(key, value, f"{only}, which follows from the widths of latent attention")
+                raise hf.refuse(key, value, f"{only}, because other keys of latent attention determine it")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         if isinstance(model.attention, Latent):
@@ -79,10 +79,10 @@ class LatentRope(RopeKeys):
 
     pairing: str = "interleaved"
     interleave_key: str | None = None
-    """Key that says whether RoPE pairs adjacent dimensions (interleaved). None if the family has no such key."""
+    """Key that says whether RoPE rotates pairs of adjacent dimensions. None if the family has no such key."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set RoPE and the scale of the scores. The widths must already have been read."""
+        """Set RoPE and the scale of attention scores. The widths of latent attention must already have been read."""
         super().read(hf, ours)
         if self.interleave_key and not hf.or_null(self.interleave_key, True):
             ours[self.field]["pairing"] = "half"

@@ -1,6 +1,7 @@
-"""Layer types in published files: sliding window, full attention, or a recurrent mixer.
+"""Translation of layer types: sliding-window attention, full attention, or a recurrent mixer.
 
-The types are listed in `layer_types` or follow from older keys. "Sliding" means attention with a sliding window.
+A config.json lists the types in `layer_types`, or they follow from older keys. A "sliding" layer has attention with a
+sliding window, a "full" layer has attention without a window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +18,10 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def full_every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
-    """Return a function that returns the layer types of a file: every n-th layer is full and the others are sliding.
+    """Return a function for `LayerTypes.implied`: every n-th layer is full, and the others are sliding.
 
-    Older files have a key for n. `fixed` says that the published code ignores the key, so a value other than the
-    default is an error.
+    Older files contain n in `sliding_window_pattern`. `fixed` says that the published code ignores this key; a value
+    other than n is then an error.
     """
 
     def types(hf: ConfigReader, n_layers: int) -> list[str]:
@@ -38,22 +39,22 @@ def all_full(_hf: ConfigReader, n_layers: int) -> list[str]:
 
 @dataclass(frozen=True)
 class LayerTypes:
-    """Translation of `layer_types` and `sliding_window` to attention windows and other differences between layers."""
+    """Translation of `layer_types` and `sliding_window`, for models with sliding and full layers."""
 
     implied: Callable[[ConfigReader, int], list[str]] = all_full
-    """Function that returns the layer types of a file without `layer_types`."""
+    """Function that returns the type of each layer for a config.json without `layer_types`."""
     window: int | None = 4096
     """Default of `sliding_window`."""
     sliding: Mapping[str, Any] = field(default_factory=dict)
-    """Other fields that only sliding layers set."""
+    """Values of fields that apply only to sliding layers, in addition to the window."""
     full: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that only full layers set."""
+    """Values of fields that apply only to full layers."""
     unused: int | None = None
     """Value to write for `sliding_window` if no layer is sliding. Some published code requires a number."""
     hf_keys: ClassVar = {"attention.window": "sliding_window"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set one window for the whole model, or a pattern of two layer kinds if the layers differ."""
+        """Set the window. If the model has both types of layers, define two layer kinds and their pattern."""
         implied = self.implied(hf, ours["n_layers"])
         types = layer_types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
         window = hf.or_null("sliding_window", self.window)
@@ -75,14 +76,15 @@ class LayerTypes:
 
 @dataclass(frozen=True)
 class MixerLayers:
-    """Translation of `layer_types` for models in which a recurrent mixer replaces attention in some or all layers."""
+    """Translation of `layer_types`, for models in which some or all layers have a recurrent mixer instead of
+    attention."""
 
     mixer_type: str
-    """Published name of the type of layer that has a mixer."""
+    """Entry of `layer_types` for a layer with the mixer."""
     mixer: Sequence[Field]
-    """Keys that set the fields of the recurrent mixer."""
+    """Steps that translate the keys of the recurrent mixer."""
     implied: Callable[[ConfigReader, int], list[str]] = all_full
-    """Function that returns the layer types of a file without `layer_types`."""
+    """Function that returns the type of each layer for a config.json without `layer_types`."""
 
     @property
     def hf_keys(self) -> Mapping[str, str]:
@@ -92,7 +94,7 @@ class MixerLayers:
         return layer_types(hf, self.implied(hf, n_layers), {self.mixer_type, FULL}, n_layers)
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the mixer, or a pattern of two layer kinds if the layers differ.
+        """Set the mixer. If some layers have attention, define two layer kinds and their pattern.
 
         All attention fields must already have been read.
         """
@@ -109,7 +111,7 @@ class MixerLayers:
             ours["layers"] = {"recurrent": recurrent, "full": {}, "pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the type of each layer, and the keys of the mixer in the first layer that has one."""
+        """Write the type of each layer, and the keys of the first mixer in the model."""
         mixers = [layer.mixer for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if isinstance(mixer, Absent) else self.mixer_type for mixer in mixers]
         first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])

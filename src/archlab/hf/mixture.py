@@ -1,4 +1,4 @@
-"""Mixtures of experts in published files: which layers are mixtures, and which tensors hold the experts."""
+"""Translation of mixtures of experts: which layers have one, and which published tensors contain the experts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def n_experts(layer: LayerConfig) -> int:
 
 
 def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> list[Row]:
-    """Return the rows for files with one tensor per expert and matrix, the usual layout."""
+    """Return the rows for the usual layout of files: each matrix of each expert is a tensor of its own."""
     names = {"gate": gate, "up": up, "down": down}
     return [
         Row(f"{theirs}.{{h}}.{name}.weight", f"layers.{{i}}.mlp.experts.{ours}", when=is_mixture, n_stacked=n_experts)
@@ -31,14 +31,15 @@ def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down:
 
 
 GATE_ABOVE_UP = Conversion(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
-"""Conversion that splits a tensor [experts, 2 d_ff, d_model] along its second dimension.
+"""Conversion between a published tensor [experts, 2 * d_ff, d_model] and two parameters [experts, d_ff, d_model].
 
-The first rows belong to `gate`, the others to `up`.
+The first d_ff rows of each expert belong to `gate`, the others to `up`.
 """
 
 
 def all_experts(gate_up: str, down: str) -> list[Row]:
-    """Return the rows for files that store all experts of a layer in two tensors."""
+    """Return the rows for files with two tensors per layer: one contains `gate` and `up` of all experts, the other
+    contains `down`."""
     both = ("layers.{i}.mlp.experts.gate", "layers.{i}.mlp.experts.up")
     return [
         Row(gate_up, both, GATE_ABOVE_UP, when=is_mixture),
@@ -48,21 +49,23 @@ def all_experts(gate_up: str, down: str) -> list[Row]:
 
 @dataclass(frozen=True)
 class DenseLayers:
-    """Layers that have a dense MLP in a model with mixtures. `intermediate_size` is the width of the dense MLPs only.
+    """Keys for the layers that have a dense MLP, in a model whose other layers have a mixture of experts.
+    `intermediate_size` is the width of the dense MLPs.
 
-    All other MLP fields must already have been read.
+    The fields of the mixtures must already have been read.
     """
 
     are_dense: Callable[[ConfigReader, int], Iterable[bool]]
-    """Function that reads for each layer whether its MLP is dense."""
+    """Function that reads, for each layer, whether its MLP is dense. Its second argument is the number of layers."""
     write_keys: Callable[[list[bool]], Raw]
-    """Function that returns the keys that say which layers are dense."""
+    """Function that returns the config.json keys for a list that says, for each layer, whether its MLP is dense."""
     bias_key: str | None = None
-    """Key for the biases of dense MLPs, in a family whose mixtures have no biases. None if there is no such key."""
+    """Key that turns on biases in dense MLPs. The mixtures of the family have no biases. None if there is no such
+    key."""
     hf_keys: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the layer kinds. Split an existing layer kind if some of its layers are dense and others are not."""
+        """Set the layer kinds. If only some layers of an existing layer kind are dense, it becomes two layer kinds."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
         mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get("intermediate_size", ours.get("mlp.d_ff"))}
         if self.bias_key:
@@ -75,7 +78,7 @@ class DenseLayers:
             ours["layers"] = crossed(ours.get("layers"), dense, mlp)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the keys. Reading them back shows whether they can express the model."""
+        """Write the keys. `Family.hf_config` reads them back and refuses a model that they cannot express."""
         layers = layer_configs(model)
         hf |= self.write_keys([not is_mixture(layer) for layer in layers])
         dense = [layer.dense for layer in layers if not is_mixture(layer)]
@@ -86,9 +89,9 @@ class DenseLayers:
 
 
 def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "dense", other: str = "sparse") -> Raw:
-    """Return layer kinds in which the flagged layers have an additional change.
+    """Return layer kinds in which `change` applies to each layer whose entry in `flags` is true.
 
-    `layers` holds the present layer kinds and their pattern; None means that all layers are alike.
+    `layers` contains the previous layer kinds and their pattern. None means that all layers were alike.
     """
     if layers is None:
         return {name: change, other: {}, "pattern": [name if flag else other for flag in flags]}
@@ -109,10 +112,11 @@ GROUP_HF_KEYS = {
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """The keys `n_group` and `topk_group`, which limit routing to some groups of experts.
+    """The keys `n_group` and `topk_group`. The experts form `n_group` groups, and each token uses experts of at most
+    `topk_group` groups.
 
-    If these groups do not limit the choice of experts, the model gets no groups. `mlp.active` must already have been
-    read.
+    If every choice of experts is possible nevertheless, the archlab config gets no groups. `mlp.active` must already
+    have been read.
     """
 
     n: int = 1
@@ -128,7 +132,7 @@ class GroupKeys:
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Write the groups. For a model without groups, write one group."""
+        """Write the groups. A model without groups is written with 1 group."""
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
         hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (1, 1)
 
@@ -137,19 +141,20 @@ class GroupKeys:
 class SharedExperts:
     """Key for the number of shared experts.
 
-    Each published shared expert is as wide as a routed expert. archlab builds one shared expert with their total width.
+    In published models, each shared expert is as wide as a routed expert. archlab builds a single shared expert, which
+    is as wide as all of them together.
     """
 
     hf_key: str
     default: int
     bias_key: str | None = None
-    """Key for the biases of the shared experts, in a family whose routed experts have no biases.
+    """Key that turns on biases in shared experts. The routed experts of the family have no biases.
 
     None if there is no such key.
     """
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the width of the shared expert. The width of a routed expert must already have been read."""
+        """Set the width of the shared expert. The key for the width of a routed expert must already have been read."""
         number = hf.get(self.hf_key, self.default)
         if number:
             ours["mlp.shared.d_ff"] = number * ours["mlp.d_ff"]
@@ -158,7 +163,8 @@ class SharedExperts:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Write the number of shared experts.
 
-        Reading it back shows whether the total width is a multiple of an expert's width.
+        `Family.hf_config` reads it back and refuses a shared expert whose width is not a multiple of a routed expert's
+        width.
         """
         mlp = resolve(model).mlp
         if isinstance(mlp, MoE):

@@ -15,34 +15,36 @@ from archlab.hf.fields import ConfigReader
 
 
 class MXFP4(Base):
-    """MXFP4 quantization: four bits (E2M1) per number.
+    """MXFP4 quantization: 4 bits (format E2M1) per weight.
 
-    Each block of 32 numbers in a row is scaled by a power of two (OCP Microscaling formats, 2023).
+    Each block of 32 weights in a row shares a scale, which is a power of two (OCP Microscaling formats, 2023).
     """
 
     quant_method: Literal["mxfp4"] = "mxfp4"
     modules_to_not_convert: Any = None
-    """Modules that are not quantized. archlab ignores the list, because the tensor names contain the same
-    information."""
+    """Modules that are not quantized. archlab ignores this list: the suffixes of tensor names show which weights are
+    quantized."""
     suffixes: ClassVar = ("_blocks", "_scales")
     """Name suffixes of the two tensors that store one weight: the packed bits and the scales."""
 
 
 class BlockFP8(Base):
-    """Block-wise FP8: eight bits (E4M3) per number, and one scale per block of rows and columns (DeepSeek-V3, 2024)."""
+    """Block-wise FP8: 8 bits (format E4M3) per weight, and one scale per rectangular block of the matrix (DeepSeek-V3,
+    2024)."""
 
     quant_method: Literal["fp8"] = "fp8"
     fmt: Literal["e4m3", "float8_e4m3fn"] = "e4m3"
     weight_block_size: Annotated[tuple[Width, Width], Field(strict=False)] = (128, 128)
-    """Number of rows and columns of a block. Blocks at the edges may be smaller."""
+    """Number of rows and columns of a block. Blocks at the edges of a matrix may be smaller."""
     scale_fmt: Literal["float", "ue8m0"] = "float"
     """Number format of the scales, for example ue8m0 for powers of two.
 
-    archlab ignores this key, because each tensor has its own dtype.
+    archlab ignores this key and uses the dtype of the tensors that contain the scales.
     """
     expert_dtype: Literal["fp8"] = "fp8"
     activation_scheme: Literal["dynamic"] = "dynamic"
-    """Way in which other inference code quantizes activations. archlab does not quantize activations."""
+    """How inference code quantizes activations. It has no effect here, because archlab does not quantize
+    activations."""
     dequantize: bool = False
     modules_to_not_convert: Any = None
     modules_to_convert: Any = None

@@ -1,4 +1,5 @@
-"""Keys of RoPE: `rope_parameters` in files from transformers 5, `rope_theta` and `rope_scaling` in older files."""
+"""Translation of RoPE keys: `rope_parameters` in files from transformers 5, `rope_theta` and `rope_scaling` in older
+files."""
 
 import math
 from collections.abc import Mapping
@@ -13,20 +14,22 @@ from archlab.hf.fields import ConfigReader
 
 @dataclass(frozen=True)
 class RopeKeys:
-    """Keys for theta, the rotated fraction and the scaling of RoPE."""
+    """Keys for theta of RoPE, for the fraction of the dimensions that it rotates, and for its scaling."""
 
     theta: float = 10000.0
     fraction: float = 1.0
     pairing: str = "half"
     partial: bool = False
-    """Whether the published code reads the key for the rotated fraction.
+    """Whether the published code reads the key for the rotated fraction although the default of this fraction is 1.
 
-    If the default is not 1, the code always reads the key.
+    If the default (`fraction`) is not 1, the code always reads the key, and `partial` has no effect.
     """
     names: Mapping[str, str] = field(default_factory=dict)
-    """Scaling that this family's code uses, by scaling name in the file, if the two differ."""
+    """Mapping from scaling names in the file to the scalings that this family's code computes. Contains only those that
+    differ."""
     original: int | None = None
-    """Default of `original_max_position_embeddings`, in a family that reads it only outside the scaling (Phi 3).
+    """Default of `original_max_position_embeddings` in a family (Phi 3) that reads this key only outside
+    `rope_scaling`.
 
     None for other families.
     """
@@ -66,22 +69,23 @@ class RopeKeys:
 
 @dataclass(frozen=True)
 class ScaledRopeKeys(RopeKeys):
-    """Keys of a RoPE that is scaled even if the file contains no scaling."""
+    """Keys of a RoPE that has a scaling by default."""
 
     default_scaling: Mapping[str, Any] = field(default_factory=dict)
-    """Scaling to use if the file contains none."""
+    """Scaling of a RoPE whose file contains none."""
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
-        """Set the position.
+        """Set the RoPE.
 
-        Raise UserError if the file sets theta but no scaling, because the published code would then ignore theta.
+        Raise UserError if the file contains `rope_theta` but no scaling, because the published code then ignores
+        `rope_theta`.
         """
         if hf.get("rope_parameters") or hf.get("rope_scaling"):
             super().read(hf, ours)
             return
         if hf.get(self.theta_key, self.theta) != self.theta:
             raise hf.refuse(
-                self.theta_key, hf.get(self.theta_key), f"{self.theta}, or another together with rope_scaling"
+                self.theta_key, hf.get(self.theta_key), f"{self.theta}, or a different value together with rope_scaling"
             )
         ours[self.field] = position(hf, self.theta, 1.0, self.pairing, self.default_scaling, None)
 
@@ -89,9 +93,9 @@ class ScaledRopeKeys(RopeKeys):
 def position(
     hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
-    """Return the values of archlab's `position` for the RoPE values of a file.
+    """Return the fields of `model.position` for the RoPE values of a file.
 
-    `longest` is the file's maximum sequence length.
+    `longest` is the maximum sequence length in the file.
     """
     refuse_flags(hf, scaling)
     return {
@@ -118,7 +122,7 @@ def kind_of(scaling: Mapping[str, Any]) -> str:
 
 
 def refuse_flags(hf: ConfigReader, scaling: Mapping[str, Any]) -> None:
-    """Raise UserError if a number is true or false, which Python would accept as 1 or 0."""
+    """Raise UserError if a number in `scaling` is true or false. Python would treat these values as 1 or 0."""
     for key, value in scaling.items():
         if isinstance(value, bool) and key not in ("truncate", "finetuned"):
             raise hf.refuse(f"rope_scaling.{key}", value, "a number")
@@ -131,7 +135,7 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
     rest = {k: v for k, v in scaling.items() if k not in _ELSEWHERE and v is not None}
     unknown = next((key for key in rest if key not in _KEYS[kind]), None)
     if unknown:
-        raise hf.refuse(f"rope_scaling.{unknown}", rest[unknown], f"leaving it out, because {kind} does not use it")
+        raise hf.refuse(f"rope_scaling.{unknown}", rest[unknown], f"no value, because {kind} does not use this key")
     # The key outside rope_scaling has priority.
     original = hf.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings") or longest
     if kind in ("yarn", "longrope") and longest and original:
@@ -152,7 +156,8 @@ def _scaling(hf: ConfigReader, scaling: Mapping[str, Any], longest: int | None) 
 
 
 def amplitude(factor: float, mscale: float) -> float:
-    """Return the factor by which YaRN multiplies cos and sin. `mscale` is DeepSeek's multiplier; 1 means no change."""
+    """Return the factor by which YaRN multiplies cos and sin. `mscale` is DeepSeek's key of this name; 1 gives the
+    usual factor of YaRN."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

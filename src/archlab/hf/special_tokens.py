@@ -1,9 +1,10 @@
-"""Special tokens of a published model, read from every file that names some, with the precedence of transformers 5.
+"""Special tokens of a published model. Several files name special tokens; they are read in the order of precedence of
+transformers 5.
 
-Tokens that may occur in a text come from `tokenizer.json`, then from `added_tokens_decoder` of `tokenizer_config.json`.
-Without that key, they come from `added_tokens.json` and `special_tokens_map.json`. Tokens that stop generation come
-from `generation_config.json`, or from `config.json` if the former does not exist. Tokens that precede a text come from
-the post-processor of `tokenizer.json`.
+- Tokens that may occur in a text: from `tokenizer.json`, then from the key `added_tokens_decoder` of
+  `tokenizer_config.json`. If this key is missing, from `added_tokens.json` and `special_tokens_map.json`.
+- Tokens that stop generation: from `generation_config.json`. If this file is missing, from `config.json`.
+- Tokens that precede a text: from the post-processor in `tokenizer.json`.
 """
 
 import json
@@ -33,44 +34,46 @@ class SpecialTokens:
     """Ids of a model's special tokens."""
 
     before: tuple[int, ...] = ()
-    """Tokens that the tokenizer's post-processor prepends to a text."""
+    """Tokens that the post-processor in tokenizer.json prepends to a text."""
     bos: int | None = None
     eos: int | None = None
-    """The tokenizer's BOS token (`bos`) and EOS token (`eos`). None if it has no such token."""
+    """BOS token (`bos`) and EOS token (`eos`) of the tokenizer. None if the tokenizer has no such token."""
     model_bos: int | None = None
     """BOS token of the model: `bos_token_id` of generation_config.json or config.json."""
     pad: int | None = None
-    """Padding token of the tokenizer, otherwise of the model."""
+    """Padding token of the tokenizer. If the tokenizer has none, `pad_token_id` of the model."""
     mask: int | None = None
     """Mask token of the tokenizer, which stands for a token to predict."""
     ends: tuple[int, ...] = ()
-    """EOS tokens of the model, at which `generate` stops.
+    """Tokens at which `generate` stops: `eos_token_id` of the model.
 
-    If the model's files name none, the tokenizer's `eos_token`.
+    If the model has no `eos_token_id`, generation stops at the EOS token of the tokenizer.
     """
 
     @property
     def document(self) -> tuple[int, ...]:
         """Tokens that precede a document: those that the tokenizer prepends to a text.
 
-        If it prepends none, the BOS token precedes a document. If there is no BOS token, the EOS token does. Empty if
-        no file names either.
+        If the tokenizer prepends no tokens, the BOS token precedes a document. Without a BOS token, the EOS token does.
+        Empty if there is neither.
         """
         single = (self.bos, self.model_bos, self.eos, *self.ends)
         return self.before or tuple(i for i in single if i is not None)[:1]
 
     @property
     def first(self) -> int | None:
-        """Token that precedes a text without context, chosen as in lm_eval's `hf` model.
+        """Token that precedes a text that has no context. The choice is that of lm_eval's class for transformers models
+        (`hf`).
 
-        That model considers only the tokenizer. If the tokenizer has no such token, use the first token that precedes a
-        document.
+        lm_eval takes the tokenizer's BOS token, otherwise its EOS token. If the tokenizer has neither, archlab takes
+        the first token that precedes a document.
         """
         return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Tokens at which lm_eval's `hf` model stops: the tokenizer's `eos_token`, then the EOS tokens of the model."""
+        """Tokens at which generation stops in lm_eval's class for transformers models (`hf`): the EOS token of the
+        tokenizer, and the EOS tokens of the model."""
         return tuple(dict.fromkeys(i for i in (self.eos, *self.ends) if i is not None))
 
 
@@ -82,7 +85,8 @@ def model_ids(folder: Path) -> dict[str, Any]:
 
 
 def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the entries of SPECIAL_IDS. Raise UserError if a value is not a token id, a list of ids, or null."""
+    """Return the values of the keys in SPECIAL_IDS. Raise UserError if a value is not a token id, a list of token ids,
+    or null."""
     ids = {key: values[key] for key in SPECIAL_IDS if key in values}
     for key, value in ids.items():
         if any(type(i) is not int for i in several(value)):
@@ -91,7 +95,8 @@ def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
-    """Call `complete` with a folder's files and return the special tokens. The tokenizer file may have any name."""
+    """Call `complete` with the files of a folder, and return the special tokens. `tokenizer` may come from a file of
+    any name."""
     names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
     return complete(tokenizer, companions(folder, names), model_ids(folder), folder)
 
@@ -99,11 +104,11 @@ def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
 def complete(
     tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any], folder: Path = Path()
 ) -> SpecialTokens:
-    """Add special tokens that only other files name to the tokenizer, and return the special tokens.
+    """Return the special tokens. Those that are only in other files than tokenizer.json are added to `tokenizer`.
 
-    `files` maps names to contents. `ids` holds `bos_token_id` and the other special token ids of config.json. Error
-    messages name `folder`. Raise UserError for a damaged file, or if transformers would give a token another id than
-    its file says.
+    `files` maps file names to contents. `ids` contains `bos_token_id` and the other special token ids of config.json.
+    Error messages name `folder`. Raise UserError for a damaged file. Also raise it if a file gives a token a different
+    id than transformers would.
     """
 
     def parsed(name: str) -> Raw:
@@ -185,7 +190,9 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> Non
     else:
         listed = described["added_tokens_decoder"]
         if not isinstance(listed, dict):
-            raise UserError(f"{file}: added_tokens_decoder is {listed!r}; allowed: an object of token ids and tokens")
+            raise UserError(
+                f"{file}: added_tokens_decoder is {listed!r}; allowed: an object that maps token ids to tokens"
+            )
         numbered = {_number(i, file): _token(value, file) for i, value in listed.items()}
     present = tokenizer.get_added_tokens_decoder().values()
     known = {repr(token) for token in present}
@@ -202,7 +209,8 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> Non
 
 
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""Roles in the order in which transformers adds their tokens. Tokens of other roles follow in the order of the file."""
+"""Roles of special tokens, in the order in which transformers adds the tokens. Tokens with roles that are not listed
+here follow, in the order of the file."""
 
 
 def _special(described: Raw, folder: Path) -> Iterator[tuple[str, AddedToken]]:

@@ -1,4 +1,5 @@
-"""Tensors of Hugging Face folders: safetensors or torch.save files, single or sharded, quantized or not.
+"""Reading of the tensors in a Hugging Face folder: from safetensors or torch.save files, from one file or several,
+quantized or not.
 
 Reading a file never runs code that it contains.
 """
@@ -32,14 +33,15 @@ _HEADER_FORMATS = {
 
 
 def format_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype as in config files, such as "bfloat16"."""
+    """Return the name of a dtype as it is written in config files, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 class _Safetensors:
-    """Safetensors file. Each tensor is read from the memory-mapped file when it is requested.
+    """Safetensors file. It is memory-mapped, and each tensor is read when it is requested.
 
-    The file stays open, because parsing a header of several megabytes takes a second.
+    The file stays open, because each opening parses the header, which takes a second if the header has several
+    megabytes.
     """
 
     def __init__(self, file: Path) -> None:
@@ -60,9 +62,10 @@ class _Safetensors:
 
 
 class _Pickled:
-    """File of torch.save, read with `weights_only`: torch refuses a pickle that would call any other function.
+    """File of torch.save. It is read with `weights_only=True`: torch then refuses a pickle that could call functions
+    other than those that create tensors.
 
-    The file is memory-mapped, except for the format of torch before 1.6, which is read as a whole.
+    The file is memory-mapped. Only files in the format of torch before 1.6 are read as a whole.
     """
 
     def __init__(self, file: Path) -> None:
@@ -160,7 +163,7 @@ def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]
 
 @contextmanager
 def damage_named(file: Path) -> Iterator[None]:
-    """Within the block, turn errors from a damaged file into a UserError that names the file."""
+    """Within the block, replace an error from reading a damaged file with a UserError that names the file."""
     try:
         yield
     except (SafetensorError, ValueError, RuntimeError, MemoryError) as error:
@@ -172,14 +175,15 @@ def damage_named(file: Path) -> Iterator[None]:
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.bfloat16)
 _FOUR_BITS = torch.cat((_E2M1, -_E2M1))
 _BYTES = torch.stack((_FOUR_BITS.repeat(16), _FOUR_BITS.repeat_interleave(16)), dim=1)
-"""The two numbers that each byte stores, [256, 2]. The first is in the lower four bits."""
+"""Table [256, 2] with the two MXFP4 numbers that each byte value stores. The first number is in the lower four bits."""
 
 
 class Dequantized(Mapping[str, Tensor]):
-    """Tensors of a folder by name. Each quantized weight, stored as bits and scales, becomes one ordinary tensor.
+    """Tensors of a folder by name. A quantized weight is stored as two tensors, bits and scales; it becomes one
+    ordinary tensor.
 
-    Each number is the stored number times the scale of its block, rounded to `dtype`. A tensor is read when it is
-    requested and converted in small parts, so the peak memory is little more than the result.
+    Each value is the stored number times the scale of its block, rounded to `dtype`. A tensor is read when it is
+    requested, and it is converted in small parts. The peak memory is therefore little more than the size of the result.
     """
 
     def __init__(self, stored: Tensors, how: Method, dtype: torch.dtype) -> None:
@@ -219,10 +223,11 @@ class Dequantized(Mapping[str, Tensor]):
 
 
 def _shape(how: Method, bits: Tensor, scales: Tensor) -> tuple[int, ...] | None:
-    """Return the shape of the dequantized tensor, or None if the shapes of bits and scales do not fit each other.
+    """Return the shape of the dequantized tensor, or None if the shapes or dtypes of bits and scales are wrong.
 
-    MXFP4: bits [experts, out, in / 32, 16] with two numbers per byte and scales [experts, out, in / 32] become
-    [experts, in, out]. FP8: bits [..., rows, columns] with one scale per block keep their shape.
+    MXFP4: the bits are [experts, out, in / 32, 16], with two numbers per byte; the scales are [experts, out, in / 32];
+    the result is [experts, in, out]. FP8: the bits are [..., rows, columns], there is one scale per block, and the
+    result has the shape of the bits.
     """
     match how:
         case MXFP4():
@@ -246,7 +251,7 @@ def _dequantize(how: Method, bits: Tensor, scales: Tensor, out: Tensor) -> None:
 
 
 def _dequantize_mxfp4(bits: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Dequantize one expert at a time. bfloat16 can represent both factors and their product exactly."""
+    """Dequantize MXFP4, one expert at a time. In bfloat16, the numbers, the scales and their products are all exact."""
     for expert in range(len(out)):
         values = F.embedding(bits[expert].int(), _BYTES).flatten(-2)
         out[expert] = (values * _scale(scales[expert]).bfloat16()[..., None]).flatten(-2).T
@@ -262,5 +267,5 @@ def _dequantize_fp8(how: BlockFP8, bits: Tensor, scales: Tensor, out: Tensor) ->
 
 
 def _scale(stored: Tensor) -> Tensor:
-    """Return the scales in float32. A byte is the exponent of a power of two with a bias of 127."""
+    """Return the scales in float32. A scale that is stored as a byte b is 2^(b - 127)."""
     return (stored.view(torch.float8_e8m0fnu) if stored.dtype == torch.uint8 else stored).float()

@@ -1,8 +1,9 @@
-"""Weight maps: tables that map published tensors to archlab's parameters, with a reversible conversion in each row.
+"""Weight maps: tables that map published tensors to archlab's parameters. Each row has a conversion that works in both
+directions.
 
-In this module, `theirs` are tensors in published files or their names, and `ours` are parameters of `Decoder` or their
-names. In a name, `{i}` stands for the layer's index. torch is imported only when weights are converted, so that configs
-can be read without it.
+In this module, `theirs` means published tensors or their names, and `ours` means parameters of `Decoder` or their
+names. In a name, `{i}` stands for the index of the layer. torch is imported only when weights are converted, so that
+configs can be read without it.
 """
 
 import re
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Conversion between a published tensor and parameters, in both directions.
+    """Conversion between one published tensor and the parameters that it contains. `split` returns the parameters, and
+    `join` returns the published tensor.
 
-    Both functions receive the layer, or None for a tensor outside the layers.
+    The second argument of both functions is the layer, or None for a tensor outside the layers.
     """
 
     split: "Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]"
@@ -31,13 +33,13 @@ class Conversion:
 
 COPY = Conversion(lambda theirs, _: [theirs], lambda ours, _: ours[0])
 TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
-"""Conversion for GPT-2's Conv1D, which stores its matrix as [in, out]."""
+"""Conversion for Conv1D of GPT-2, a linear map whose matrix is stored as [in, out]."""
 
 
 def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
     """Return the conversion for several parameters that are stacked along the rows of one published tensor.
 
-    `sizes` returns the row count of each parameter.
+    `sizes` returns the number of rows of each parameter.
     """
     return Conversion(
         lambda theirs, layer: theirs.split(list(sizes(_required(layer)))),
@@ -59,16 +61,17 @@ QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
 """Names of the parameters that a fused query/key/value projection contains."""
 
 QKV_BLOCKS = stacked(_qkv_rows)
-"""Conversion for all query rows, then all key rows, then all value rows."""
+"""Conversion for a published tensor that has all query rows first, then all key rows, then all value rows."""
 
 HALVES = Conversion(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatenate(ours))
 """Conversion for two parameters of equal size stacked along the rows, such as gate and up."""
 
 
 def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
-    """Return the conversion for parameters whose rows are interleaved by groups of heads.
+    """Return the conversion for several parameters in one published tensor whose rows are ordered by groups of heads.
 
-    `groups` returns the number of groups. `sizes` returns the row count of each parameter in one group.
+    Each group has some rows of the first parameter, then some of the second, and so on. `groups` returns the number of
+    groups. `sizes` returns, for each parameter, its number of rows in one group.
     """
 
     def grouped(rows: "Tensor", layer: LayerConfig) -> "Tensor":
@@ -92,12 +95,13 @@ def _rows_per_kv_head(layer: LayerConfig) -> Sequence[int]:
 QKV_PER_HEAD = per_group(lambda layer: layer.multi_head.n_kv_heads, _rows_per_kv_head)
 """Conversion for NeoX, BLOOM and Falcon.
 
-For each key/value head, the published tensor has the rows of its queries, then of its key, then of its value.
+The published tensor has one block of rows for each key/value head: the rows of its query heads, then those of its keys,
+then those of its values.
 """
 
 
 def then(first: Conversion, second: Conversion) -> Conversion:
-    """Return the conversion that applies `first` to the published tensor, and then `second` to the resulting tensor."""
+    """Return the conversion that applies `first` to the published tensor, and then `second` to the result."""
     return Conversion(
         lambda theirs, layer: second.split(first.split(theirs, layer)[0], layer),
         lambda ours, layer: first.join([second.join(ours, layer)], layer),
@@ -106,17 +110,19 @@ def then(first: Conversion, second: Conversion) -> Conversion:
 
 @dataclass(frozen=True)
 class Row:
-    """Published tensor, and the parameters that it contains."""
+    """Published tensor, and the archlab parameters that it contains."""
 
     theirs: str
     ours: str | tuple[str, ...]
     conversion: Conversion = COPY
     when: Callable[[LayerConfig], bool] | None = None
-    """Function that returns whether a layer has the tensor. None means all layers that have the parameters."""
+    """Function that returns whether a layer has the published tensor. None means that every layer with the parameters
+    has it."""
     n_stacked: Callable[[LayerConfig], int] | None = None
-    """Function that returns the number of published tensors, numbered {h}, that are stacked into the parameter.
+    """Function that returns the number of published tensors that are stacked to form the parameter. Their names contain
+    the index `{h}`.
 
-    None means that there is a single tensor.
+    None means that a single published tensor contains the parameter.
     """
     tied: bool | None = None
     """Whether only files with a tied head have the tensor, or only those with an untied head. None means all files."""
@@ -128,14 +134,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Placed:
-    """Row for one layer, or for a tensor outside the layers."""
+    """Row of the table, applied to one layer or to a tensor outside the layers."""
 
     theirs: str
     ours: tuple[str, ...]
     conversion: Conversion
     layer: LayerConfig | None
     stack: tuple[str, ...] = ()
-    """Names of the published tensors to stack. Empty if the single tensor `theirs` holds the parameters."""
+    """Names of the published tensors that are stacked to form the parameter. Empty if the tensor `theirs` contains the
+    parameters."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -143,7 +150,8 @@ class Placed:
 
 
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
-    """Yield every row of a model's table, once for each layer that has the tensor."""
+    """Apply the rows of a table to the layers of a model. A row is yielded once for each layer that has the published
+    tensor."""
     for row in rows:
         if row.tied not in (None, model.head.tied):
             continue
@@ -161,9 +169,10 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
 def published_tensors(
     rows: Sequence[Row], model: ModelConfig, ours: "Mapping[str, Tensor]", what: str
 ) -> "Iterator[tuple[str, Tensor]]":
-    """Yield the published tensors by name, converted from the parameters `ours`.
+    """Convert the parameters `ours`, and yield each published tensor with its name.
 
-    Raise UserError if the table has no row for a parameter. `what` names the published class in the message.
+    Raise UserError if the table has no row for a parameter. The message begins with `what`, the name of the published
+    class.
     """
     left = set(ours)
     for row in placed(rows, model):
@@ -177,20 +186,20 @@ def published_tensors(
 
 
 def is_mtp_tensor(name: str, n_layers: int) -> bool:
-    """Return whether a published tensor belongs to the layers for multi-token prediction, such as layer 61 of
-    DeepSeek-V3."""
+    """Return whether a published tensor belongs to a layer for multi-token prediction. These layers follow the others:
+    in DeepSeek-V3, it is the layer with the index 61."""
     numbered = re.match(r"(?:model\.)?layers\.(\d+)\.", name)
     return re.match(r"(model\.)?mtp[._]", name) is not None or (numbered is not None and int(numbered[1]) >= n_layers)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Number that published files store for each layer and that is fixed in archlab's model."""
+    """Number that published files store for each layer as a tensor, and that is a constant in archlab's code."""
 
     theirs: str
     value: float
     when: Callable[[LayerConfig], bool]
-    """Function that returns whether a layer has the number."""
+    """Function that returns whether the files store the number for a layer."""
 
 
 def constant_values(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
@@ -206,7 +215,7 @@ def linear(
     bias: bool = True,
     when: Callable[[LayerConfig], bool] | None = None,
 ) -> list[Row]:
-    """Return the rows of a linear map or a norm: its weight and, unless `bias` is False, its bias."""
+    """Return the rows for a linear map or a norm: one for its weight and, if `bias` is True, one for its bias."""
     names = (ours,) if isinstance(ours, str) else ours
     suffixes = ("weight", "bias") if bias else ("weight",)
     return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), conversion, when) for s in suffixes]

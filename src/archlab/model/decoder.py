@@ -1,4 +1,7 @@
-"""The Transformer that a ModelConfig describes: a decoder, or an encoder such as BERT. Shapes: B batch, T tokens, D d_model, V vocabulary."""
+"""The Transformer that a ModelConfig describes: a decoder, or an encoder such as BERT.
+
+Shapes: B batch, T tokens, D d_model, V vocabulary.
+"""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Length, time and price of a training run, and the ways to divide a run among devices."""
+"""Number of tokens, time and price of a training run, and the choice of how to divide the run among devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,23 +15,23 @@ from archlab.pricing.training_plan import PLAN_FORMAT, TrainingPlan, plan_traini
 from archlab.pricing.work import training_flops
 
 TOKENS_PER_PARAMETER = 20
-"""Training tokens per parameter that make the best use of a FLOP budget (Hoffmann 2022).
+"""Training tokens per parameter at which a given number of training FLOPs gives the lowest loss (Hoffmann 2022).
 
 For a mixture of experts, only the parameters that a token uses count.
 """
 
 FLOPS_PER_PARAMETER = 6
-"""Training FLOPs per parameter and token if only products with weights are counted (Kaplan 2020)."""
+"""Training FLOPs per parameter and token, if only matrix products with weights count (Kaplan 2020)."""
 
 
 class TokenBudget(Base):
-    """Number of training tokens, and the FLOPs to process them."""
+    """Number of training tokens, and the training FLOPs for these tokens."""
 
     tokens: int
     flops: float
-    """FLOPs of forward and backward passes. Only query-key pairs that the mask allows count."""
+    """FLOPs of all forward and backward passes. In attention, only query-key pairs that the mask allows count."""
     is_rule: bool
-    """Whether `tokens` follows the rule of 20 tokens per parameter instead of the config."""
+    """Whether `tokens` comes from the rule of 20 tokens per parameter. Otherwise it comes from the config."""
 
 
 class PublishedMfu(NamedTuple):
@@ -53,9 +53,9 @@ PUBLISHED_MFU = (
     PublishedMfu("Llama 3.1 405B", 0.38, 0.43, "H100", "llama3"),
     PublishedMfu("PaLM 540B", 0.462, 0.462, "TPU v4", "chowdhery2022"),
 )
-"""Published values from table 3 of the PaLM paper and table 4 of the Llama 3 paper.
+"""Utilization of training runs, from table 3 of the PaLM paper and table 4 of the Llama 3 paper.
 
-The PaLM paper also counts query-key pairs that the causal mask hides; archlab does not count these.
+In attention, the PaLM paper also counts query-key pairs that the causal mask hides. archlab does not count them.
 """
 
 
@@ -64,19 +64,20 @@ class Spent(Base):
 
     seconds: float
     price: float | None
-    """Price of the run. null if the price per device and hour is unknown."""
+    """Price of the run. null if the price of a device per hour is unknown."""
     mfu: float
     """Model FLOPs utilization: FLOPs of the token budget divided by the FLOPs that the devices could compute in
     `seconds` at peak speed."""
 
 
 def rule_in_words(counts: Parameters) -> str:
-    """Return the rule as text: `20 per parameter`, or `20 per active parameter` for a mixture of experts."""
+    """Return the rule about training tokens as text: `20 per parameter`, or `20 per active parameter` for a mixture of
+    experts."""
     return f"{TOKENS_PER_PARAMETER} per {'active parameter' if counts.idle else 'parameter'}"
 
 
 def budgets(config: Config) -> list[TokenBudget]:
-    """Return the token budget that the config sets, if any, and the budget of the rule of 20 tokens per parameter."""
+    """Return two token budgets: that of the config, if it sets one, and that of the rule of 20 tokens per parameter."""
     train = resolve_train(config)
     per_token = training_flops(config.model, train.seq_len)
     from_config = [(train.trained, False)] if config.train.tokens else []
@@ -87,15 +88,16 @@ def budgets(config: Config) -> list[TokenBudget]:
 def spent(
     budget: TokenBudget, plan: TrainingPlan, devices: int, device: Hardware, price_per_hour: float | None
 ) -> Spent:
-    """Return the best-case time and price: each step takes as long as computing or sending, whichever is longer."""
+    """Return the best-case time and price. Each step then takes as long as its computation or its communication,
+    whichever is longer."""
     seconds = budget.tokens / plan.batch_tokens * plan.step
     price = None if price_per_hour is None else seconds / 3600 * devices * price_per_hour
     return Spent(seconds=seconds, price=price, mfu=budget.flops / (devices * device.speed(PLAN_FORMAT) * seconds))
 
 
 def at_mfu(at_best: Spent, mfu: float) -> Spent:
-    """Return the time and price of a run with the utilization `mfu`. They are never below those of `at_best`, its best
-    case."""
+    """Return the time and price of a run whose utilization is `mfu`. `at_best` is the best case of the run; the result
+    is never better."""
     times = max(1.0, at_best.mfu / mfu)
     price = None if at_best.price is None else at_best.price * times
     return Spent(seconds=at_best.seconds * times, price=price, mfu=at_best.mfu / times)
@@ -106,8 +108,8 @@ LOWEST_MFU = min(PUBLISHED_MFU, key=lambda published: published.low)
 
 
 def at_published_mfu(at_best: Spent) -> tuple[Spent, Spent]:
-    """Return the time and price of a run at the highest and at the lowest published utilization. `at_best` is its best
-    case."""
+    """Return the time and price of a run twice: at the highest and at the lowest published utilization. `at_best` is
+    the best case of the run."""
     return at_mfu(at_best, HIGHEST_MFU.high), at_mfu(at_best, LOWEST_MFU.low)
 
 
@@ -116,32 +118,32 @@ class PlanPair(NamedTuple):
 
     plain: TrainingPlan
     recomputed: TrainingPlan
-    """Plan in which layers keep only their inputs and are recomputed in the backward pass."""
+    """Plan in which layers keep only their inputs, and compute their other activations again in the backward pass."""
 
     @property
     def fitting(self) -> TrainingPlan | None:
-        """`plain` if it fits into memory, otherwise `recomputed` if that fits. None if neither plan fits."""
+        """The plan to use: `plain` if it fits into memory, otherwise `recomputed`. None if neither plan fits."""
         return next((plan for plan in self if plan.fits), None)
 
 
 _AS_FAST = 1.01
-"""Maximum step time, relative to the fastest way, of a way that counts as equally fast. The estimates are not accurate
-to 1%."""
+"""A way to divide a run counts as one of the fastest if its step takes at most this many times the shortest step time.
+Smaller differences are below the accuracy of the estimates."""
 
 
 class ChosenWay(NamedTuple):
-    """Best way to divide a training run."""
+    """Best way to divide a training run among devices."""
 
     way: Parallel
     plan: TrainingPlan
     fastest: float
-    """Step time in seconds of the fastest way that fits."""
+    """Shortest step time in seconds among all ways that fit into memory."""
     as_fast: list[TrainingPlan]
-    """Plans of the other ways that fit and are equally fast."""
+    """Plans of the other ways that count as fastest."""
 
 
 def choose(plans_by_way: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
-    """Return the way that sends the fewest bytes among the fastest ways that fit.
+    """Return the best way: among the fastest ways that fit into memory, the one with the shortest communication time.
 
     A way counts as fastest if its step takes at most 1% longer than the shortest step. Return None if no way fits, or
     if there is only one way.
@@ -156,14 +158,14 @@ def choose(plans_by_way: Mapping[Parallel, PlanPair]) -> ChosenWay | None:
 
 
 def ways(devices: int) -> list[Parallel]:
-    """Return the ways to divide a run among `devices` devices with a single kind of parallelism."""
+    """Return the ways to divide a run among `devices` devices that use only one dimension of parallelism."""
     return [Parallel(**{way: devices}) for way in WAYS] if devices > 1 else [Parallel()]
 
 
 def divide(
     config: Config, partitions: Sequence[Parallel], device: Hardware
 ) -> tuple[dict[Parallel, PlanPair], list[str]]:
-    """Return the plans of all partitions that are possible, and the reasons why the others are impossible.
+    """Return the plans for all possible partitions, and messages that say why the other partitions are impossible.
 
     Raise UserError if no partition is possible.
     """
@@ -188,10 +190,10 @@ def plans_as_json(
     device: Hardware,
     price: float | None,
 ) -> dict[str, Any]:
-    """Return all plans as values for JSON, with exact numbers.
+    """Return all plans as values for JSON, with unrounded numbers.
 
-    `spent` lists the time and price of each token budget, for the plan without recomputation of layers. If that plan
-    does not fit into memory, the plan with recomputation is used.
+    For each plan, `spent` lists the time and price of each token budget. It is computed without recomputation of
+    layers, or with recomputation if the run does not fit into memory otherwise.
     """
     token_budgets = budgets(config)
     chosen = choose(plans_by_way)

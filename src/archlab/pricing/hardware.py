@@ -31,8 +31,8 @@ THIS = "this"
 """Name of the machine that archlab runs on, once it has been measured."""
 
 _CLOSE = 0.5
-"""Minimum similarity (0 to 1) of a suggested name. Names of devices are short: in `h1oo`, half of the letters differ
-from `h100`."""
+"""Minimum similarity (0 to 1) between an unknown name and a suggested device. It is low because the names are short:
+`h1oo` and `h100` share only half of their characters."""
 
 _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float32": ("bfloat16",),
@@ -42,18 +42,19 @@ _INSTEAD: dict[NumberFormat, tuple[NumberFormat, ...]] = {
     "float8": ("bfloat16", "float32"),
     "int8": ("bfloat16", "float32"),
 }
-"""Number formats that a device uses in place of formats it cannot multiply.
+"""Mapping from number formats to replacements. If a device cannot compute matrix products in a format, it uses the
+first replacement that it supports.
 
-For example, a TPU rounds float32 to bfloat16.
+For example, a TPU rounds float32 numbers to bfloat16.
 """
 
 
 class Link(Base):
-    """Link between devices."""
+    """Connection between devices, such as NVLink."""
 
     name: Line
     bandwidth: PerSecond
-    """Bytes per second that one device sends in one direction, over all its links of this kind together.
+    """Bytes per second that one device can send, over all its links of this kind together. Receiving is not counted.
 
     Makers often publish the sum of both directions, which is twice as large.
     """
@@ -63,59 +64,60 @@ class Derivation(Base):
     """Derivation of a peak speed that the maker does not publish: `units * clock * per_cycle`."""
 
     units: Count
-    """Number of units (cores)."""
+    """Number of units, such as cores."""
     clock: PerSecond
     """Clock rate in cycles per second while all units compute."""
     per_cycle: dict[NumberFormat, Positive]
-    """Number of operations per unit and cycle. A multiplication and an addition count as two operations."""
+    """Number of operations per unit and cycle, by number format. A multiply-add counts as two operations."""
     reason: Line
     """Explanation of these figures."""
 
 
 class Rate(Base):
-    """Cost of one kind of operation. Its time in seconds is the sum of four terms, one for each field."""
+    """Measured time of one kind of operation. The time in seconds is `per_flop` times the number of FLOPs, plus the
+    corresponding products for the other fields."""
 
     per_flop: NonNegative
     """Seconds per FLOP of matrix products."""
     per_byte: NonNegative
     """Seconds per byte that is read or written."""
     per_large_byte: NonNegative
-    """Additional seconds per byte, on top of `per_byte`, for tensors whose memory is requested from the operating
-    system."""
+    """Seconds per byte, in addition to `per_byte`, for tensors so large that their memory is requested from the
+    operating system."""
     per_operation: NonNegative
-    """Seconds per operation, however little it computes."""
+    """Seconds per operation, whatever its size."""
 
 
 class Rates(Base):
-    """Rates of a pass in one number format.
+    """Rates of all kinds of operations, for one pass (such as decoding) in one number format.
 
-    `archlab hardware --measure` fits them to the measured times of real models.
+    `archlab hardware --measure` fits the rates to measured times of models.
     """
 
     by_kind: dict[OperationKind, Rate]
 
 
 class Measurements(Base):
-    """Results of `archlab hardware --measure`, other than peak speed and bandwidth."""
+    """Results of `archlab hardware --measure`, except the peak speed and the bandwidth."""
 
     products: dict[NumberFormat, dict[str, Positive]]
-    """FLOPs per second of the product of two square matrices, by number format and matrix size."""
+    """FLOPs per second in a product of two square matrices, by number format and number of rows."""
     copy_bandwidth: Positive
-    """Bytes per second, read plus written, when a large array is copied."""
+    """Bytes per second when a large array is copied. Bytes that are read and bytes that are written both count."""
     read_bandwidth: Positive
     """Bytes per second at which a large matrix is read for a product with a vector, as in decoding."""
     cached_read_bandwidth: Positive
     """Bytes per second at which a matrix that fits into a cache is read for a product with a vector."""
     dispatch: Positive
-    """Seconds between the starts of two small operations, which is the minimum time of an operation."""
+    """Minimum time of an operation in seconds: the time between the starts of two small operations."""
     threads: Count
     """Number of threads used for the measurement."""
     passes: dict[PassName, dict[NumberFormat, Rates]] = Field(default_factory=dict)
-    """Measured cost of each kind of operation, by pass and number format. The measured models were not compiled."""
+    """Measured rates, by pass and number format. The measured models were not compiled."""
 
 
 class Hardware(Base):
-    """Device that models run on, or several devices of the same kind."""
+    """Device that models run on, or several identical devices."""
 
     name: Line
     """Name of the device as its maker writes it."""
@@ -125,26 +127,27 @@ class Hardware(Base):
     peak: Annotated[dict[NumberFormat, PerSecond], Field(min_length=1)]
     """Operations per second of matrix products, by number format.
 
-    A multiplication and an addition count as two operations. The figures are for dense matrices; makers print twice as
-    much for structured sparsity. Products are accumulated in float32 (int8 in int32). A format is missing if the device
-    cannot multiply it, or if no figure is published.
+    A multiply-add counts as two operations. The figures are for dense matrices; the figures of makers for structured
+    sparsity are twice as large. Sums are accumulated in float32 (for int8, in int32). A format is missing if the device
+    cannot multiply numbers in it, or if no figure is published.
     """
     memory: MemorySize
-    """Memory of one device in bytes, as nvidia-smi or a similar tool prints it, if that is known.
+    """Memory of one device in bytes. If it is known, it is the value that nvidia-smi or a similar tool prints.
 
-    Makers say 80 GB and mean 80 GiB or a little less. About 1% of the memory is not available to programs.
+    A maker's "80 GB" means 80 GiB or a little less. About 1% of the memory is not available to programs.
     """
     bandwidth: PerSecond
-    """Bandwidth of the memory in bytes per second, counting reads and writes together."""
+    """Bandwidth of the memory in bytes per second. Reads and writes share it."""
     link: Link | None = None
-    """Link between the devices of one server. null if devices communicate only through the server's memory, or if no
-    figure is published.
+    """Link between the devices of one server. null if the devices communicate only through the server's main memory, or
+    if no figure is published.
     """
     network: Link | None = None
     """Link between servers. null if the buyer chooses it."""
     devices_per_server: Count = 1
     link_joins: Count | None = None
-    """Number of devices that `link` connects, if it reaches beyond one server. null means the devices of one server."""
+    """Number of devices that `link` connects, if it connects several servers. null if it connects only the devices of
+    one server."""
     price_per_hour: NonNegative | None = None
     """Price of one device per hour.
 
@@ -155,24 +158,26 @@ class Hardware(Base):
     measured: Measurements | None = None
     """Measurements of this machine. null if the device has not been measured."""
     source: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Data sheets and web pages of the maker. If the figures were read elsewhere, that place is listed, too."""
+    """Sources of the figures: data sheets and web pages of the maker. If the figures were read elsewhere, that source
+    is listed, too."""
     certainty: Certainty = "from memory"
     """Certainty of the figures.
 
-    verified: read in the maker's own text. secondary: read in transcriptions of that text. from memory: unchecked.
+    verified: read in the maker's own text. secondary: read in a copy of the maker's figures by somebody else. from
+    memory: not checked.
     """
     notes: Annotated[tuple[Line, ...], Field(strict=False)] = ()
-    """Notes on widely quoted figures that have a different meaning."""
+    """Notes on figures that are often quoted for this device but mean something else."""
     count: Count = 1
     """Number of devices: 8 for h100x8."""
 
     def speed(self, number_format: NumberFormat) -> float:
-        """Return the operations per second of one device in this format, or in the format that the device uses instead
-        of it."""
+        """Return the operations per second of one device in a number format. If the device does not support the format,
+        return the speed of the format that replaces it."""
         return next(self.peak[known] for known in (number_format, *_INSTEAD[number_format]) if known in self.peak)
 
     def rates(self, name: PassName, number_format: NumberFormat) -> Rates | None:
-        """Return the rates of a pass in this format, or None if they were not measured."""
+        """Return the rates of a pass in a number format, or None if they were not measured."""
         return self.measured.passes.get(name, {}).get(number_format) if self.measured else None
 
     @property
@@ -190,11 +195,11 @@ def hardware() -> Iterator[tuple[str, Hardware]]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """Load the description of a device.
+    """Load the description of a device or of several identical devices.
 
-    `name` is a device that comes with archlab, a YAML file, or `this` for this machine. `h100x8` means 8 devices of the
-    kind `h100`. Case, dots, dashes and underscores do not matter. Raise UserError if the name is unknown, or if this
-    machine has not been measured.
+    `name` is a device that comes with archlab, a YAML file, or `this` for this machine. `h100x8` means 8 devices
+    `h100`. In a name, case, dots, dashes and underscores do not matter. Raise UserError if the name is unknown, or if
+    this machine has not been measured.
     """
     if file := _file_of(name):
         try:
@@ -226,12 +231,12 @@ def _file_of(name: str) -> Path | Traversable | None:
 def _read(file: Path | Traversable) -> Hardware:
     device = validate(Hardware, read_yaml(file), str(file))
     if not {"float32", "bfloat16"} & device.peak.keys():
-        raise UserError(f"{file}: peak has only {', '.join(device.peak)}; float32 or bfloat16 is needed, too")
+        raise UserError(f"{file}: peak contains {', '.join(device.peak)}; it must also contain float32 or bfloat16")
     return device
 
 
 def this_machine() -> Path:
-    """Return the path of this machine's measurements.
+    """Return the path of the file with this machine's measurements.
 
     The file is named after the host, because several machines may share the cache folder.
     """

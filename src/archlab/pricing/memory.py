@@ -1,4 +1,4 @@
-"""Memory in bytes of caches and recurrent states, and of a training step on one device."""
+"""Memory in bytes: of caches and recurrent states, and of a training step on one device."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -21,17 +21,18 @@ BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
 
 
 class TrainingMemory(Base):
-    """Training memory that does not depend on the batch: float32 weights, gradients and optimizer state, in bytes.
+    """Training memory that does not depend on the batch: bytes of weights, gradients and optimizer state, all in
+    float32.
 
-    Activations are not included: they depend on the kernels, on recomputation and on the batch.
+    Activations are not included, because they depend on the batch.
     """
 
     weights: int
     gradients: int
     optimizer: int
-    """Bytes of the running means of the gradient and its square.
+    """Bytes of the running means that the optimizer keeps: of the gradient and, for AdamW, of its square.
 
-    Muon keeps no mean of squares for the matrices it updates.
+    Muon keeps no mean of the square for matrices that it updates.
     """
 
     @computed_field
@@ -41,25 +42,27 @@ class TrainingMemory(Base):
 
 
 def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the bytes that one more token adds to the caches of all layers, as long as no sliding window is full."""
+    """Return the bytes that each further token of a sequence adds to the caches of all layers. A sliding window that is
+    full adds nothing, but is counted here."""
     return kv_cache_bytes(model, context=1, bytes_each=bytes_each)
 
 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Return the cache bytes (keys and values, or latents) for `batch` sequences of `context` tokens.
 
-    A layer with a sliding window caches at most as many tokens as the window contains.
+    A layer with a sliding window caches only the tokens in the window.
     """
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
 
 
 def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Return the bytes of the recurrent states of `batch` sequences. The sequence length does not change them."""
+    """Return the bytes of the recurrent states of `batch` sequences. They do not depend on the sequence length."""
     return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if not tensor.per_token)
 
 
 def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
-    """Yield each tensor that layers keep for one sequence, with the number of layers that keep it."""
+    """Yield each tensor that a layer keeps for one sequence during decoding, with the number of layers that keep such a
+    tensor."""
     if sees_as(model, "two_sided"):
         return  # a model whose layers see both sides cannot have a cache
     for layer, n in distinct_layers(model).items():
@@ -78,33 +81,33 @@ def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
 
 
 def bytes_saved_by_optimizer(optimizer: Optimizer) -> int:
-    """Return the bytes per matrix parameter that an optimizer saves compared with AdamW."""
+    """Return the bytes that an optimizer saves compared with AdamW, per parameter in a weight matrix of a layer."""
     return BYTES["float32"] if isinstance(optimizer, Muon) else 0
 
 
 # --- a training step --------------------------------------------------------------------------------------
 
 LOGITS_HELD = 4
-"""Number of float32 values kept per logit: the logit, its log-softmax, and their two gradients."""
+"""Number of float32 values in memory per logit: the logit, its log-softmax, and the gradients of both."""
 
 
 class StepMemory(Base):
-    """Memory of a training step that processes one micro-batch at a time, in bytes."""
+    """Memory of a training step in bytes. The step processes one micro-batch at a time."""
 
     activations: int
-    """Bytes that layers keep for the backward pass, plus the hidden states with their gradient."""
+    """Bytes of activations that layers keep for the backward pass, and of the last hidden states and their gradient."""
     recomputed_activations: int
-    """Activation bytes with recomputation: layers keep only their inputs and recompute the rest, one layer at a
-    time."""
+    """Like `activations`, but with recomputation: each layer keeps only its input and computes its other activations
+    again in the backward pass."""
     logits: int
-    """Bytes of the logits that the loss processes at once.
+    """Bytes of the logits that the loss processes at a time.
 
-    If the loss processes the logits in chunks, the gradient of the head is included.
+    If the loss processes the logits in several chunks, the gradient of the head's matrix is included.
     """
     peak: int
-    """Peak memory in bytes, including weights and optimizer state, but not Python and torch themselves."""
+    """Peak memory in bytes, with weights, gradients and optimizer state, but without Python and torch themselves."""
     recomputed_peak: int
-    """Peak memory in bytes with recomputation of layers."""
+    """Like `peak`, but with recomputation of layers."""
 
     def peak_of(self, *, recompute: bool) -> int:
         """Return the peak memory in bytes, with or without recomputation (`train.recompute`)."""
@@ -119,17 +122,20 @@ def step_memory(
     micro_batches: int = 1,
     optimizer: Optimizer | None = None,
 ) -> StepMemory:
-    """Return the memory of a training step of `micro_batches` micro-batches; `model_pass` is the pass over one of them.
+    """Return the memory of a training step of `micro_batches` micro-batches. `model_pass` is the pass over one
+    micro-batch.
 
-    Without an `optimizer`, AdamW is counted. The peak is at one of two moments:
+    If `optimizer` is None, it is AdamW.
 
-    - In the loss, all activations are in memory. So is the head's gradient if there is one micro-batch, or all
-      gradients if there are several.
-    - In the update, all gradients are in memory, but no activations.
+    Memory is largest at one of two moments.
 
-    Between these moments, memory does not grow, because each layer frees as much as its gradients take. With
-    recomputation, the peak can also be in the backward pass of the last or of the first layer: all activations of that
-    layer are in memory, but no logits.
+    - In the loss of the last micro-batch, all its activations are in memory. There are also gradients: of all
+      parameters if there are several micro-batches, otherwise only of the head.
+    - In the update, the gradients of all parameters are in memory, but no activations.
+
+    In between, memory does not grow: in the backward pass, each layer frees at least as many bytes of activations as
+    its gradients add. With recomputation, memory can also be largest in the backward pass of the last or of the first
+    layer. All activations of that layer are then in memory, but no logits.
     """
     layers = distinct_layers(model)
     fixed = training_memory(parameters(model), optimizer or AdamW())
@@ -156,9 +162,9 @@ def step_memory(
 
 
 def logits_bytes(model: ModelConfig, model_pass: Pass, device_type: str) -> int:
-    """Return the bytes of the logits that the loss processes at once.
+    """Return the bytes of the logits that the loss processes at a time.
 
-    If the loss works in several chunks, the accumulated gradient of the head's matrix is included.
+    If the loss processes the logits in several chunks, the accumulated gradient of the head's matrix is included.
     """
     rows = min(model_pass.rows, rows_at_once(model.vocab_size, device_type))
     kept = LOGITS_HELD + bool(model.head.softcap)  # tanh keeps its output for its gradient
@@ -170,12 +176,12 @@ def _head_bytes(model: ModelConfig) -> int:
 
 
 class SavedBytes(NamedTuple):
-    """Bytes of activations kept for the backward pass by modules that are not compiled."""
+    """Bytes of activations that modules keep for the backward pass. The modules are not compiled."""
 
     waiting: float
-    """Bytes kept by each micro-batch whose backward pass has not started."""
+    """Bytes for each micro-batch whose backward pass has not started."""
     in_use: float
-    """Additional bytes kept by the micro-batch whose backward pass is running."""
+    """Additional bytes for the micro-batch whose backward pass is running: the recomputed activations of one layer."""
 
 
 def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
@@ -183,20 +189,24 @@ def layer_bytes(layer: LayerConfig, model_pass: Pass) -> float:
 
 
 def bytes_before(model: ModelConfig, model_pass: Pass) -> float:
-    """Return the bytes kept before the layers: by the embedding, and by positions that all layers share."""
+    """Return the bytes that modules before the layers keep for the backward pass: the embedding, and positions that all
+    layers share."""
     return sum(operation.saved for operation in before_layers(model, model_pass))
 
 
 def bytes_after(model: ModelConfig, model_pass: Pass) -> float:
-    """Return the bytes kept after the layers: by the final norm, and for the hidden states with their gradient."""
+    """Return the bytes that are kept after the layers for the backward pass: by the final norm, and for the last hidden
+    states and their gradient."""
     norm = sum(operation.saved for operation in model_pass.norm(final_norm(model), model.d_model))
     return norm + 2 * model_pass.rows * model.d_model * FLOAT32_BYTES
 
 
 def saved_bytes(layers: Mapping[LayerConfig, int], model_pass: Pass, *, recompute: bool) -> SavedBytes:
-    """Return the bytes that layers keep. `layers` maps each distinct layer to the number of its copies.
+    """Return the bytes that layers keep for the backward pass. `layers` maps each distinct layer config to the number
+    of layers with this config.
 
-    With `recompute`, each layer keeps only its input; its other activations are in memory for one layer at a time.
+    With `recompute`, each layer keeps only its input. Its other activations are in memory only during its own backward
+    pass.
     """
     bytes_of_layer = {layer: layer_bytes(layer, model_pass) for layer in layers}
     if not recompute:

@@ -11,9 +11,10 @@ from archlab.config.model_schema import ModelConfig
 
 
 class Parameters(Base):
-    """Parameter counts by part of the model: the fields below, and the parts that components name.
+    """Parameter counts by part of the model. Apart from the fields below, there is one count for each part that a
+    component names, such as `mlp`.
 
-    A tied head is counted only once, as the embedding.
+    The matrix of a tied head counts only as the embedding.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -28,7 +29,7 @@ class Parameters(Base):
     head: int
     """Parameters of an untied head, of the projection or dense layer before the head, and of the bias on the logits."""
     idle: int
-    """Parameters of the experts that one token does not use."""
+    """Parameters of the experts that a token does not use."""
     matrices: int
     """Parameters in the weight matrices of layers, which Muon updates.
 
@@ -48,9 +49,9 @@ class Parameters(Base):
     @computed_field
     @property
     def non_embedding(self) -> int:
-        """Number of parameters without the token embedding, learned positions and an untied head.
+        """Number of parameters, without `embedding`, `positions` and `head`.
 
-        Scaling laws count these (Kaplan 2020).
+        Scaling laws use this number (Kaplan 2020).
         """
         return self.total - self.embedding - self.positions - self.head
 

@@ -22,12 +22,13 @@ MOST_DEVICES = 1_000_000
 class Parallel:
     """Sizes of the four dimensions of parallelism. Their product is the number of devices.
 
-    - replicate: each device has a full copy of the model, and the gradients are averaged.
-    - shard: each device owns a part of the weights, gradients and AdamW averages. It gathers the weights of a layer
+    - replicate: each device stores the whole model, and the devices average their gradients.
+    - shard: each device stores a part of the weights, gradients and AdamW averages. It gathers all weights of a layer
       when it needs them (ZeRO 3, Rajbhandari 2019; FSDP).
-    - tensor: matrices are cut, so that several devices compute one layer together (Shoeybi 2019). Between branches the
-      residual stream is cut along the sequence (Korthikanti 2022).
-    - pipeline: each device has some of the layers (Huang 2019). Micro-batches follow one another (Narayanan 2021).
+    - tensor: each matrix is divided among several devices, which compute a layer together (Shoeybi 2019). Between
+      branches, the residual stream is divided along the sequence (Korthikanti 2022).
+    - pipeline: each device stores some of the layers (Huang 2019). Several micro-batches are in the pipeline at the
+      same time (Narayanan 2021).
     """
 
     replicate: int = 1
@@ -37,7 +38,7 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> "Parallel":
-        """Parse text like `shard=8,tensor=2`. Raise UserError if the text has another form."""
+        """Parse text like `shard=8,tensor=2`. Raise UserError if the text does not have this form."""
         sizes = dict[str, int]()
         for part in (part.strip() for part in text.split(",")):
             way, _, size = part.partition("=")
@@ -60,19 +61,21 @@ class Parallel:
 
     @property
     def replicas(self) -> int:
-        """Number of parts that the batch is divided into: replicas times shards."""
+        """Number of parts into which the batch is divided: `replicate` times `shard`."""
         return self.replicate * self.shard
 
     def neighbor_distance(self, way: str) -> int:
-        """Return the distance, in devices, between neighbors that communicate in the dimension `way`.
+        """Return the distance between two neighbors in the dimension `way`. It is the difference between their device
+        numbers.
 
-        The devices of a tensor group are closest together. Shards, replicas and pipeline stages follow in this order.
+        Devices are numbered so that those of a tensor group are closest together. Shards, replicas and pipeline stages
+        follow in this order.
         """
         nearer = {"tensor": 1, "shard": self.tensor, "replicate": self.tensor * self.shard}
         return nearer.get(way, self.tensor * self.replicas)
 
     def group_span(self, way: str) -> int:
-        """Return the number of devices over which one group of the dimension `way` is spread."""
+        """Return the number of consecutive devices that contain a whole group of the dimension `way`."""
         return self.neighbor_distance(way) * getattr(self, way)
 
 
@@ -81,20 +84,20 @@ class Cut:
     """Division of the layers into pipeline stages."""
 
     layers: tuple[range, ...]
-    """Layer indices of each stage."""
+    """Indices of the layers in each stage."""
     work: tuple[float, ...]
-    """FLOPs of a forward pass through each stage. The last stage includes the head."""
+    """FLOPs of each stage in a forward pass. The last stage includes the head."""
 
     @cached_property
     def slowest(self) -> int:
-        """Index of the stage with the most work. All other stages wait for this one."""
+        """Index of the stage with the most work, for which all other stages wait."""
         return max(range(len(self.work)), key=self.work.__getitem__)
 
     @property
     def unevenness(self) -> float:
-        """Work of the slowest stage divided by the mean of all stages.
+        """Work of the slowest stage, divided by the mean work of all stages.
 
-        A step takes longer by this factor than with even stages.
+        A step takes this many times as long as it would with stages of equal work.
         """
         return self.work[self.slowest] * len(self.work) / sum(self.work)
 
@@ -102,8 +105,8 @@ class Cut:
 def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
     """Return the division into `n_stages` stages that minimizes the work of the slowest stage.
 
-    The work is that of sequences of `tokens` tokens. The other stages are made as even as possible. Raise UserError if
-    there are fewer layers than stages.
+    The work is computed for sequences of `tokens` tokens. The work of the other stages is as equal as possible. Raise
+    UserError if there are fewer layers than stages.
     """
     layers, model_pass = layer_configs(model), Pass(1, tokens)
     if n_stages > len(layers):
@@ -120,7 +123,7 @@ def _total(operations: Iterable[Operation]) -> float:
 def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
     """Return the division that minimizes the work of the slowest stage.
 
-    `work` is the work of each layer, and `after` is the work of the head, which follows the layers.
+    `work` contains the work of each layer. `after` is the work of the head, which belongs to the last stage.
     """
     before = [0.0, *accumulate(work)]
     low, high = 0.0, before[-1] + after
@@ -140,7 +143,8 @@ def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
 
 
 def _ends(before: Sequence[float], after: float, n_stages: int, most: float) -> list[int] | None:
-    """Return the earliest possible first layer of each stage if no stage may have more work than `most`.
+    """Return, for each stage, the smallest possible index of its first layer, if no stage may have more work than
+    `most`.
 
     Return None if this limit is too low.
     """

@@ -16,22 +16,26 @@ class RooflineEstimate(Base):
     tokens_per_second: float
     """Tokens per second. In a decoding step, the tokens of all sequences count."""
     flops_per_byte: float
-    """FLOPs of matrix products per byte, over the whole pass."""
+    """FLOPs of all matrix products in the pass, divided by all bytes that are read or written."""
     ridge: float
-    """FLOPs per byte at which computing takes as long as memory traffic. Below this value, memory is the bottleneck."""
+    """FLOPs per byte of the device: peak speed divided by memory bandwidth. Below this value, memory is the
+    bottleneck."""
     limit: Literal["compute", "memory"]
-    """Resource that takes most of the time."""
+    """Bottleneck: the resource that determines most of the time."""
     of_peak: float
-    """FLOPs of matrix products, divided by the FLOPs that the device could compute in the same time at peak speed."""
+    """Achieved fraction of the peak speed: FLOPs of matrix products, divided by the FLOPs that the device could compute
+    in `seconds` at peak speed."""
     seconds_by_kind: dict[OperationKind, float]
 
 
 def ideal(pass_work: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> RooflineEstimate:
     """Return the best case (roofline) for a pass.
 
-    The time of each kind of operation is the longer of two: its matrix FLOPs at peak speed, or its bytes at full memory
-    bandwidth. Nothing else takes time, and no two kinds overlap. A compiled model moves fewer bytes than are counted,
-    because a compiler fuses operations. A real device reaches neither its peak nor its full bandwidth.
+    The time of each kind of operation is the longer of two times: that of its matrix FLOPs at peak speed, and that of
+    its bytes at full memory bandwidth. The times of all kinds are added.
+
+    The bytes are those of a model that is not compiled; a compiler fuses operations, which then move fewer bytes. A
+    real device reaches neither its peak speed nor its full bandwidth.
     """
     pass_work = list(pass_work)
     peak, bandwidth = hardware.speed(number_format), hardware.bandwidth
@@ -57,9 +61,9 @@ def ideal(pass_work: Iterable[Work], hardware: Hardware, number_format: NumberFo
 
 
 class MeasuredEstimate(Base):
-    """Time of one pass on a machine whose operations were timed.
+    """Estimated time of one pass, from rates that were measured on this machine (see `Rate`).
 
-    Each kind of operation has a cost per FLOP, per byte and per call.
+    Each kind of operation takes time per FLOP, per byte and per operation.
     """
 
     seconds: float
@@ -67,19 +71,19 @@ class MeasuredEstimate(Base):
     """Tokens per second. In a decoding step, the tokens of all sequences count."""
     seconds_by_kind: dict[OperationKind, float]
     latency: float
-    """Fixed cost of all operations, in seconds. Each operation costs at least this much, however little it computes.
+    """Sum of the fixed times of all operations, in seconds. The fixed time of an operation does not depend on its size.
 
-    The sum grows with the depth of the model, but not with its width.
+    The sum grows with the number of layers, but not with their width.
     """
 
 
 def untimed(pass_work: Iterable[Work], rates: Rates) -> list[OperationKind]:
-    """Return the kinds of operations in this pass that were not measured, because no measured model has them."""
+    """Return the kinds of operations in a pass that have no measured rate, because no measured model contains them."""
     return [work.kind for work in pass_work if work.kind not in rates.by_kind]
 
 
 def predicted(pass_work: Iterable[Work], rates: Rates, tokens: int) -> MeasuredEstimate:
-    """Return the estimated time of a pass. All its kinds of operations must have been measured (see `untimed`)."""
+    """Return the estimated time of a pass. `rates` must contain all its kinds of operations (see `untimed`)."""
     pass_work = list(pass_work)
     by_kind: dict[OperationKind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in pass_work}
     seconds = sum(by_kind.values())
@@ -90,10 +94,10 @@ def predicted(pass_work: Iterable[Work], rates: Rates, tokens: int) -> MeasuredE
 
 
 def features(work: Work) -> tuple[float, float, float, float]:
-    """Return the quantities to multiply by the fields of `Rate`, in the same order.
+    """Return the quantities that are multiplied by the fields of `Rate`, in the order of these fields.
 
-    Only FLOPs of matrix products count. Other operations compute little per number, so memory traffic determines their
-    time.
+    Only FLOPs of matrix products count. The time of other operations is determined by the bytes that they read and
+    write.
     """
     flops = work.flops if work.kind in OF_MATRICES else 0.0
     return flops, work.n_bytes, work.large_bytes, float(work.count)

@@ -1,4 +1,4 @@
-"""Cost of a config (parameters, FLOPs, bytes), computed without building the model, and memory for serving it."""
+"""Cost of a config: parameters, FLOPs and bytes. They are computed from the config; no model is built."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,81 +39,85 @@ from archlab.pricing.work import (
 
 
 class Cost(Base):
-    """Parameters, FLOPs and bytes of one config: for serving with one context and batch size, and for its training.
+    """Parameters, FLOPs and bytes of one config: for its training, and for serving `batch` sequences of `context`
+    tokens.
 
-    A pair of a query and a key is visible if the mask allows it; otherwise it is hidden.
+    A query-key pair is "visible" if the attention mask allows it. Otherwise it is "hidden".
     """
 
     context: int
-    """Tokens per served sequence, in the forward pass and in the cache."""
+    """Number of tokens in each served sequence."""
     max_seq_len: int
     """Maximum sequence length of the model (`model.max_seq_len`).
 
-    FLOPs and bytes are also computed for a longer `context`.
+    `context` may be longer; FLOPs and bytes are computed nevertheless.
     """
     batch: int
-    """Number of sequences in the cache."""
+    """Number of sequences that are served in parallel."""
     dtype: Format
-    """Dtype of the cache and the weights in serving, and of matrix products in training.
+    """Dtype of the cache and of the weights in serving, and dtype of matrix products in training.
 
     In training, the residual stream and the weights are float32.
     """
     parameters: Parameters
     forward_flops: FlopsPerToken
-    """FLOPs per token of a forward pass over `context` tokens, by part of the model. Only visible pairs count."""
+    """FLOPs per token of a forward pass over `context` tokens, by part of the model. Hidden pairs do not count."""
     training_window: int
-    """Tokens per training sequence (`train.seq_len`). The served context does not change this value."""
+    """Number of tokens in each training sequence (`train.seq_len`). It does not depend on `context`."""
     training_flops_per_token: float
-    """FLOPs per token of the forward and backward pass on a training sequence. Only visible pairs count."""
+    """FLOPs per token of the forward and the backward pass over a training sequence. Hidden pairs do not count."""
     computed_training_flops_per_token: float
-    """FLOPs per token of the forward and backward pass, including hidden pairs that the kernel multiplies anyway."""
+    """Like `training_flops_per_token`, plus the FLOPs of hidden pairs that the attention kernel computes
+    nevertheless."""
     training_tokens: int | None
     """Number of training tokens: `train.tokens`, rounded down to whole batches. null if `train.tokens` is not set."""
     training_flops: float | None
-    """FLOPs of the whole training run. Only visible pairs count. null if `training_tokens` is null."""
+    """FLOPs of the whole training run. Hidden pairs do not count. null if `training_tokens` is null."""
     kv_bytes_per_token: int
-    """Bytes that one more token adds to the caches of all layers, as long as no sliding window is full."""
+    """Bytes that each further token of a sequence adds to the caches of all layers, until the sliding windows are
+    full."""
     kv_cache_bytes: int
-    """Cache bytes of the whole batch for this context. A sliding window limits the cached tokens."""
+    """Bytes of the caches for all `batch` sequences of `context` tokens. A layer with a sliding window caches only the
+    tokens in the window."""
     recurrent_bytes: int
-    """Bytes of the recurrent states of the whole batch. The context does not change them."""
+    """Bytes of the recurrent states for all `batch` sequences. They do not depend on `context`."""
     weight_bytes: int
-    """Bytes of the weights in serving."""
+    """Bytes of all weights in serving."""
     read_bytes_per_decoded_token: int | None
     """Bytes read by one decoding step of one sequence: active weights, cache and recurrent states.
 
-    null if a layer attends in both directions, because such a model cannot decode from a cache.
+    null if a layer attends to later tokens, too, because such a model cannot decode from a cache.
     """
     training_memory: TrainingMemory
-    """Training memory without activations and logits."""
+    """Memory of weights, gradients and optimizer state in training."""
     step_memory: StepMemory
     """Memory of a training step: activations, logits, and the peak of the step."""
     work: dict[PassName, list[Work]]
-    """Work of each pass by kind of operation. Only visible pairs of tokens count.
+    """Work of each pass, by kind of operation. Hidden pairs do not count.
 
-    - training: A step of `train.batch_tokens` tokens with forward pass, backward pass and update.
-    - prefill: The whole batch at once, with logits for the last token of each sequence.
-    - decoding: The last token of each sequence of `context` tokens. This pass is missing if the model cannot decode
-      from a cache.
+    - training: Forward pass, backward pass and update for `train.batch_tokens` tokens.
+    - prefill: Forward pass over all tokens of `batch` sequences. Only the last token of each sequence gets logits.
+    - decoding: Forward pass over the last token of each sequence; the `context` - 1 tokens before it are in the cache.
+      This pass is missing if the model cannot decode from a cache.
     """
     products: dict[PassName, dict[str, Work]]
-    """Matrix products with weights in `work`, by part of the model."""
+    """Work of the matrix products with weights in each pass, by part of the model."""
     computed_work: dict[PassName, list[Work]]
-    """Work of each pass like `work`, plus hidden pairs that CPU kernels compute anyway."""
+    """Like `work`, plus the hidden pairs that CPU kernels compute nevertheless."""
     tokens: dict[PassName, int]
-    """Number of new tokens in each pass of `work`."""
+    """Number of tokens that each pass processes. Cached tokens do not count."""
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
     """Compute parameters, FLOPs and bytes of a config from its resolved layers.
 
-    `context` defaults to the training sequence length (`train.seq_len`). Raise UserError if `context` is longer than a
-    table of learned positions.
+    `context` defaults to the training sequence length (`train.seq_len`). Raise UserError if the model has learned
+    positions and `context` is longer than their table.
     """
     model, train = config.model, resolve_train(config)
     context = context or train.seq_len
     if isinstance(model.position, Learned) and context > model.max_seq_len:
-        raise UserError(f"context {context} is too long; learned positions end at max_seq_len = {model.max_seq_len}")
+        raise UserError(f"context is {context}, but learned positions end at max_seq_len = {model.max_seq_len}")
     counts = parameters(model)
     per_token = training_flops(model, train.seq_len)
     passes = _passes(config, batch, context, dtype)
@@ -149,7 +153,8 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
 
 
 def training_pass(config: Config, dtype: Format) -> Pass:
-    """Return the pass of a training step of `train.batch_tokens` tokens. It counts all FLOPs that kernels compute."""
+    """Return the pass of a training step, over `train.batch_tokens` tokens. It also counts hidden pairs that kernels
+    compute."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
@@ -184,13 +189,14 @@ def _operations(model: ModelConfig, name: PassName, model_pass: Pass) -> Iterato
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:
-    """Return the bytes of weights, cache and states that a decoding step reads. Activations are negligible."""
+    """Return the bytes of weights, cache and recurrent states that a decoding step reads. Activations are small and not
+    counted."""
     step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
 
 
 class Room(Base):
-    """Memory needed for serving, and the number of sequences that fit on a device."""
+    """Memory needed for serving, and the number of sequences that fit into the memory of a device."""
 
     needed: int
     """Bytes needed for weights, cache and recurrent states."""
@@ -198,7 +204,8 @@ class Room(Base):
     """Memory of the device in bytes."""
     fits: bool
     texts: int | None
-    """Maximum number of sequences of this context that fit. null if any number fits, because nothing is cached."""
+    """Maximum number of sequences of `context` tokens that fit. null if any number fits, because the model caches
+    nothing."""
 
 
 def room(costs: Cost, device: Hardware) -> Room:

@@ -1,7 +1,7 @@
-"""Training divided among several devices: memory of each device, bytes sent, and time.
+"""Plan for training on several devices: memory of a device, bytes that it sends, and time of a step.
 
-Training uses mixed precision: bfloat16 products with float32 weights. All pipeline stages are computed, and the stage
-with the most memory is reported.
+Training uses mixed precision: float32 weights, and matrix products in bfloat16. A plan reports the memory of the
+pipeline stage that needs the most.
 """
 
 import math
@@ -35,59 +35,61 @@ from archlab.pricing.pass_time import ideal
 from archlab.pricing.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 
 BYTES_PER_PARAMETER = 4 * FLOAT32_BYTES
-"""Bytes that a device keeps per parameter it owns: weight, gradient and AdamW's two running means, in float32."""
+"""Bytes that a device stores for each of its parameters: weight, gradient and AdamW's two running means, in float32."""
 PLAN_FORMAT: Format = "bfloat16"
 """Number format of matrix products."""
 BYTES_PER_WEIGHT = BYTES[PLAN_FORMAT]
-"""Bytes per weight in a matrix product, and per number of the residual stream that is sent."""
+"""Bytes per weight in a matrix product, and bytes per element when devices send the residual stream."""
 
 TOKENS_OF_A_STEP = 2**20
 """Tokens per step if the config does not set the batch size."""
 
 
 class TrainingPlan(Base):
-    """Training of one config, divided among devices of one kind."""
+    """Plan for training one config on several identical devices."""
 
     batch_tokens: int
     """Tokens per step, over all devices."""
     recomputes: bool
-    """Whether layers keep only their inputs and compute their other activations again in the backward pass."""
+    """Whether layers are recomputed: each keeps only its input, and computes its other activations again in the
+    backward pass."""
     micro_batch: int
-    """Number of sequences that a replica processes at a time."""
+    """Number of sequences that a replica of the model processes at a time."""
     memory: dict[str, int]
-    """Bytes by purpose, on the device that needs the most memory."""
+    """Bytes by purpose (such as `activations`), on the device that needs the most memory."""
     fits: bool
     largest_micro_batch: int
-    """Maximum number of sequences that a replica can process at a time. It divides the number of sequences per step.
+    """Largest `micro_batch` that fits into memory, among the divisors of a replica's number of sequences per step.
 
     0 means that not even one sequence fits.
     """
     sent: dict[str, int]
-    """Bytes that a device sends in one step, by dimension of parallelism."""
+    """Bytes that a device sends in one step, by dimension of parallelism (such as `shard`)."""
     stages: list[int]
     """Number of layers in each pipeline stage. The division minimizes the work of the slowest stage."""
     bubble: float
-    """Fraction of the time that a pipeline stage waits for the other stages."""
+    """Pipeline bubble: fraction of the time in which a pipeline stage waits for other stages."""
     computing: float
-    """Best-case seconds of computing in a step, including the pipeline bubble."""
+    """Best-case computation time of a step in seconds, including the pipeline bubble."""
     sending: float
-    """Seconds to send all of `sent` at full link speed. The program determines how much overlaps with computing."""
+    """Communication time of a step in seconds: all bytes in `sent` at full link speed. It may overlap with
+    computation."""
 
     @computed_field
     @property
     def total_memory(self) -> int:
-        """Bytes in total, on the device that needs the most memory."""
+        """Total bytes on the device that needs the most memory."""
         return sum(self.memory.values())
 
     @property
     def step(self) -> float:
-        """Best-case seconds of a step, in which computing and sending overlap completely."""
+        """Best-case time of a step in seconds. In the best case, computation and communication overlap completely."""
         return max(self.computing, self.sending)
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Batch of one replica."""
+    """Part of the batch that one replica processes."""
 
     texts: int
     tokens: int
@@ -100,15 +102,15 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Layers of one pipeline stage. A stage is one device or one tensor group."""
+    """Pipeline stage. It runs on one device or, with tensor parallelism, on a group of devices."""
 
     model: ModelConfig
     layers: Counter[LayerConfig]
-    """Distinct layers, with the number of copies of each."""
+    """Distinct layer configs of the stage, with the number of layers that have each."""
     index: int
     n_stages: int
     optimizer_saves: int
-    """Bytes per matrix parameter that the optimizer saves compared with AdamW."""
+    """Bytes that the optimizer saves compared with AdamW, per parameter in a weight matrix of a layer."""
 
     @property
     def is_first(self) -> bool:
@@ -120,9 +122,9 @@ class _Stage:
 
     @cached_property
     def outside_layers(self) -> int:
-        """Number of parameters before or after the layers.
+        """Number of parameters of this stage outside its layers, such as the embedding or the head.
 
-        The first and the last stage each hold a copy of a tied matrix.
+        If the head is tied, both the first and the last stage store its matrix.
         """
         counts, tied = parameters(self.model), self.model.head.tied
         before = counts.embedding + shared_positions(self.model)
@@ -133,14 +135,15 @@ class _Stage:
         return before * self.is_first + after * self.is_last
 
     def parameters_per_device(self, tensor: int) -> float:
-        """Return the number of parameters on one device of a tensor group of `tensor` devices."""
+        """Return the number of parameters on each device if `tensor` devices share this stage."""
         return (
             sum(n * layer.parameters_per_device(tensor) for layer, n in self.layers.items())
             + self.outside_layers / tensor
         )
 
     def in_matrices(self, tensor: int) -> float:
-        """Return the number of parameters in weight matrices of layers, on one device of a tensor group."""
+        """Return the number of parameters in weight matrices of layers, on each device if `tensor` devices share this
+        stage."""
         return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
 
     def operations(self, model_pass: Pass, *, recompute: bool) -> Iterator[Operation]:
@@ -157,7 +160,7 @@ class _Stage:
 
 
 def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> TrainingPlan:
-    """Plan training steps of `train.batch_tokens` tokens (default: 2^20).
+    """Return the plan for training steps of `train.batch_tokens` tokens (default: 2^20).
 
     Each replica processes `train.micro_batch_tokens` tokens at a time (default: one sequence). Raise UserError if
     the batch or a layer cannot be divided evenly.
@@ -212,9 +215,10 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
 
 
 def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_Stage]:
-    """Return the distinct stages.
+    """Return the stages of the pipeline, without repetitions.
 
-    Of several equal stages, only the first is returned, because it holds the most micro-batches.
+    Of several stages with the same layers, only the first is returned. It needs the most memory, because it stores the
+    activations of the most micro-batches.
     """
     layers = layer_configs(model)
     stages: dict[object, _Stage] = {}
@@ -226,9 +230,10 @@ def _stages(model: ModelConfig, pipeline: Cut, optimizer_saves: int) -> list[_St
 
 
 def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
-    """Return the memory of one device of a stage, in bytes by purpose.
+    """Return the bytes that one device of a stage needs, by purpose.
 
-    Early stages hold more micro-batches, because they start new ones while late stages still process earlier ones.
+    Early stages store the activations of more micro-batches than late stages: they start new micro-batches before the
+    backward passes of previous ones return to them.
     """
     t, own = parallel.tensor, stage.parameters_per_device(parallel.tensor)
     model_pass = _micro_batch(batch)
@@ -248,10 +253,10 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
 
 def _gathered(stage: _Stage, tensor: int) -> int:
-    """Return the bytes of gathered weights and of one gathered gradient.
+    """Return the bytes of complete weights and gradients, as opposed to shards, that a device stores at the same time.
 
-    The gathered weights are those of the current layer, of the next layer, and of everything outside the layers. The
-    gradient is that of the largest of these parts.
+    The weights are those of the current layer, of the next layer, and of everything outside the layers. There is one
+    gradient at a time; the largest is counted.
     """
     largest = max(layer.parameters_per_device(tensor) for layer in stage.layers)
     outside_layers = stage.outside_layers / tensor
@@ -274,7 +279,8 @@ def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device
 def _seconds(
     stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool
 ) -> tuple[float, float]:
-    """Return the seconds of one micro-batch and of the update. Each shard updates the parameters that it owns."""
+    """Return the time in seconds of one micro-batch, and that of the update. Each device updates only the parameters of
+    its shard."""
     t, model_pass = parallel.tensor, _micro_batch(batch)
     micro_batch = ideal(
         by_kind(stage.operations(model_pass, recompute=recompute)), device, PLAN_FORMAT, model_pass.rows
@@ -288,14 +294,15 @@ def _seconds(
 def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
     """Return the bytes sent in a step by the device that sends the most.
 
-    - shard: A device frees the weights of a layer after each use. It keeps the weights outside the layers until their
-      backward pass, and reduces gradients after each micro-batch. Recomputation gathers nothing more, because the
-      backward pass of the same layer needs the same weights.
+    - shard: The weights of a layer are gathered for each use (forward and backward pass) and freed after it. Weights
+      outside the layers are gathered once and kept until their backward pass. Gradients are reduced after each
+      micro-batch. Recomputation does not gather weights again, because the backward pass of the layer needs them
+      anyway.
     - replicate: Replicas average their gradients once per step.
-    - tensor: Devices gather and scatter the residual stream before and after each group of branches, and once more in a
-      recomputation.
-    - pipeline: The first stage sends the residual stream, and the last stage sends its gradient back. The other stages
-      send both.
+    - tensor: Devices gather the residual stream before each group of branches and scatter it after the group: in the
+      forward pass, in the backward pass, and in a recomputation.
+    - pipeline: The first stage sends the residual stream to the next stage. The last stage sends the gradient of the
+      stream to the previous stage. All other stages send both.
     """
     d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.parameters_per_device(t) for stage in stages)
@@ -315,11 +322,10 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
 
 
 def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
-    """Return the bytes per second that one device sends.
+    """Return the bytes per second that one device can send in the dimension `way`.
 
-    Members of a group that share a server can use the network adapters of all members: one ring of devices leaves the
-    server through each adapter. A device then sends at the combined speed of these adapters, but at most at the speed
-    of its own link.
+    If several devices of a group are in one server, they use the network adapters of all of them together. The speed is
+    then the sum of these adapters' speeds, but at most that of the link inside the server.
     """
     span = parallel.group_span(way)
     if span <= device.linked and device.link:

@@ -26,7 +26,7 @@ def decimal(n_bytes: float) -> str:
 
 
 def length(tokens: int) -> str:
-    """Format a token count exactly: 131072 -> `128Ki`, 8000 -> `8,000`. Multiples of 1,000 stay decimal."""
+    """Format a token count without rounding: 131072 -> `128Ki`. Multiples of 1,000 stay decimal: 8000 -> `8,000`."""
     for size, prefix in ((2**20, "Mi"), (2**10, "Ki")):
         if tokens % size == 0 and tokens % 1000:
             return f"{tokens // size:,}{prefix}"
@@ -36,7 +36,7 @@ def length(tokens: int) -> str:
 def seconds(value: float) -> str:
     """Format a duration with three significant digits and a unit: 0.0042 -> `4.2 ms`.
 
-    Minutes are used from two minutes on; hours, days and years likewise.
+    The unit is minutes from 2 minutes on, hours from 2 hours on, and so on up to years.
     """
     for unit, size in (("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):
         if value >= 2 * size:

@@ -1,4 +1,4 @@
-"""Operations of a whole model in a pass and in a training step: FLOPs, bytes moved, and FLOPs per token."""
+"""Operations of a whole model in a pass or in a training step, with their FLOPs and bytes; and FLOPs per token."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -33,48 +33,49 @@ _Key = TypeVar("_Key")
 PassName = Literal["training", "prefill", "decoding"]
 
 BACKWARD = 2
-"""Cost of the backward pass relative to the forward pass. For each matrix product, the backward pass computes two: one
-for the gradient of the inputs, and one for the gradient of the weights."""
+"""FLOPs of the backward pass, divided by those of the forward pass. For each matrix product, the backward pass computes
+two: one for the gradient of the inputs, and one for the gradient of the weights."""
 
 LOSS_FLOPS = 6
-"""FLOPs per logit: subtract the maximum, exp, sum and divide; two more for the gradient."""
+"""FLOPs of the loss per logit. Forward pass: subtract the maximum, exp, sum, divide. Backward pass: 2 FLOPs."""
 
 LOSS_NUMBERS = 6
-"""Numbers read or written per logit.
+"""Number of float32 values that the loss reads or writes per logit.
 
-Forward pass: the logit is read, and its log-softmax is written. Backward pass: the gradient of the log-softmax is
-written, both are read, and the gradient of the logit is written.
+Forward pass (2): the logit is read, and its log-softmax is written. Backward pass (4): the gradient of the log-softmax
+is written and read, the log-softmax is read, and the gradient of the logit is written.
 """
 
 OPTIMIZER_FLOPS = 16
-"""FLOPs per parameter: AdamW's two running means, root, quotient and decay, and the norm for gradient clipping."""
+"""FLOPs of the update per parameter: AdamW's two running means, root, quotient and weight decay, and the norm for
+gradient clipping."""
 
 OPTIMIZER_NUMBERS = 10
-"""Number of float32 values read or written per parameter.
+"""Number of float32 values that the update reads or writes per parameter.
 
-AdamW reads the weight, the gradient and two running means, and writes all but the gradient. Gradient clipping reads the
-gradient for its norm, then reads and writes it again.
+AdamW (7) reads the weight, the gradient and two running means, and writes the weight and the means. Gradient clipping
+(3) reads the gradient for its norm, then reads and writes the gradient.
 """
 
 
 class Work(Base):
-    """Totals over all operations of one kind."""
+    """Totals over all operations of one kind in a pass."""
 
     kind: OperationKind
     count: int
     """Number of operations."""
     flops: float
     weight_bytes: float
-    """Bytes of the parameters that are read."""
+    """Bytes of weights that are read."""
     kept_bytes: float
-    """Bytes read from caches and states that earlier passes wrote."""
+    """Bytes read from caches and recurrent states that were written in earlier passes."""
     moved_bytes: float
     """Bytes of activations, gradients and optimizer state that are read or written."""
     large_bytes: float
-    """Bytes of `moved_bytes` that belong to operations which create tensors of at least 32 MiB on a CPU.
+    """Part of `moved_bytes`: bytes that belong to operations that create tensors of at least 32 MiB.
 
-    The C library requests memory from the operating system for each of these tensors. This takes longer than filling
-    the tensor.
+    On a CPU, the C library requests new memory from the operating system for each of these tensors. This takes longer
+    than writing the values.
     """
 
     @classmethod
@@ -87,9 +88,9 @@ class Work(Base):
 
 
 def forward(model: ModelConfig, model_pass: Pass, *, logits: str = "all") -> Iterator[Operation]:
-    """Yield the operations of a pass.
+    """Yield the operations of a forward pass.
 
-    `logits` is `all` for all new tokens, or `last` for the last token of each sequence.
+    `logits` is `all` if all new tokens get logits, or `last` if only the last token of each sequence does.
     """
     yield from before_layers(model, model_pass)
     for layer, n in distinct_layers(model).items():
@@ -179,15 +180,15 @@ def matrix_flops_per_byte(pass_work: Iterable[Work]) -> float:
 
 
 def by_kind(operations: Iterable[Operation]) -> list[Work]:
-    """Return the totals of each kind of operation, in the order of KINDS. Kinds that do not occur are left out."""
+    """Return the totals for each kind of operation that occurs, in the order of KINDS."""
     totals = _sums(operations, lambda o: o.kind)
     return [totals[kind] for kind in KINDS if kind in totals]
 
 
 def products_by_part(operations: Iterable[Operation]) -> dict[str, Work]:
-    """Return the totals of matrix products with weights for each part of the model, in the order of the model.
+    """Return the totals of matrix products with weights, by part of the model and in the order of the model.
 
-    Parts are named by the components, such as `mlp`; the head is one more part.
+    The parts are those that components name, such as `mlp`, and the head.
     """
     return _sums((o for o in operations if o.kind == "products"), lambda o: o.part)
 
@@ -211,10 +212,10 @@ def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> 
 
 
 class FlopsPerToken(Base):
-    """FLOPs per token, averaged over the positions of a sequence, for each part of the model.
+    """FLOPs per token for each part of the model. They are averaged over the tokens of a sequence.
 
-    Components name their parts. The part `head` maps the last hidden state to the logits. Its FLOPs are the same
-    whether the head is tied or not.
+    Components name their parts, such as `mlp`. The part `head` computes the logits from the last hidden states. A tied
+    head has as many FLOPs as an untied one.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -234,11 +235,13 @@ def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visibl
 
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
-    """Return the FLOPs per token of the forward and backward pass: 3 times the forward pass, without recomputation."""
+    """Return the FLOPs per token of the forward and the backward pass: 3 times those of the forward pass. Layers are
+    not recomputed."""
     return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
 
 
 def computed_training_flops(config: Config) -> float:
-    """Return the FLOPs per token in training, including hidden pairs that the kernel multiplies anyway."""
+    """Return the FLOPs per token in training, including those of hidden query-key pairs that the attention kernel
+    computes nevertheless."""
     train = resolve_train(config)
     return training_flops(config.model, train.seq_len, "packed" if train.document_mask else "computed")

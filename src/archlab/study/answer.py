@@ -1,4 +1,5 @@
-"""The verdict of a study in one to three sentences: differences, arms without a difference, and failures."""
+"""The verdict of a study in one to three sentences: arms that differ from their reference, arms that do not, and arms
+whose runs diverged."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -21,15 +22,15 @@ from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
-"""Rule that picks the arm with which each arm is compared. base: a named arm, usually the first. previous: the arm
-above."""
+"""Rule that picks the reference of each arm. `base`: the first arm, or the arm that the study's file names. `previous`:
+the arm before it."""
 
 _Difference = Literal["better", "worse", "differs"]
 _DIFFERENCES: tuple[_Difference, ...] = ("better", "worse", "differs")
 
 _MOST_NAMED = {"previous": 6, "base": 3}
-"""Largest number of arms that one sentence names, by rule of `Against`. A ladder has few steps, so all of them are
-named. The report's table lists the other arms."""
+"""Largest number of arms that one sentence names, for each rule of `Against`. A ladder (`previous`) usually has at most
+six steps, so a sentence can name all of them. The report's table lists every arm."""
 
 _USUAL = ("bits_per_byte", "accuracy")
 
@@ -39,11 +40,12 @@ _BEATS = {
     "differs": ("differs from", "differ from"),
 }
 _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs": ("changed it by", "changed")}
-"""Verb for steps of a ladder, by verdict: for one step, and for several steps."""
+"""Verbs for the steps of a ladder, by verdict: the verb in `RoPE bought 0.730 ...`, and the verb in `7 of 9 steps
+bought something ...`."""
 
 
 class _Pair(NamedTuple):
-    """An arm, its comparison with the reference, the reference's label, and the outcome."""
+    """An arm and its comparison with its reference, for one outcome. `reference` is the label of the reference."""
 
     arm: ArmSummary
     comparison: Comparison
@@ -66,9 +68,9 @@ class _Pair(NamedTuple):
 
 
 def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text: str | None = None) -> str:
-    """Return the verdict on all arms that have a comparison.
+    """Return the verdict on all arms that have a reference.
 
-    `outcome` describes the compared values. `text` is a short description of the corpus; if it is None, the verdict
+    `outcome` describes the compared values. `text` is a short description of the corpus. If `text` is None, the verdict
     does not mention the corpus.
     """
     labels = {arm.name: arm.label for arm in arms}
@@ -114,8 +116,8 @@ def _tested_by(pairs: Sequence[_Pair]) -> str:
 
 
 def _differing(pairs: Sequence[_Pair], verdict: _Difference, against: Against) -> str:
-    """Return a sentence such as `RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each
-    Holm p ≤ 0.01)`."""
+    """Return a clause such as `RoPE bought 0.730 bits per byte [0.690, 0.770] and SwiGLU 0.090 [0.070, 0.110] (3 paired
+    seeds, each Holm p ≤ 0.01)`. The brackets contain confidence intervals."""
     differing = _with_verdict(pairs, verdict)
     if not differing:
         return ""
@@ -148,8 +150,8 @@ def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
 
 
 def _amount(pair: _Pair) -> tuple[str, str]:
-    """Return the amount and its interval, for example (`0.730`, `[0.690, 0.770]`). Gains and losses are both written as
-    positive amounts."""
+    """Return the difference and its interval as text, for example (`0.730`, `[0.690, 0.770]`). If the verdict is better
+    or worse, the difference is written as a positive amount."""
     comparison = pair.comparison
     sign = -1 if comparison.verdict in ("better", "worse") and (comparison.difference or 0) < 0 else 1
     ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
@@ -162,7 +164,8 @@ def _real_but_small(pairs: Sequence[_Pair]) -> str:
     if not small:
         return ""
     subject = "the difference of {} is" if len(small) == 1 else "the differences of {} are"
-    return f"{subject.format(listed([pair.arm.label for pair in small]))} real, but smaller than {_margin(small[0])}"
+    named = subject.format(listed([pair.arm.label for pair in small]))
+    return f"{named} significant, but smaller than the margin of {_margin(small[0])}"
 
 
 def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
@@ -211,8 +214,8 @@ def _undistinguished(pairs: Sequence[_Pair], against: Against) -> str:
 
 
 def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
-    """Return a phrase such as `smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`. The arms in
-    `further` are not named; the phrase has one range for them."""
+    """Return a phrase such as `smallest detectable difference in bits per byte: 0.030 for RMSNorm, 0.045 for GQA and
+    0.020 to 0.060 for the others`. Each arm in `named` has its own value. The arms in `further` share one range."""
     parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
@@ -228,9 +231,8 @@ def _detail(pair: _Pair) -> str:
     if identical := _identical(pair):
         return identical
     if comparison.smallest_effect is None:
-        return (
-            f"difference {pair.amount(comparison.difference or 0)} on every seed; without scatter, it cannot be tested"
-        )
+        amount = pair.amount(comparison.difference or 0)
+        return f"difference {amount} on every seed; a test needs differences that vary between seeds"
     value = with_unit(" ".join(_amount(pair)), pair.unit)
     difference_text = f"difference {value} over {pair.paired}"
     return f"{difference_text}; smallest detectable difference {pair.amount(comparison.smallest_effect)}"
@@ -244,7 +246,7 @@ def _identical(pair: _Pair) -> str:
 def _diverged(arms: Sequence[ArmSummary]) -> str:
     parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.diverged]
     swept = [arm for arm in arms if not arm.diverged and arm.comparison and arm.comparison.verdict == "diverged"]
-    parts += [f"{arm.label} diverged at every value that was tried" for arm in swept]
+    parts += [f"{arm.label} diverged at every value of the sweep" for arm in swept]
     return listed(parts) if parts else ""
 
 
@@ -255,4 +257,4 @@ def _reference_diverged(pairs: Sequence[_Pair]) -> str:
 
 def _too_few(pairs: Sequence[_Pair]) -> str:
     names = [pair.arm.label for pair in _with_verdict(pairs, "too few runs")]
-    return f"{listed(names)} cannot be judged: too few runs have a value" if names else ""
+    return f"{listed(names)} cannot be compared: too few runs have a value" if names else ""

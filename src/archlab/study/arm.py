@@ -15,51 +15,52 @@ from archlab.pricing.units import count
 from archlab.study.schema import StudyConfig
 
 NOT_TRAINED = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
-"""Fields that are left out of a run's name, because they do not affect the trained model. The dtype does affect it, but
-is a separate part of the name."""
+"""Config fields that are not part of a run's name, because they do not affect the trained model. `train.dtype` does
+affect it. The name contains the dtype separately, after `auto` is resolved."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the alternatives that a study compares. Its config is complete except for the seed and the fold of each
-    run."""
+    """One of the alternatives that a study compares. `config` is complete except for the seed and the fold, which
+    differ between runs."""
 
     name: str
     label: str
     config: Config
     overrides: Raw
-    """Fields that the study's file changes for the arm, with their values."""
+    """Values of the fields that the study's file changes for this arm."""
     adjusted: Raw
-    """Field that was adjusted so that the arm matches the study's `equal` quantity, with its value. Empty if no field
-    was adjusted."""
+    """The adjusted field and its value, if a field was adjusted so that the arm matches the first arm in the quantity
+    of `equal`. Otherwise empty."""
     follows: Raw
-    """Derived fields that changed because of the overrides, with their values. For example, the head width depends on
-    the number of heads."""
+    """Fields that changed as a consequence of the overrides, with their new values. For example, the head width changes
+    with the number of heads."""
     tuned: Raw
-    """Values of `train` fields that tuning found, in this study or an earlier one."""
+    """Values of `train` fields that tuning found, in this study or in an earlier one."""
     reference: str | None
     """Name of the arm that this arm is compared with; None for the first arm."""
     factors: Raw
-    """Level of each crossed factor, by factor. Empty if the study does not cross factors."""
+    """The arm's level of each crossed factor. Empty if the study does not cross factors."""
     plain_label: str
     """Label of the arm without the model size."""
     size: int | None = None
-    """Parameter count to which the base was scaled; None if the study has no sizes."""
+    """Parameter count to which the base was scaled; None if the study has no `sizes`."""
 
     def at(self, size: int | None) -> "Arm":
-        """Return a copy of the arm whose name and label include the model size."""
+        """Return a copy of the arm for this model size. Its name, its label and the name of its reference include the
+        size."""
         name, label = name_at_size(self.name, size), name_at_size(self.plain_label, size)
         return replace(
             self, name=name, label=label, reference=self.reference and name_at_size(self.reference, size), size=size
         )
 
     def with_values(self, values: Raw) -> "Arm":
-        """Return a copy of the arm with these tuned values of `train` fields."""
+        """Return a copy of the arm with these values of `train` fields."""
         raw = overlay(self.config.model_dump(), values, Config)
         return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
 
     def seeded(self, seed: int, fold: int) -> Config:
-        """Return the config of one run with this seed. The run is evaluated on the given fold of the corpus."""
+        """Return the config of the arm's run with this seed, evaluated on this fold of the corpus."""
         config = self._training(seed=seed)
         return config.model_copy(update={"data": config.data.model_copy(update={"fold": fold})})
 
@@ -76,8 +77,8 @@ class Arm:
 
 
 def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
-    """Return the fields that each arm changes, by arm, in the study's order. With crossed factors, the last factor
-    varies fastest."""
+    """Return the overrides of each arm by name, in the order of the study's file. If factors are crossed, the last
+    factor varies fastest."""
     if not study.cross:
         return study.arms
     names = short_names(study.cross)
@@ -86,10 +87,11 @@ def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
 
 
 def default_label(study: StudyConfig, arm: str) -> str:
-    """Return the default label of an arm without a label in the study's file.
+    """Return the label of an arm for which the study's file has no label.
 
-    For crossed factors, a level that is a unique word stands alone, as in `post warmup=0.1`. Other levels are preceded
-    by the last word of their field, or by a longer name if two factors would share that word.
+    If factors are crossed, the label lists the arm's levels, as in `post warmup=0.1`. A word that occurs only once
+    among all levels stands alone. Any other level follows the last word of its field's name, or a longer name if two
+    factors end in the same word.
     """
     if not study.cross:
         return arm
@@ -104,19 +106,19 @@ def default_label(study: StudyConfig, arm: str) -> str:
 
 
 def section_of(study: StudyConfig, arm: str) -> str:
-    """Return the section of the study's file that holds the changes of an arm."""
+    """Return the section of the study's file that contains the arm's overrides."""
     return "cross" if study.cross else f"arms.{arm}"
 
 
 def short_names(factors: Collection[str]) -> dict[str, str]:
-    """Return the name of each factor without its first section, such as `norm.placement` for `model.norm.placement`. If
-    two short names would clash, return the full names."""
+    """Return a shorter name for each factor: `model.norm.placement` becomes `norm.placement`. If two shorter names are
+    identical, return the full names."""
     short = {field: field.partition(".")[2] or field for field in factors}
     return short if len(set(short.values())) == len(short) else {field: field for field in factors}
 
 
 def setting_text(name: str, level: Any) -> str:
-    """Return a setting as on the command line, for example `norm.placement=pre`."""
+    """Return a setting as it is written on the command line, for example `norm.placement=pre`."""
     return f"{name}={to_yaml_line(level)}"
 
 

@@ -1,4 +1,4 @@
-"""Help for writing config and study files: a template of a study, and JSON schemas for editors."""
+"""Help for writing config and study files: a template for study files, and JSON schemas for editors."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -27,9 +27,10 @@ _WIDTH = 100
 
 
 def template(values: Raw = EXAMPLE) -> str:
-    """Return a study file with these values, in the order of the schema.
+    """Return the text of a study file with these values.
 
-    A comment above each field describes it. A field without a value is commented out and shows its default.
+    The fields are in the order of the schema. A comment above each field describes it. A field that `values` lacks is
+    commented out and shows its default.
     """
     intro = "A study. Lines that begin with # are comments. docs/studies.md explains every field with examples."
     blocks = [_comment(intro)]
@@ -68,11 +69,11 @@ class ConfigFile(Config):
 
 
 SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfig}
-"""Schema of each kind of file."""
+"""Pydantic model of each kind of file."""
 
 
 def json_schema(kind: str = "config") -> Raw:
-    """Return the JSON schema (2020-12) of a kind of file. The schema describes every field."""
+    """Return the JSON schema (draft 2020-12) of config files or study files, with a description of every field."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[kind].model_json_schema()}
     _any_of(schema)
     if kind == "config":
@@ -81,7 +82,8 @@ def json_schema(kind: str = "config") -> Raw:
 
 
 def _any_of(schema: Any) -> None:
-    """Replace pydantic's oneOf by anyOf, because a section without a kind may match several kinds."""
+    """Replace pydantic's `oneOf` by `anyOf` everywhere in a schema. A section without `kind` may match several kinds,
+    and `oneOf` would reject it."""
     if isinstance(schema, dict) and "oneOf" in schema:
         schema["anyOf"] = schema.pop("oneOf")
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
@@ -95,8 +97,8 @@ def _pop_required(section: Raw, definitions: Raw) -> Raw:
 
 
 def _required_in(value: Raw, definitions: Raw) -> Raw:
-    """Return which fields a section must contain, as a JSON schema. For a union this depends on the kind; the first
-    kind is the default."""
+    """Return a JSON schema that requires the fields that a section must contain. If a section has several kinds, each
+    kind has its own required fields. `kind` is required except for the first kind, which is the default."""
     if reference := value.get("$ref"):
         return _pop_required(definitions[reference.rpartition("/")[2]], definitions)
     kinds = [definitions[kind["$ref"].rpartition("/")[2]] for kind in value.get("anyOf", ()) if "$ref" in kind]

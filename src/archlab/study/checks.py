@@ -1,4 +1,5 @@
-"""Checks of a study's fields: all names and outcomes are known, and no arm sets a field that the study decides."""
+"""Checks of a study's fields: every named arm and outcome exists, and no arm sets a field that must be the same for all
+arms."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -30,21 +31,22 @@ from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
-"""Config fields that the study sets for all arms, each with the field of the study's file that decides its value."""
+"""Config fields that the study sets for all arms. Each is mapped to the field of the study's file that decides its
+value."""
 
 SAME_FOR_ALL = (
     "data", "train.eval_tokens", "train.eval_seq_len", "train.eval_every", "train.checkpoint_every",
     "train.probe_every", "train.device", "train.log", "train.spikes.window", "train.spikes.deviations",
 )  # fmt: skip
-"""Fields or sections that must be equal in all arms, because all arms are evaluated on the same text in the same
-way."""
+"""Fields or sections of the config that must be the same in all arms, so that all arms are evaluated on the same text
+in the same way."""
 
 _NOT_TUNABLE = (*SAME_FOR_ALL, *DECIDED_BY, "train.seq_len")
 
 
 def field_problems(study: StudyConfig) -> Iterator[Problem]:
-    """Yield the problems that can be found before the arms are built: unknown names, wrong references, and fields in
-    the wrong section."""
+    """Yield the problems that can be found before the arms are built: unknown names, invalid references, and fields
+    that cannot be set in their section."""
     arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
@@ -59,7 +61,7 @@ def field_problems(study: StudyConfig) -> Iterator[Problem]:
     for name, values in study.tuned.items():
         yield from _not_tunable(f"tuned.{name}", values)
     if len(set(study.seed_list)) < len(study.seed_list):
-        yield Problem("seeds", f"{study.seed_list} has a seed twice; give each seed once")
+        yield Problem("seeds", f"{study.seed_list} contains a seed twice; list each seed once")
     yield from _decided_elsewhere("set", study.set)
     for name, overrides in arms.items():
         for field in overridden_fields(overrides):
@@ -92,7 +94,8 @@ def _references(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
         elif reference not in arms:
             yield Problem(f"against.{arm}", f"unknown arm {reference!r}{choose(reference, arms)}")
         elif arm == min(circle := _circle(arm, against), default=None):
-            yield Problem(f"against.{arm}", f"{' -> '.join([*circle, arm])} is a cycle; name another reference")
+            cycle = " -> ".join([*circle, arm])
+            yield Problem(f"against.{arm}", f"the references form a cycle: {cycle}; change one of them")
 
 
 def _circle(arm: str, against: Mapping[str, str]) -> list[str]:
@@ -109,7 +112,7 @@ def _circle(arm: str, against: Mapping[str, str]) -> list[str]:
 def _factors(study: StudyConfig) -> Iterator[Problem]:
     for field, levels in study.cross.items():
         for repeated in [level for i, level in enumerate(levels) if level in levels[:i]][:1]:
-            yield Problem(f"cross.{field}", f"{levels} has {repeated!r} twice; give each value once")
+            yield Problem(f"cross.{field}", f"{levels} contains {repeated!r} twice; list each value once")
         if is_under([field], [other for other in study.cross if other != field]):
             yield Problem(f"cross.{field}", "overlaps with another factor; give separate fields")
 
@@ -121,7 +124,7 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
     if study.primary in study.measure and study.measure[study.primary].source == "config":
         yield Problem(
             "primary",
-            f"{study.primary} is computed from the config, so there is nothing to test; name a measured outcome",
+            f"{study.primary} is computed from the config, so it has no statistical test; name a measured outcome",
         )
     for name, outcome in study.measure.items():
         if name in COLUMNS or name in study.cross:
@@ -129,7 +132,7 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
         elif name in kinds(Outcome) and name != getattr(outcome, "kind", name):
             yield Problem(
                 f"measure.{name}",
-                f"is the name of another kind of outcome; choose another name, or set kind: {name}",
+                f"{name} is a kind of outcome, but `kind` is different; choose another name, or set kind: {name}",
             )
     swept = [name for name, outcome in study.measure.items() if outcome.source == "sweep"]
     for name in swept if not study.sweep else ():
@@ -143,7 +146,8 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
 
 
 def overridden_fields(overrides: Raw) -> list[str]:
-    """Return the dotted fields that `overrides` sets; empty if the overrides contradict each other."""
+    """Return the dotted names of the fields that `overrides` sets. Return an empty list if the overrides contradict
+    each other."""
     try:
         return [from_old_path(path) for path in flatten(expand(overrides))]
     except UserError:
@@ -171,8 +175,8 @@ _TEXT_OUTCOMES = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPer
 
 
 def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
-    """Yield a problem for each outcome that does not fit the study's text or task, and for each probe without
-    train.probe_every."""
+    """Yield a problem for each outcome that the study cannot measure: an outcome of text if the study has a task, an
+    outcome of a task if it has text, or a probe without `train.probe_every`."""
     if not arms:
         return
     is_task = isinstance(arms[0].config.data.task, Task)
@@ -192,7 +196,7 @@ def unfit_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]
 
 
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
-    """Return the outcomes by name. The primary outcome comes first."""
+    """Return the outcomes by name, starting with the primary outcome."""
     default = Accuracy() if isinstance(arms[0].config.data.task, Task) else BitsPerByte()
     context = min(arm.config.model.max_seq_len for arm in arms)
     named = {

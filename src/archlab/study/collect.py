@@ -1,4 +1,4 @@
-"""Collect the results of a study's runs into its summary."""
+"""Collect the results of a study's runs in a summary."""
 
 import shlex
 import statistics
@@ -52,8 +52,8 @@ def summarize_study(
 ) -> StudySummary:
     """Return the summary of a study.
 
-    `runs` holds the compared runs, by arm and seed. `all_ended` holds all ended runs: those of the comparison, of
-    tuning and of the sweep.
+    `runs` holds the runs of the comparison, by arm and seed. `all_ended` holds the results of all ended runs, including
+    those of tuning and of the sweep.
     """
     study, arms = plan.config, study_runs.arms
     references = {arm.name: arm.reference for arm in arms if arm.reference}

@@ -1,13 +1,13 @@
-"""Comparisons of a study: every arm with its reference, effects of crossed factors, and trends over model sizes.
+"""Comparisons of a study: arms with their references, effects of crossed factors, and trends over model sizes.
 
-Averages and interactions of factors are weighted sums of arms (Fisher 1935). They are tested like the difference of two
-arms, on the same seeds.
+Average effects and interactions of factors are weighted sums of the arms' values (Fisher 1935). They are tested like
+the difference between two arms, paired by seed.
 
-A trend tells whether the difference between an arm and its reference carries over to larger models. For each seed, a
-straight line is fitted to the differences, as a function of the logarithm of the model size. All sizes have equal
-weights, and the trend is the slope of the line. Weighting each size by its variance would be more precise if the
-variances were known. Three to five seeds do not determine the variances, and a test that takes estimated variances as
-exact finds slopes that do not exist. A trend says nothing about sizes beyond the trained ones.
+A trend tells whether the difference between an arm and its reference grows or shrinks with the model size. For each
+seed, a straight line is fitted to the differences, as a function of the logarithm of the size. The trend is the slope
+of this line. All sizes have the same weight. Weighting each size by its variance would be more precise if the variances
+were known, but three to five seeds estimate them badly. A test that treats such estimates as the true variances finds
+slopes that do not exist. A trend says nothing about sizes outside the trained range.
 """
 
 import statistics
@@ -36,41 +36,42 @@ from archlab.study.stats import (
 
 
 class Crossed(Protocol):
-    """The attributes of an arm that contrasts use."""
+    """The attributes of an arm that are needed to compute contrasts between factor levels."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def factors(self) -> Mapping[str, Any]:
-        """Level of each crossed factor, by factor."""
+        """The arm's level of each crossed factor."""
         ...
 
 
 class PlannedContrast(NamedTuple):
-    """A contrast between factor levels, planned before its values are known."""
+    """A contrast between factor levels, defined by weights before the arms' values are known."""
 
     factors: Mapping[str, tuple[Any, Any]]
-    """First and other level of each factor, as in `FactorContrast.factors`."""
+    """The two compared levels of each factor, as in `FactorContrast.factors`."""
     sum: Contrast
     effects: tuple[Weights, Weights] | None
-    """Weights of the two effects of an interaction: the effect of the last factor at the first level of the other
-    factor, and its effect at the other level. None for an average effect."""
+    """For an interaction, the weights of two effects: the effect of the second factor at each of the two levels of the
+    first factor. None for an average effect."""
 
 
 def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
-    """Return all comparisons that Holm's correction covers together: arms with their references, contrasts of factors,
-    and trends."""
+    """Return all comparisons that share one Holm correction: arms with their references, contrasts of factors, and
+    trends."""
     references = {arm.name: arm.reference for arm in arms if arm.reference}
     factors = {name: planned.sum for name, planned in factor_contrasts(arms).items()}
     return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
 
 
 def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
-    """Return the contrasts of the crossed factors, by name: the interactions of every two factors, then the average
-    effects.
+    """Return the contrasts of the crossed factors, by name. The interactions of each pair of factors come first, then
+    the average effects.
 
-    With one factor the result is empty, because the comparisons of the arms already show the factor's effect.
+    The result is empty if there is only one factor, because the comparison of each arm with the first arm already shows
+    the factor's effect.
     """
     levels: dict[str, list[Any]] = {}
     for factor, level in (pair for arm in arms for pair in arm.factors.items()):
@@ -96,8 +97,10 @@ def contrast_summaries(
     tested: Mapping[str, OutcomeStatistics],
     folds: Folds,
 ) -> list[FactorContrast]:
-    """Return the summary of each contrast. `values` holds the outcome's values by arm; `tested` holds the statistics by
-    contrast."""
+    """Return the summary of each contrast.
+
+    `values` holds the outcome's values of each arm. `tested` holds the statistics of each contrast.
+    """
     return [
         FactorContrast(
             **dict(tested[name]),
@@ -127,9 +130,9 @@ def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) ->
 
 
 def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], condition: Mapping[str, Any]) -> Weights:
-    """Return the weights for the effect of changing a factor from one level to another.
+    """Return the weight of each arm in the effect of changing a factor from one level to another.
 
-    `condition` fixes the levels of other factors. The effect is averaged over all levels of the remaining factors.
+    `condition` fixes the levels of some other factors. The effect is averaged over all levels of the remaining factors.
     """
     first, other = (
         [arm.name for arm in arms if {**arm.factors, **condition, factor: level} == arm.factors] for level in step
@@ -138,8 +141,10 @@ def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], conditi
 
 
 def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
-    """Return the two mean effects of an interaction, over the seeds on which all its arms have a value. Return None
-    without such seeds, and for an average effect."""
+    """Return the two effects of an interaction, averaged over the seeds on which all its arms have a value.
+
+    Return None if there are no such seeds, or if the contrast is an average effect.
+    """
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
         return None
@@ -148,22 +153,24 @@ def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Fold
 
 
 class PlannedTrend(NamedTuple):
-    """The trend of one arm over sizes, planned before its values are known."""
+    """The trend of an arm over model sizes, defined by weights before the arms' values are known."""
 
     arms: Sequence[Arm]
-    """The arm at each size, in ascending order of size."""
+    """The arm at each size, from the smallest size to the largest."""
     reference: str
     """Label of the reference."""
     sizes: Sequence[int]
     """Parameter count of the reference at each size."""
     change: Contrast
-    """Weights for the change of the fitted line: its value at the largest size minus its value at the smallest."""
+    """Weight of each arm in the change of the fitted line: its value at the largest size minus its value at the
+    smallest."""
     middle: Weights
-    """Weights for the mean difference over all sizes. The fitted line passes through this mean."""
+    """Weight of each arm in the mean difference over all sizes. The fitted line has this mean at the mean of
+    log(size)."""
 
 
 def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
-    """Return the trends, by name. Empty if all arms have the same size."""
+    """Return the trend of each arm that has a reference, by the trend's name. Empty if all arms have the same size."""
     named = {arm.name: arm for arm in arms}
     by_size = [list(group) for _, group in groupby(arms, key=lambda arm: arm.size)]
     trends = dict[str, PlannedTrend]()
@@ -181,13 +188,13 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
 def size_trends(
     planned: Mapping[str, PlannedTrend], tested: Mapping[str, OutcomeStatistics], folds: Folds
 ) -> list[SizeTrend]:
-    """Return the summary of each trend. `tested` holds the statistics by arm and by trend."""
+    """Return the summary of each trend. `tested` holds the statistics of the arms and of the trends, by name."""
     return [_trend(name, trend, tested, folds) for name, trend in planned.items()]
 
 
 def _weights(sizes: Sequence[int]) -> list[float]:
-    """Return one weight per size, such that `sum(weight * value)` is the change of the fitted line from the first size
-    to the last."""
+    """Return one weight per size. The weighted sum of one value per size is the change of the line that is fitted to
+    these values, from the first size to the last."""
     x = [log(size) for size in sizes]
     centered = [value - fmean(x) for value in x]
     return [value * (x[-1] - x[0]) / sum(c * c for c in centered) for value in centered]
@@ -224,8 +231,11 @@ def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatist
 
 
 def _trend_word(line: tuple[float, float], verdicts: Sequence[str]) -> Trend:
-    """Return the word for a significant change of a fitted line. If the line crosses zero, an end of the line counts
-    only if its difference is significant."""
+    """Return the word for a significant change of a fitted line.
+
+    If the line does not cross zero, the word is `grows` or `shrinks`. If it crosses zero, the word depends on whether
+    the differences at the first and at the last size are significant.
+    """
     first, last = line
     if first * last >= 0:
         return "grows" if abs(last) > abs(first) else "shrinks"
@@ -247,8 +257,8 @@ def outcome_statistics(
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
 ) -> dict[str, OutcomeStatistics]:
-    """Return the statistics of an outcome, by arm and by contrast. Each arm is compared with its reference, and each
-    contrast with zero."""
+    """Return the statistics of an outcome for each arm and each contrast, by name. Each arm is compared with its
+    reference, and each contrast with zero."""
     if outcome.source == "config":
         comparisons = compare_exact(values, references, outcome.better, contrasts)
     else:

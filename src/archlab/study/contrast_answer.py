@@ -1,4 +1,4 @@
-"""Sentences of the answer about crossed factors, and about differences over model sizes."""
+"""Sentences of a study's answer about crossed factors and about trends over model sizes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from archlab.study.formatting import difference, interval, margin_of, p_equals, 
 from archlab.study.record import Comparison, FactorContrast, Heading, SizeTrend, Verdict
 
 _NAMED = 3
-"""Number of interactions with a sentence of their own, starting with the largest. The report's table lists the
-others."""
+"""Largest number of interactions that get a sentence each. The largest interactions come first. The report's table
+lists all of them."""
 
 
 class _Interaction(NamedTuple):
@@ -19,9 +19,10 @@ class _Interaction(NamedTuple):
     changed: str
     """Changed setting, for example `warmup=0.1`."""
     condition: str
-    """Setting of the other factor, for example `norm.placement=post`."""
+    """Setting under which `changed` has its effect, for example `norm.placement=post`."""
     first_condition: str
-    """Setting of the other factor at its first level, for example `norm.placement=pre`."""
+    """Setting with which `condition` is compared: the first level of the same factor, for example
+    `norm.placement=pre`."""
     effects: tuple[float, float]
     """Effect of `changed` under `first_condition`, then under `condition`."""
     comparison: Comparison
@@ -105,7 +106,8 @@ def _difference_sentence(interaction: _Interaction) -> str:
 
 
 def _verb(effect: float, comparison: Comparison) -> str:
-    """Return the verb for an effect. The verb depends on whether differences of this sign were judged better."""
+    """Return the verb for an effect: `helps` or `hurts`. If the outcome has no better direction: `raises the outcome`
+    or `lowers the outcome`."""
     if comparison.verdict == "differs":
         return "lowers the outcome" if effect < 0 else "raises the outcome"
     is_same_direction = (effect < 0) == ((comparison.difference or 0) < 0)

@@ -1,5 +1,5 @@
-"""Build the arms of a study: one validated config per arm. If the study has `equal`, each arm is adjusted to match that
-quantity."""
+"""Build the arms of a study: one validated config per arm. If the study has `equal`, each arm is adjusted to match the
+first arm in parameters or training FLOPs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,26 +29,27 @@ from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
 
 _NEVER_FOLLOWS = ("train.seq_len",)
-"""Derived fields that change only if the arm sets them, because they decide how the arm is evaluated."""
+"""Derived fields that only an override may change, because they decide how the arm is evaluated. It is an error if such
+a field changes as a consequence of other overrides."""
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """An arm under construction, with the values that later arms inherit."""
+    """An arm under construction, with the values that the next arm of a ladder inherits."""
 
     arm: Arm
     raw: Raw
-    """Unvalidated values of the arm's config, before any adjustment."""
+    """Values of the arm's config before validation, tuning and the adjustment for `equal`."""
     untuned: Config
     """The arm's config without its tuned values."""
 
 
 def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
-    """Return every arm, with the quantity of `equal` matched.
+    """Return every arm. If the study has `equal`, the arms match in that quantity.
 
-    `source` is the name of the study's file in error messages. Raise UserError with all problems at once: invalid
-    fields, outcomes that do not fit the text or task, arms that cannot be matched, and arms that differ from their
-    reference in more than their overrides.
+    `source` is the name of the study's file in error messages. Raise one UserError that lists all problems: invalid
+    fields, outcomes that do not fit the text or task, and arms that cannot be matched. It is also a problem if an arm
+    differs from its reference in fields that it does not override.
     """
     problems = list(field_problems(study))
     try:
@@ -72,7 +73,8 @@ def arms(study: StudyConfig, source: str = "the study") -> list[Arm]:
 
 
 def single_arm_note(designed: Sequence[Arm]) -> list[str]:
-    """Return a note if no arm has a reference; otherwise an empty list."""
+    """Return a list with one note if no arm has a reference, so that nothing is compared. Otherwise return an empty
+    list."""
     if any(arm.reference for arm in designed):
         return []
     return ["the study has only one arm, so nothing is compared; add another arm"]
@@ -113,8 +115,8 @@ def _unused_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Proble
 
 
 def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
-    """Yield a problem for each arm that would share all its runs with an earlier arm. Comparing these two arms would
-    show nothing."""
+    """Yield a problem for each arm whose runs would all be identical to those of an earlier arm, so that comparing the
+    two arms would show nothing."""
     counts_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
     ignored = () if counts_configs else NOT_TRAINED
     per_layer = [f"model.{section}" for section in (*PER_LAYER, "layers")]
@@ -136,7 +138,7 @@ def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Proble
             reason += f" (`equal` adjusts {study.equal.by})"
         section = section_of(study, arm.name)
         path = f"{section}.{next(iter(idle))}" if len(idle) == 1 else section
-        problem = f"arms {other.name} and {arm.name} are equal: {reason}"
+        problem = f"arms {other.name} and {arm.name} are identical: {reason}"
         yield Problem(path, f"{problem}; change or remove one")
 
 
@@ -154,12 +156,13 @@ def _idle_overrides(arm: Arm, other: Arm, study: StudyConfig) -> Raw:
 
 
 def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
-    """Yield a problem for each arm whose held-out text is cut or masked differently from that of the first arm."""
+    """Yield a problem for each arm that divides held-out text into windows, or masks it, differently from the first
+    arm."""
     trains = [resolve_train(arm.config) for arm in designed]
     for arm, train in zip(designed, trains, strict=True):
         if train.eval_seq_len != trains[0].eval_seq_len:
             lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in windows of {trains[0].eval_seq_len}"
-            problem = f"is judged in windows of {lengths}"
+            problem = f"is evaluated in windows of {lengths}"
             yield _problem_of_arm(arm.name, f"{problem}; add train.eval_seq_len to `set`, for all arms", study)
         if train.document_mask != trains[0].document_mask:
             problem = "changes the evaluation, because it decides whether documents see each other"
@@ -169,8 +172,8 @@ def _judged_differently(designed: Sequence[Arm], study: StudyConfig) -> Iterator
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
-    """Return the errors in the arms' overrides, by arm. The overrides are applied to a preset, because the study's base
-    could not be read."""
+    """Return the errors in the arms' overrides, by arm, for a study whose base cannot be read. The overrides are
+    applied to a preset instead."""
     errors: dict[str, UserError] = {}
     for name, overrides in overrides_of_arms(study).items():
         raw = read_config("tiny-llama")
@@ -185,7 +188,7 @@ def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
 
 
 def grid(study: StudyConfig) -> list[Raw]:
-    """Return every combination of the values in `tune`. Empty without tuning."""
+    """Return every combination of the values in `tune`. The list is empty if the study does not tune."""
     if not study.tune:
         return []
     return [dict(zip(study.tune, values, strict=True)) for values in product(*study.tune.values())]
@@ -235,8 +238,8 @@ def _problem_of_arm(name: str, message: str, study: StudyConfig) -> Problem:
 
 
 def _problems_of_arms(errors: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
-    """Yield the problems of the arms' configs, with their places in the study's file. A problem that all arms share is
-    reported for the base."""
+    """Yield the problems of the arms' configs. Each problem names a field of the study's file. A problem that all arms
+    share is reported for the base."""
     problem_sets = [set(error.problems) for error in errors.values() if isinstance(error, ConfigError)]
     arms = overrides_of_arms(study)
     shared = set.intersection(*problem_sets) if len(problem_sets) == len(arms) else set[Problem]()
@@ -275,7 +278,8 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
 
 
 def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
-    """Return the derived fields that change with the arm's overrides. Raise UserError if any other field differs."""
+    """Return the fields that changed as a consequence of the arm's overrides, with their new values. Raise UserError if
+    the arm differs from its reference in any other field."""
     declared = {*overridden_fields(arm.overrides), *arm.adjusted, *reference.adjusted}
     declared |= {*arm.tuned, *reference.tuned, *study.tune}
     if study.against != "previous":  # the reference may have its own overrides

@@ -1,4 +1,4 @@
-"""Details of an arm's runs besides its outcomes: learning curves, probes and documents."""
+"""Details of an arm's runs beyond its outcomes: learning curves, probes, and differences per document."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
@@ -20,7 +20,7 @@ _PARTS = 100
 
 
 def curve_of(seed: int, run: Ended) -> Curve:
-    """Return the curve of a run: all its evaluations, and its updates summarized in parts."""
+    """Return the learning curve of a run: all its evaluations, and a summary of its updates in at most 100 parts."""
     measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
     points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
     parts = list(_parts(run))
@@ -45,21 +45,21 @@ _FEWEST = 5
 """Smallest number of documents for which an interval is computed."""
 
 _SHOWN = 5
-"""Number of documents shown at each end of the ranking of differences."""
+"""Largest number of documents that are listed with the lowest differences, and with the highest."""
 
 
 class _Pair(NamedTuple):
-    """A document of a fold, scored by an arm and by its reference."""
+    """A held-out document, scored by an arm and by its reference."""
 
     begins: str
     bits: float
-    """Bits of the arm minus bits of its reference."""
+    """Bits that the arm needs for the document, minus bits that the reference needs."""
     bytes: int
 
 
 def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> DocumentView | None:
     """Compare an arm with its reference on the documents that both scored with the same seed. Return None if there are
-    too few documents."""
+    fewer than `_FEWEST` documents."""
     pairs = _pairs(arm, reference)
     if len(pairs) < _FEWEST:
         return None
@@ -85,8 +85,8 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
 def _pairs(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> list[_Pair]:
     """Return one pair per document, averaged over the seeds that scored the document.
 
-    A seed counts only if the arm and the reference scored the same documents. Different tokenizers may cut documents at
-    different places.
+    A seed counts only if the arm and its reference scored the same documents. If their tokenizers differ, the scored
+    parts of the documents may differ, too.
     """
     by_fold = dict[tuple[tuple[str, int], ...], list[list[float]]]()
     for seed in sorted(arm.keys() & reference.keys()):
@@ -112,13 +112,14 @@ OF_LAYERS = tuple(name for name, measure in MEASURES.items() if measure.in_studi
 OF_MODEL = ("log_z",)
 
 LARGEST = tuple(name for name, measure in MEASURES.items() if measure.takes_largest)
-"""Measures that are combined over layers by the maximum instead of the mean."""
+"""Probe measures whose values are reduced over layers by the maximum. All other measures use the mean."""
 
 _MOST_PROBES = 50
 
 
 def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
-    """Return the probe values of an arm, or None if its runs share no probe. `ended` maps each seed to its run."""
+    """Return the probe values of an arm, averaged over its runs. Return None if the runs have no probe at the same
+    number of tokens. `ended` maps each seed to the results of its run."""
     finished = {seed: run for seed, run in ended.items() if run.summary.status != "diverged"} or ended
     by_seed = {seed: values for seed, run in finished.items() if (values := probes_of(run.metrics))}
     shared = sorted(set[int].intersection(*map(set, by_seed.values()))) if by_seed else []
@@ -139,7 +140,7 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
 
 
 def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the probes of a run, keyed by the number of training tokens."""
+    """Return the probes of a run, keyed by the number of training tokens at each probe."""
     tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
     return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
 
@@ -150,8 +151,8 @@ def _thinned(tokens: Sequence[int]) -> list[int]:
 
 
 def _means(name: str, seed_probes: Sequence[Mapping[str, Any]]) -> list[Number]:
-    """Return the mean of each layer over the seeds. Empty if a probe lacks the measure; for example, the first probe
-    has no measures of updates."""
+    """Return the mean of a measure over the seeds, for each layer. Return an empty list if a probe lacks the measure.
+    For example, the first probe lacks measures of updates, because it precedes the first update."""
     return [_mean(values) for values in zip(*(probe.get(name, ()) for probe in seed_probes), strict=False)]
 
 
@@ -161,7 +162,7 @@ def _mean(values: Sequence[Number]) -> Number:
 
 
 def over_layers(name: str, layers: Sequence[Number]) -> Number:
-    """Return one number for all layers: the maximum or the mean, depending on the measure."""
+    """Return one value for all layers: the maximum for measures in `LARGEST`, otherwise the mean."""
     known = [value for value in layers if value is not None]
     return (max if name in LARGEST else fmean)(known) if known else None
 

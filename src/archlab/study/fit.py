@@ -1,4 +1,4 @@
-"""Scale the base of a study to each model size, and adjust each arm to the quantity that is held equal."""
+"""Scale a study's base to each model size, and adjust each arm to match the quantity of `equal`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,16 +21,17 @@ class Sized(NamedTuple):
     """A study at one model size."""
 
     size: int | None
-    """Parameter count; None if the study only has the size of its base."""
+    """Parameter count; None if the study has no `sizes`."""
     base: Raw
     study: StudyConfig
-    """Study with the tuned values for this size. Its budget is in tokens, FLOPs or bytes, not per parameter."""
+    """The study with the tuned values for this size. A budget in tokens per parameter is converted to tokens."""
 
 
 def at_sizes(study: StudyConfig, base: Raw) -> list[Sized]:
     """Return the study at each of its sizes.
 
-    `base` includes the study's `set`. Raise UserError if the base cannot be scaled to one of the sizes.
+    `base` is the study's base with the changes in `set`. Raise UserError if the base cannot be scaled to one of the
+    sizes.
     """
     try:
         config = build_config(base)
@@ -70,33 +71,33 @@ def _in_tokens(study: StudyConfig, config: Config) -> StudyConfig:
 
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Largest value that the search tries, approximately, for each field that can be adjusted."""
+"""Approximate largest value that the search tries, for each field that can be adjusted."""
 
 
 def quantity_function(equal: Equal) -> Callable[[Config], float]:
-    """Return the function that computes the equal quantity of a config. The quantity is the parameter count, or the
-    training FLOPs per token, including the masked query-key pairs that the kernel computes."""
+    """Return the function that computes the quantity of `equal` for a config: the parameter count, or the training
+    FLOPs per token. The FLOPs include masked query-key pairs that the kernel computes."""
     if equal.parameters is not None:
         return lambda config: parameters(config.model).total
     return computed_training_flops
 
 
 def tolerance(equal: Equal) -> float:
-    """Return the largest allowed relative difference in the equal quantity."""
+    """Return the largest allowed relative difference from the first arm in the quantity of `equal`."""
     return equal.parameters if equal.parameters is not None else equal.flops or 0.0
 
 
 def describe_equal(equal: Equal) -> str:
-    """Return the equal quantity in words, for example `parameters within 1%, by model.mlp.d_ff`."""
+    """Describe `equal` in words, for example `parameters within 1%, by model.mlp.d_ff`."""
     return f"{_quantity_name(equal)} within {100 * tolerance(equal):.3g}%, by {equal.by}"
 
 
 def match_config(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, int]]:
-    """Return the arm's config, adjusted so that its equal quantity is near `target`, and the adjusted field with its
-    value.
+    """Return the arm's config with `equal.by` adjusted so that the quantity of `equal` is near `target`. Also return
+    the adjusted field with its value.
 
-    An arm within the tolerance is not changed. Raise UserError if no value of the field brings the arm within the
-    tolerance.
+    An arm that is already within the tolerance is not changed. Raise UserError if no value of the field brings the arm
+    within the tolerance.
     """
     size = quantity_function(equal)
     config = build_config(raw)
@@ -124,7 +125,8 @@ def _quantity_name(equal: Equal) -> str:
 
 
 def _steps(field: str, config: Config) -> tuple[int, ...]:
-    """Return the step sizes to try, the largest first, because models with round widths compute faster."""
+    """Return the step sizes of the search, starting with the largest. Widths that are multiples of 8 are tried first,
+    because they compute faster."""
     if field == "model.n_layers":
         return (1,)
     attention = config.model.attention
@@ -135,8 +137,8 @@ def _steps(field: str, config: Config) -> tuple[int, ...]:
 
 
 def _nearest(size: Callable[[int], float], target: float, step: int, largest: int) -> int:
-    """Return the multiple of `step`, up to about `largest`, whose size is nearest to the target. `size` must be an
-    increasing function."""
+    """Return the multiple of `step` for which `size` is nearest to `target`. Multiples up to about `largest` are tried.
+    `size` must be an increasing function."""
     high = 1
     while high * step < largest and size(high * step) < target:
         high *= 2
@@ -148,8 +150,8 @@ def _nearest(size: Callable[[int], float], target: float, step: int, largest: in
 
 
 def _unchecked(raw: Raw, field: str, value: int) -> Config:
-    """Return the config with this value, without validation. The config is only used for counting, and values during
-    the search may break a rule."""
+    """Return the config with this value, without the checks of `build_config`. The config is only used for counting,
+    and values during the search may break a rule."""
     return Config.model_validate(overlay(raw, {field: value}, Config))
 
 

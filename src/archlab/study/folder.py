@@ -1,4 +1,4 @@
-"""A study's folder: its files except the runs, and the check that it belongs to the study."""
+"""A study's folder: all files except those of the runs, and a check that the folder belongs to the study."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from archlab.training.code_digest import code_digest
 from archlab.training.run_folder import RunFolder
 
 _BASE = "base.yaml"
-"""Name of the copied base config in a study's folder. A preset is not copied."""
+"""Name of the copy of the base config in a study's folder. A preset is not copied."""
 _CORPUS = "corpus.json"
 _PLANNED = "planned.json"
 _PARTS_OF_ENVIRONMENT = {
@@ -38,37 +38,38 @@ _PARTS_OF_ENVIRONMENT = {
     "threads": "number of threads",
     "compiled": "choice to compile",
 }
-"""Fields of a run's environment that affect rounding or speed, each with its name in messages."""
+"""Fields of a run's environment that affect rounding or speed. Each is mapped to its name in messages."""
 
 
 class CorpusRecord(Base):
-    """The tokens that an arm reads: the settings that determine them, and a description of the result."""
+    """Record of the tokens that an arm reads: the settings that determine the tokens, and a fingerprint and description
+    of them."""
 
     data: DataConfig
     vocab_size: int
     fingerprint: str
-    """16 hex digits that change if the tokens change."""
+    """Hash of the tokens: 16 hex digits."""
     n_folds: int
     """Number of folds of the corpus."""
     description: str
     """Description of the corpus: its name, bytes, tokens and held-out fraction."""
     about: AboutText | AboutTask | None = None
-    """Name, bytes and folds of the corpus; null in records of older versions."""
+    """Name, bytes and folds of the corpus; null in records of older versions of archlab."""
 
     @property
     def test_folds(self) -> int:
-        """Number of folds for tests. They are the first folds, and no tokenizer was trained on them."""
+        """Number of test folds, which are the first folds of the corpus. No tokenizer was trained on them."""
         return n_test_folds(self.n_folds)
 
 
 Corpora = Mapping[str, CorpusRecord]
-"""Tokenized corpus by arm. Arms with the same vocabulary share a corpus."""
+"""Tokenized corpus by arm. Arms with the same text and vocabulary size share a corpus."""
 
 _RECORDS = TypeAdapter(list[CorpusRecord])
 
 
 def open_corpora(arms: Sequence[Arm]) -> Corpora:
-    """Open the corpora of all arms. Prepare those that are not prepared yet."""
+    """Open the corpora of all arms. Prepare each corpus that has not been prepared yet."""
     opened = {_settings(arm): arm for arm in arms}
     records = {settings: _open(arm.config) for settings, arm in opened.items()}
     return {arm.name: records[_settings(arm)] for arm in arms}
@@ -87,21 +88,22 @@ def _open(config: Config) -> CorpusRecord:
 
 
 def describe_text(study: StudyConfig, arms: Sequence[Arm]) -> str:
-    """Return one line about the corpus of all arms: its name, bytes and folds.
+    """Return one line about the corpus of all arms: its name and bytes, its folds, and the number of folds for
+    evaluation.
 
-    The corpus is not tokenized. Raise UserError if the corpus cannot be read or has too few folds.
+    The corpus is not tokenized for this line. Raise UserError if the corpus cannot be read or has too few folds.
     """
     data = arms[0].config.data
     about = about_data(data)
     judging = judging_folds(study, data, about.n_folds)
     if isinstance(about, AboutTask):
         return str(about)
-    return f"{about}, {judging} of which judge{'' if judging > 1 else 's'} the runs"
+    return f"{about}; the runs are evaluated on {judging} of them"
 
 
 def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
-    """Return the number of folds on which runs are evaluated. Raise UserError if the corpus has too few folds; tuning
-    needs one more fold."""
+    """Return the number of folds on which runs are evaluated. Raise UserError if the corpus has too few folds. Tuning
+    needs one additional fold."""
     judging = study.folds or n_test_folds(n_folds)
     largest = n_folds - bool(study.tune)
     if judging > largest:
@@ -120,8 +122,8 @@ def write_corpora(corpora: Corpora, study: Path) -> None:
 def read_corpora(arms: Sequence[Arm], study: Path) -> Corpora | None:
     """Return the corpora that were recorded when the study ran.
 
-    Return None if an arm's corpus is not recorded, or if another version recorded it. Raise UserError if the record is
-    damaged.
+    Return None if an arm's corpus is not recorded, or if the record is from another version of archlab. Raise UserError
+    if the record is damaged.
     """
     verify(study / _CORPUS, "delete it, and archlab reads the text again")
     try:
@@ -143,7 +145,7 @@ def _key(data: DataConfig, vocab_size: int) -> str:
 
 class _PlannedSeeds(Base):
     seeds: Seeds
-    """Seeds in the study's file."""
+    """Value of `seeds` in the study's file."""
 
 
 def write_planned_seeds(study: Path, seeds: Seeds) -> None:
@@ -164,18 +166,19 @@ def planned_seeds(study: Path) -> Seeds | None:
 
 
 def added_later(planned: Collection[int], compared: Collection[int]) -> list[str]:
-    """Return a warning if the study compares seeds that were not planned; otherwise an empty list."""
+    """Return a list with one warning if the study compares seeds that were not planned. Otherwise return an empty
+    list."""
     if not (added := set(compared) - set(planned)):
         return []
     verb = "was" if len(added) == 1 else "were"
     return [
-        f"{len(added)} of the {len(compared)} compared seeds {verb} not planned before the first result; choosing "
-        "seeds after a look at results finds a difference between equal arms in more than 5% of studies"
+        f"{len(added)} of the {len(compared)} compared seeds {verb} not planned before the first result; if seeds "
+        "are chosen after a look at the results, more than 5% of studies of equal arms find a difference"
     ]
 
 
 def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
-    """Claim a new or empty folder for this study, or check that the folder already belongs to this study."""
+    """Check that a folder is new, empty or already belongs to this study. Then write the study's files into it."""
     # Copies keep the folder complete when those files change or are deleted.
     plugins, copied = copies(config.plugins, folder)
     base = read_config(config.base)
@@ -211,12 +214,12 @@ def claim_folder(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
 
 
 def _first(names: Sequence[str], n: int = 2) -> str:
-    """Return the first `n` names, separated by commas. `...` replaces the others."""
+    """Return the first `n` names, separated by commas, and `...` if there are more."""
     return ", ".join([*names[:n], *(["..."] if len(names) > n else [])])
 
 
 def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
-    """Return the names of the fields in which the study in the folder differs from this study."""
+    """Return the names of the fields in which this study differs from the study in the folder."""
     earlier = _study_in(folder)
     if earlier is None or earlier.question != config.question:
         return []
@@ -236,9 +239,9 @@ def _same_plugins(folder: Path, config: StudyConfig) -> bool:
 
 
 def old_summary(folder: Path) -> StudySummary:
-    """Return the summary in the folder, with an added warning that the study's runs are missing."""
+    """Return the summary in the folder, with an additional warning that its runs are missing."""
     summary = read_summary(folder)
-    note = "this is an old summary: its runs are missing, or have other tokens or another number format"
+    note = "this is an old summary: its runs are missing, or have different tokens or a different dtype"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
 
@@ -247,7 +250,7 @@ def _study_in(folder: Path) -> StudyConfig | None:
 
 
 def remove_stale(runs: Path, now: Mapping[str, Any]) -> None:
-    """Remove the folders of runs that were made in an environment other than `now`.
+    """Remove the folders of runs whose recorded environment differs from `now`.
 
     Raise UserError if one of these runs is being trained.
     """
@@ -260,8 +263,8 @@ def remove_stale(runs: Path, now: Mapping[str, Any]) -> None:
 
 
 def environment_warnings(environments: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a warning for each part of the environment in which the runs differ. Also warn if other code made some of
-    the runs."""
+    """Yield a warning for each part of the environment in which the runs differ. Also yield a warning if a different
+    version of archlab's code made some of the runs."""
     known = [environment for environment in environments if environment]
     for key, part in _PARTS_OF_ENVIRONMENT.items():
         values = list(dict.fromkeys(str(environment[key]) for environment in known if key in environment))

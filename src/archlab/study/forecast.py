@@ -1,4 +1,4 @@
-"""Estimates of a study's runs, FLOPs and time before it starts, and estimates for each study that comes with
+"""Estimates of a study's runs, FLOPs and time before the study starts. Also estimates for the studies that come with
 archlab."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,23 +20,24 @@ from archlab.study.schema import Budget, StudyConfig, most_seeds
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 Clock = Callable[[Config], float | None]
-"""Function that maps a config to its training time in seconds, or to None if the time cannot be estimated."""
+"""Function that returns the estimated training time of a config in seconds, or None if there is no estimate."""
 
 
 class Forecast(Base):
-    """Estimate for all runs of a study, including tuning and all seeds that a rule may add."""
+    """Estimate for all runs of a study, including tuning and the largest number of seeds that a rule may add."""
 
     runs: int
     flops: float
-    """Training FLOPs without evaluation. They include the masked query-key pairs that the kernel computes."""
+    """Training FLOPs of all runs, without evaluation. They include masked query-key pairs that the kernel computes."""
     seconds: float | None
-    """Seconds of training; null if the time cannot be estimated."""
+    """Training time of all runs in seconds; null if it cannot be estimated."""
 
 
 def measured_clock(machine: Hardware) -> Clock:
-    """Return the clock of a machine that `archlab hardware --measure` has measured.
+    """Return a clock for a machine that `archlab hardware --measure` has measured.
 
-    The clock assumes all threads of the machine and no compilation. If the dtype is auto, it assumes the faster dtype.
+    The clock assumes that training uses all threads and is not compiled. If the dtype is auto, it assumes the faster
+    dtype.
     """
 
     def clock(config: Config) -> float | None:
@@ -54,7 +55,7 @@ def measured_clock(machine: Hardware) -> Clock:
 
 
 def pace_clock(flops_per_second: float) -> Clock:
-    """Return a clock that divides a config's training FLOPs by a speed that was measured with another model."""
+    """Return a clock that divides a config's training FLOPs by a speed. The speed was measured with another model."""
 
     def clock(config: Config) -> float:
         return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
@@ -63,7 +64,7 @@ def pace_clock(flops_per_second: float) -> Clock:
 
 
 def ideal_clock(device: Hardware) -> Clock:
-    """Return the clock for a device that reaches the limits on its data sheet. Real training is slower."""
+    """Return a clock for a device that reaches the limits on its data sheet. Real training is slower."""
 
     def clock(config: Config) -> float:
         train = resolve_train(config)
@@ -75,7 +76,7 @@ def ideal_clock(device: Hardware) -> Clock:
 
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Forecast:
-    """Estimate the runs and FLOPs of a study and, given a clock, its time."""
+    """Estimate the runs and FLOPs of a study. If there is a clock, also estimate the time."""
     runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]
@@ -88,8 +89,8 @@ def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Fo
 
 
 def _runs(study: StudyConfig, arm: Arm) -> int:
-    """Count the runs of an arm: tuning runs, one compared run per seed, and sweep runs. The sweep may include the
-    compared runs."""
+    """Count the runs of an arm: tuning runs, one run per seed in the comparison, and sweep runs. A sweep run that the
+    comparison already includes is counted once."""
     own = flatten(resolved(arm.config))
     at_once = max(len({own[field], *values}) for field, values in study.sweep.items()) if study.sweep else 1
     return most_seeds(study.seeds) * at_once + len(grid(study)) * study.tune_seeds
@@ -99,11 +100,12 @@ STEPS = 3
 """Number of timed steps. Two warm-up steps precede them."""
 
 _LARGEST = 2e11
-"""Largest FLOPs of a step that is timed. With this limit, all timed steps together take a few seconds."""
+"""Largest number of FLOPs of a step that is timed. It keeps the timing within a few seconds."""
 
 
 def rehearsed_clock(config: Config) -> Clock | None:
-    """Time training steps of this config, and return a clock that assumes the same FLOPs per second for other configs.
+    """Time training steps of this config, and return a clock that assumes the same speed in FLOPs per second for other
+    configs.
 
     The steps are not compiled and use all threads of this machine. Return None if a step is too large to be timed.
     """
@@ -132,14 +134,14 @@ class ListedStudy(Base):
     primary: str | None
     """Name of the outcome that the answer is about. null: the held-out loss, or a task's accuracy."""
     others: list[str]
-    """Names of the other outcomes."""
+    """Names of all additional outcomes except the primary one."""
     takes: dict[str, Forecast]
-    """Estimated runs, FLOPs and time at each scale."""
+    """Estimated runs, FLOPs and time, by scale."""
 
 
 def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
-    """Yield the studies with these names, in order. `clocks` holds the clock for each scale; without a clock, the time
-    is not estimated."""
+    """Yield the studies with these names, in order. `clocks` holds a clock for each scale. If a scale has no clock, its
+    time is not estimated."""
     for name in names:
         study = library_study(name, AS_IT_STANDS)
         yield ListedStudy(
@@ -153,7 +155,7 @@ def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterato
 
 
 def bytes_per_token(vocab_size: int) -> float:
-    """Estimate the bytes of Python source per token.
+    """Estimate how many bytes of Python source a token covers on average.
 
     The estimate is within 4% of the measured values for five vocabularies of 512 to 8,192 tokens (results of the study
     `vocabulary`).
@@ -167,7 +169,8 @@ def _forecast_at(name: str, scale: str, clock: Clock | None) -> Forecast:
 
 
 def _unprepared(study: StudyConfig) -> list[Arm]:
-    """Return the arms without preparing a corpus. For a budget in bytes, the number of tokens is an estimate."""
+    """Return the arms without opening a corpus. If the budget is in bytes, the number of training tokens is
+    estimated."""
     if (n_bytes := study.budget.bytes) is None:
         return arms(study)
     designed = arms(study.model_copy(update={"budget": Budget(tokens=n_bytes)}))

@@ -1,4 +1,4 @@
-"""Number formats of a study's results, shared by its answer, tables and charts."""
+"""Formats of a study's results in its answer, tables and charts."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -9,15 +9,15 @@ from archlab.study.record import ArmSummary, Comparison
 
 
 def bits(value: float) -> str:
-    """Format bits per byte with three decimals (`-1.190`). Use more decimals if three would hide the sign (`-0.00004`),
-    and never return `-0.000`."""
+    """Format bits per byte with three decimals (`-1.190`). A value that three decimals would round to zero gets more
+    decimals (`-0.00004`). Never return `-0.000`."""
     digits = next((n for n in (3, 4, 5) if abs(value) >= 0.5 * 10**-n), 6)
     text = f"{value:.{digits}f}"
     return text if float(text) else "0.000"
 
 
 def amount(value: float, unit: Unit) -> str:
-    """Format a value without the name of its unit: `1.190`, `87.3%`, `12.4K`."""
+    """Format a value: `1.190`, `87.3%`, `12.4K`. The name of the unit, such as bits per byte, is left out."""
     match unit:
         case "bits per byte" | "nats per token":
             return bits(value)
@@ -38,7 +38,7 @@ def difference(value: float, unit: Unit) -> str:
 
 
 def four_digits(value: float) -> float:
-    """Round to four significant digits, which is exact enough for a chart with thousands of points."""
+    """Round to four significant digits, which are enough for a chart."""
     return float(f"{value:.4g}")
 
 
@@ -71,8 +71,8 @@ def effect(value: float, low: float | None, high: float | None, unit: Unit) -> s
 def p_value(p: float) -> str:
     """Format a p-value: `0.004`, `< 0.001`.
 
-    The value is rounded up, so an upper bound remains valid. Values between 0.049 and 0.05 have four digits, so that
-    0.0497 does not become 0.050, which would look insignificant.
+    The value is rounded up, so an upper bound remains an upper bound. Values between 0.049 and 0.05 have four digits.
+    Otherwise 0.0497 would become 0.050, which looks as if it were not significant.
     """
     if p < 0.001:
         return "< 0.001"
@@ -81,12 +81,12 @@ def p_value(p: float) -> str:
 
 
 def p_equals(p: float, sign: str = "=") -> str:
-    """Format a p-value as an equation: `p = 0.004`, `p < 0.001`."""
+    """Format a p-value with its symbol: `p = 0.004`, `p < 0.001`."""
     return f"p {p_value(p)}" if p < 0.001 else f"p {sign} {p_value(p)}"
 
 
 def span(low: str, high: str) -> str:
-    """Format a range of numbers: `2 to 3`, or `3` if both ends are equal."""
+    """Format a range of numbers: `2 to 3`, or `3` if both ends are identical."""
     return low if low == high else f"{low} to {high}"
 
 
@@ -110,7 +110,8 @@ def paired(comparisons: Sequence[Comparison], source: Source) -> str:
 
 
 def verdict(arm: ArmSummary) -> str:
-    """Return the verdict on an arm, such as `better`. Return `reference` for an arm that has no reference itself."""
+    """Return the verdict on an arm, such as `better`. Return `reference` if the arm is not compared with another
+    arm."""
     return arm.comparison.verdict if arm.comparison else "reference"
 
 

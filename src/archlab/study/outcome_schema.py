@@ -1,6 +1,6 @@
-"""Outcomes that a study can measure and by which its arms are compared.
+"""Outcomes that a study can measure, and by which its arms are compared.
 
-Each outcome gives one number per run, per round of timing, or per arm.
+An outcome has one value per seed, per round of timing, or per arm.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s",
 Source = Literal["log", "weights", "timing", "config", "sweep"]
 """Source of an outcome's values.
 
-`log`: the training log of a run, one value per seed. `weights`: the final weights of a run, one value per seed.
-`timing`: all arms are timed in turn with nothing else running, one value per round. `config`: counted from the config
-without a run, one exact value per arm. `sweep`: the runs of a seed at all swept values, one value per seed.
+`log`: the training log of a run; one value per seed. `weights`: the final weights of a run; one value per seed.
+`timing`: timing of all arms in turn, with nothing else running; one value per round. `config`: computed from the config
+without a run; one value per arm. `sweep`: the runs of a seed at all values of the swept field; one value per seed.
 """
 
 BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
-"""Sources with one value per seed. In contrast, `timing` gives one value per round, and `config` one per arm."""
+"""Sources with one value per seed. `timing` has one value per round instead, and `config` one per arm."""
 
 
 class Outcome(Kinded, Registered):
@@ -46,7 +46,8 @@ class Outcome(Kinded, Registered):
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
     heading: ClassVar[str] = ""
-    """Title of the outcome, with field names in braces. Required unless `title` is overridden."""
+    """Title of the outcome. Names of fields in braces are replaced by their values. Required unless `title` is
+    overridden."""
 
     @classmethod
     def check_class(cls) -> None:
@@ -68,7 +69,7 @@ class Outcome(Kinded, Registered):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """Everything that determines the outcome's value for a given run, with digests of users' code."""
+        """Everything that determines the outcome's value for a given run: its fields, and digests of users' code."""
         plain = self.model_dump()
         if is_users(type(self)):
             plain = {**to_old_form(plain), "source": source_digest(type(self))}
@@ -86,7 +87,7 @@ class BitsPerByte(Outcome):
 
 
 class Accuracy(Outcome):
-    """Fraction of a task's answers for which the trained model's most likely token is the right one."""
+    """Fraction of a task's answers for which the trained model's most likely token is correct."""
 
     kind: Literal["accuracy"] = "accuracy"
     source: ClassVar[Source] = "log"
@@ -97,7 +98,7 @@ class Accuracy(Outcome):
 
 class Gap(Outcome):
     """Held-out loss minus the training loss over the last tenth of the steps. The gap is positive if the model
-    overfits. Only the training loss includes the ends of documents, so a corpus of short documents has a gap even
+    overfits. Only the training loss includes the tokens at document ends, so a corpus of short documents has a gap even
     without overfitting."""
 
     kind: Literal["gap"] = "gap"
@@ -107,8 +108,8 @@ class Gap(Outcome):
 
 
 class TokensTo(Outcome):
-    """Number of training tokens until the held-out loss reaches a given value, interpolated between evaluations. A run
-    that never reaches the value has no result."""
+    """Number of training tokens until the held-out loss reaches a given value, interpolated between evaluations. If a
+    run never reaches the loss, the outcome has no value for it."""
 
     kind: Literal["tokens_to"] = "tokens_to"
     bits_per_byte: Positive
@@ -119,23 +120,22 @@ class TokensTo(Outcome):
 
 
 class OnTheWay(Outcome):
-    """Held-out loss at the last evaluation in the first part of training, for example before the learning rate
-    decays."""
+    """Held-out loss at an earlier point of training, for example before the learning rate decays."""
 
     kind: Literal["on_the_way"] = "on_the_way"
     share: Annotated[Share, Field(gt=0)]
-    """Length of the first part, as a fraction of the training tokens."""
+    """Fraction of the training tokens. The outcome is the loss at the last evaluation up to this point."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
 
     @property
     def title(self) -> str:
-        """Title of the outcome, with all digits of the fraction."""
+        """Title of the outcome, with the fraction as a percentage that is not rounded."""
         return f"loss after {100 * self.share:g}% of the training"
 
 
 class LargestGradient(Outcome):
-    """Largest norm of the whole gradient, before clipping, after the first tenth of the updates."""
+    """Largest norm of the whole gradient, before clipping. The first tenth of the updates is not counted."""
 
     kind: Literal["largest_gradient"] = "largest_gradient"
     source: ClassVar[Source] = "log"
@@ -144,8 +144,8 @@ class LargestGradient(Outcome):
 
 
 class Spikes(Outcome):
-    """Number of steps that `train.spikes` reports. The loss or gradient of these steps is far above that of the steps
-    in the window before them. A run that is not longer than the window has no value."""
+    """Number of spikes, as defined by `train.spikes`: steps whose loss or gradient is far above those of the steps
+    before. The first `train.spikes.window` steps never count as spikes."""
 
     kind: Literal["spikes"] = "spikes"
     source: ClassVar[Source] = "log"
@@ -154,26 +154,26 @@ class Spikes(Outcome):
 
 
 OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms")
-"""Probe measures of the whole model rather than of a single layer."""
+"""Probe measures with one value for the whole model instead of one value per layer."""
 
 OF_EVERY_LAYER = tuple(name for name, measure in OF_LAYERS.items() if measure.in_every_layer)
-"""Probe measures that every layer has."""
+"""Probe measures that have a value in every layer."""
 
 if TYPE_CHECKING:
     ProbeName = str
 else:
     ProbeName = Literal[*OF_LAYERS, *OF_THE_MODEL]
-"""Name of a probe's measure, of each layer or of the whole model (docs/probes.md)."""
+"""Name of a probe measure (docs/probes.md)."""
 
 
 class Probe(Outcome):
-    """Value that a probe measures inside the model. Requires train.probe_every."""
+    """Value of a probe measure, which is computed inside the model during training. Requires `train.probe_every`."""
 
     kind: Literal["probe"] = "probe"
     of: ProbeName
-    """Name of the probe's measure (docs/probes.md)."""
+    """Name of the probe measure (docs/probes.md)."""
     layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
-    """Way to reduce the layers' values to one number. `last_over_first` divides the last layer's value by the first
+    """Way to reduce the values of all layers to one. `last_over_first` divides the last layer's value by the first
     layer's."""
     at: Literal["start", "end"] = "end"
     """Probe whose value is used. `start`: the first probe, before any update. `end`: the last probe."""
@@ -209,8 +209,8 @@ class WindowPart(Outcome):
 
 
 class Beyond(Outcome):
-    """Bits per byte of held-out tokens beyond the training length, in windows that are `times` as long (Press 2022). If
-    train.eval_seq_len is set, it replaces the training length."""
+    """Bits per byte of held-out tokens beyond the training length (Press 2022). Each window is `times` as long as the
+    training length, or as `train.eval_seq_len` if that is set."""
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2
@@ -221,8 +221,8 @@ class Beyond(Outcome):
 
 
 class Repetition(Outcome):
-    """Fraction of 4-token sequences in generated text that occurred earlier in that text (Welleck 2020). The text is
-    generated by greedy decoding from held-out prompts."""
+    """Fraction of 4-token sequences in generated text that occurred earlier in the same text (Welleck 2020). The text
+    is generated by greedy decoding from held-out prompts."""
 
     kind: Literal["repetition"] = "repetition"
     tokens: Count = 128
@@ -245,11 +245,11 @@ class TokensPerByte(Outcome):
 
 
 class Answers(Outcome):
-    """Fraction of correct answers on a task other than the trained one, for example one with a larger distance."""
+    """Fraction of correct answers on a task that differs from the training task, for example in its distance."""
 
     kind: Literal["answers"] = "answers"
     task: Task
-    """Task on which answers are counted."""
+    """Task on which the trained model is evaluated."""
     seq_len: Count | None = None
     """Number of tokens per window. null: the smallest window in which the task fits."""
     source: ClassVar[Source] = "weights"
@@ -273,9 +273,9 @@ class DecodingSpeed(Outcome):
 
     kind: Literal["decoding_speed"] = "decoding_speed"
     context: Count = 128
-    """Number of tokens before the first step."""
+    """Number of context tokens before the first decoding step."""
     batch: Count = 1
-    """Number of sequences in the decoded batch."""
+    """Number of sequences that are decoded together."""
     source: ClassVar[Source] = "timing"
     unit: ClassVar[Unit] = "tokens/s"
     better: ClassVar[Better] = "higher"
@@ -283,7 +283,8 @@ class DecodingSpeed(Outcome):
 
 
 class NormShare(Outcome):
-    """Fraction of an uncompiled training step's time that is spent in norms, with nothing else running."""
+    """Fraction of the time of an uncompiled training step that is spent in normalization layers, with nothing else
+    running."""
 
     kind: Literal["norm_share"] = "norm_share"
     source: ClassVar[Source] = "timing"
@@ -292,7 +293,8 @@ class NormShare(Outcome):
 
 
 class PeakMemory(Outcome):
-    """Peak memory of a training step on this machine: of the GPU if it runs on one, otherwise of the process."""
+    """Peak memory of a training step on this machine: GPU memory if the step runs on a GPU, otherwise memory of the
+    process."""
 
     kind: Literal["peak_memory"] = "peak_memory"
     source: ClassVar[Source] = "timing"
@@ -301,7 +303,7 @@ class PeakMemory(Outcome):
 
 
 class StateBytes(Outcome):
-    """Bytes of the KV cache and the recurrent state of one sequence, in bfloat16, counted and not measured."""
+    """Bytes of the KV cache and the recurrent state of one sequence in bfloat16, computed from the config."""
 
     kind: Literal["state_bytes"] = "state_bytes"
     context: Count | None = None
@@ -312,15 +314,15 @@ class StateBytes(Outcome):
 
 
 class Intensity(Outcome):
-    """FLOPs of matrix products per byte that a decoding step reads and writes, in bfloat16. The value is counted, not
-    measured. Decoding is limited by memory if the value is below the number of FLOPs that the device computes in the
-    time to read one byte (Williams 2009; `archlab hardware`)."""
+    """FLOPs of matrix products in a decoding step, per byte that the step reads and writes in bfloat16. The value is
+    computed from the config. Memory bandwidth limits decoding if the value is below the device's FLOPs per second
+    divided by its bytes per second (Williams 2009; `archlab hardware`)."""
 
     kind: Literal["intensity"] = "intensity"
     context: Count = 128
-    """Number of tokens before the decoding step."""
+    """Number of context tokens before the decoding step."""
     batch: Count = 1
-    """Number of sequences in the decoded batch."""
+    """Number of sequences that are decoded together."""
     source: ClassVar[Source] = "config"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
@@ -328,8 +330,8 @@ class Intensity(Outcome):
 
 
 class Sensitivity(Outcome):
-    """Learning-rate sensitivity (Wortsman 2023): the mean of (final loss - lowest final loss) over all swept rates. The
-    loss of each run is capped at the loss of an untrained model."""
+    """Learning-rate sensitivity (Wortsman 2023): the mean over all swept rates of (final loss - lowest final loss). The
+    loss of a run is capped at the loss of the untrained model."""
 
     kind: Literal["sensitivity"] = "sensitivity"
     source: ClassVar[Source] = "sweep"
@@ -368,9 +370,9 @@ def register_outcome(
 
 
 def outcomes_with_kinds(value: Any) -> Any:
-    """Return the outcomes as a mapping in which each outcome has its kind.
+    """Return the outcomes as a mapping from names to settings, in which each outcome has a `kind`.
 
-    A list of kinds becomes a mapping. An outcome without a kind gets its name as its kind.
+    A list of kinds becomes a mapping. For an outcome without a kind, its name is the kind.
     """
     if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
         value = dict.fromkeys(value)
@@ -386,11 +388,11 @@ _SettingsWithoutKind = Annotated[
     dict[str, Any] | None,
     WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
-"""Settings of an outcome whose name is also its kind."""
+"""Settings of an outcome without a kind: its name is the kind."""
 
 _AsKinds = list[Annotated[str, KindName(Outcome)]]
 Outcomes = Annotated[
     dict[Line, Outcome],
     BeforeValidator(outcomes_with_kinds, json_schema_input_type=_AsKinds | dict[Line, Outcome | _SettingsWithoutKind]),
 ]
-"""Outcomes by name. An outcome without a kind has its name as its kind."""
+"""Outcomes by name. For an outcome without a kind, its name is the kind."""

@@ -1,4 +1,4 @@
-"""The runs of a study (tuning, comparison and sweep), and the result of tuning."""
+"""The runs of a study (tuning, comparison and sweep), and the choice of the tuned values."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.stats import Folds
 
 _FEW_FOLDS = 5
-"""Number of folds below which a test is much weaker than its number of seeds suggests."""
+"""Number of folds below which a test is much weaker than the number of seeds suggests."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class StudyPlan:
     threads: int
 
     def compared(self, arm: Arm, seed: int) -> Run:
-        """Return the run that is compared for an arm and a seed. The seeds are evaluated on the test folds in turn."""
+        """Return the run of the comparison for an arm and a seed. With n folds for evaluation, the run is evaluated on
+        fold `seed % n`."""
         config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
         return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
-        """Return the runs of an arm and a seed, by value of the swept field. Empty without a sweep."""
+        """Return the sweep runs of an arm and a seed, by value of the swept field. Empty if the study has no sweep."""
         return {
             value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
@@ -48,9 +49,11 @@ class StudyPlan:
         }
 
     def tuning(self) -> dict[str, list[list[Run]]]:
-        """Return the tuning runs of each arm for each point of the grid. Empty without tuning.
+        """Return the tuning runs of each arm: one list of runs for each point of the grid. Empty if the study does not
+        tune.
 
-        Tuning runs are evaluated on the last fold, so the text of the comparison does not affect the choice.
+        Tuning runs are evaluated on the last fold. The comparison never evaluates on this fold, so its text does not
+        affect the choice of the values.
         """
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
@@ -69,13 +72,14 @@ class StudyPlan:
 
     @property
     def n_folds(self) -> int | None:
-        """Number of folds on which the seeds take turns to be evaluated; None if all seeds are evaluated on one
+        """Number n of folds, if each seed is evaluated on fold `seed % n`; None if all seeds are evaluated on one
         fold."""
         n_folds = self._judging_folds(self.arms[0])
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
-        """Return the fold of each seed if there are fewer folds than seeds, but more than one; otherwise None."""
+        """Return the fold of each seed if several seeds share a fold and the seeds use more than one fold. Otherwise
+        return None."""
         folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
         return folds if 1 < len(set(folds.values())) < len(seeds) else None
 
@@ -90,36 +94,38 @@ class StudyPlan:
 
 
 def fold_warnings(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
-    """Yield warnings if many seeds are evaluated on few folds, or if a tokenizer may have been trained on one of these
-    folds."""
+    """Yield a warning if many seeds are evaluated on few folds, and a warning if a tokenizer may have been trained on
+    one of these folds."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
     used = {seed % n_folds for seed in seeds}
     if len(used) == 1 < n_folds:
-        yield f"all seeds are judged on fold {min(used)}, so the intervals hold only for that part of the text"
+        yield f"all seeds are evaluated on fold {min(used)}, so the intervals hold only for that part of the text"
     elif 1 < len(used) < min(len(seeds), _FEW_FOLDS):
         yield (
-            f"{len(seeds)} seeds are judged on {len(used)} folds, so the test has {len(used)} values; more folds (up "
-            f"to {corpus.n_folds - bool(plan.config.tune)}) would find smaller differences"
+            f"{len(seeds)} seeds are evaluated on {len(used)} folds, so the test has only {len(used)} values; "
+            f"more folds (up to {corpus.n_folds - bool(plan.config.tune)}) would find smaller differences"
         )
     if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, Task):
-        yield f"the tokenizer may have been trained on some judging folds: those after the first {corpus.test_folds}"
+        where = f"some of the folds for evaluation: those after the first {corpus.test_folds}"
+        yield f"the tokenizer may have been trained on {where}"
 
 
 class TuningResult(NamedTuple):
-    """Best values of the tuned arms, with warnings and all grid points."""
+    """Arms with their tuned values, warnings, and the results at all points of the tuning grid."""
 
     arms: list[Arm]
-    """Arms whose tuning is finished, with their best values. Without tuning: all arms, unchanged."""
+    """Arms whose tuning is finished, with their best values. If the study does not tune: all arms, unchanged."""
     warnings: list[str]
-    """One warning for each arm whose best value lies at the edge of the grid, or that diverged at every value."""
+    """One warning for each best value at the edge of its grid, and for each arm that diverged at every point of the
+    grid."""
     points: list[TuningPoint]
-    """Every point of the tuning grid, for each arm in `arms`."""
+    """Results at every point of the tuning grid, for each arm in `arms`."""
 
 
 def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> TuningResult:
-    """Choose the best values of each arm. `ended` is a function that returns the result of a run, or None if the run
-    has not ended."""
+    """Choose the best tuned values of each arm. `ended` returns the results of a run, or None if the run has not
+    ended."""
     points, tuning_runs = grid(plan.config), plan.tuning()
     if not points:
         return TuningResult(list(plan.arms), [], [])

@@ -9,36 +9,36 @@ import numpy as np
 import scipy  # loads its parts on first use
 
 POWER = 0.8
-"""Probability that a test detects a true difference of the planned size."""
+"""Probability with which a test should detect a true difference of the planned size."""
 
 _COVERED = 0.95
 
 
 def smallest_effect(deviation: float, pairs: int, freedom: int, alpha: float) -> float:
-    """Return the smallest true difference that a new study of this design detects with 80% probability in a two-sided
-    t-test at `alpha`.
+    """Return the smallest true difference that a new study of the same design detects with 80% probability in a
+    two-sided t-test at `alpha`.
 
-    `deviation` is the standard deviation of the differences in one study, and `freedom` its degrees of freedom. With
-    few pairs, the observed deviation can be far from the true one. If the observed deviation were treated as the true
-    one, a new study of 3 pairs would detect the returned difference with a probability of only 63%. So the 80% include
-    two sources of chance: the observed deviation and the new study's test. If many studies each state such a
-    difference, and the true difference equals it, four of five new studies detect it.
+    `deviation` is the standard deviation of the differences in a finished study, and `freedom` its degrees of freedom.
+    With few pairs, this estimate can be far from the true deviation. If it were treated as the true one, a new study of
+    3 pairs would detect the returned difference with a probability of only 63%. So the 80% account for two sources of
+    chance: the estimate of the deviation and the data of the new study. If many studies each report such a difference,
+    and it is the true one, 80% of their repetitions detect it.
     """
     return _mean_for_observed_deviation(freedom, alpha) * deviation / sqrt(pairs)
 
 
 def pairs_for(effect: float, deviation: float, freedom: int, alpha: float) -> int:
-    """Return the number of pairs for which `effect` is the smallest detectable effect."""
+    """Return the number of pairs for which `smallest_effect` returns `effect`, rounded up."""
     return ceil((_mean_for_observed_deviation(freedom, alpha) * deviation / effect) ** 2)
 
 
 def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: float) -> tuple[float, float]:
-    """Return a 95% interval for the difference that the same test would detect with 80% probability if the true
-    deviation were known.
+    """Return a 95% interval for the smallest detectable difference, which shows how uncertain the deviation is.
 
-    The interval follows from the interval of the true deviation, which comes from the chi-square distribution of the
-    observed variance. It has the unit of `deviation`. Few pairs estimate the deviation badly: with 3 pairs, the upper
-    end is 12 times the lower.
+    The interval is for the difference that the test would detect with 80% probability if the true deviation were known.
+    This difference is proportional to the true deviation. The interval of the true deviation comes from the chi-square
+    distribution of the observed variance. Few pairs estimate the deviation badly: with 3 pairs, the upper end is 12
+    times the lower.
     """
     tail = (1 - _COVERED) / 2
     scale = _mean_for_true_deviation(freedom, alpha) * deviation / sqrt(pairs)
@@ -48,10 +48,10 @@ def smallest_effect_interval(deviation: float, pairs: int, freedom: int, alpha: 
 
 @lru_cache
 def _mean_for_observed_deviation(freedom: int, alpha: float) -> float:
-    """Return the mean of the t statistic, in observed standard errors, at which the test has the average power POWER.
+    """Return the true mean at which the test has the power POWER, in units of the observed standard error.
 
-    The average is over the observed deviation. The squared observed deviation, divided by the true variance, is a
-    chi-square variable divided by its degrees of freedom.
+    The power is averaged over the observed deviation. The observed variance, divided by the true one, is distributed
+    like a chi-square variable divided by its degrees of freedom.
     """
 
     def power(mean: float) -> float:
@@ -69,9 +69,10 @@ def _mean_for_true_deviation(freedom: int, alpha: float) -> float:
 
 
 def _power(mean: np.ndarray, freedom: int, alpha: float) -> np.ndarray:
-    """Return the power of the test.
+    """Return the power of the two-sided test. `mean` is the true mean in units of the true standard error.
 
-    t^2 has a noncentral F distribution, which covers both tails. scipy's noncentral t returns nan in the far tail.
+    t^2 has a noncentral F distribution, which covers both tails. scipy's noncentral t distribution returns nan far in
+    the tail.
     """
     return scipy.stats.ncf.sf(float(scipy.stats.t.isf(alpha / 2, freedom)) ** 2, 1, freedom, mean**2)
 

@@ -12,7 +12,7 @@ from archlab.study.runs import Run
 from archlab.training.summary import RunSummary
 
 _COLUMNS = 80
-"""Maximum width of a line that includes the remaining time. Longer lines omit the time."""
+"""Maximum width of a line with the remaining time. A longer line omits the time."""
 
 
 class StudyProgress:
@@ -30,7 +30,7 @@ class StudyProgress:
         return PhaseProgress(self._bar, runs, self._noted)
 
     def timing(self, title: str) -> Callable[[int], None]:
-        """Begin to time the outcome with this title, and return a callback for the number of finished rounds."""
+        """Begin timing the outcome with this title, and return a callback that takes the number of finished rounds."""
         self._bar.begin(f"timing {title}")
         self._bar.print(f"timing, with nothing else running: {title}")
         return lambda rounds: self._bar.update(rounds / ROUNDS, f"{rounds}/{ROUNDS}")

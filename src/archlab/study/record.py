@@ -20,71 +20,71 @@ _RUNS = "runs.csv"
 
 _ARM_COLUMNS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
 COLUMNS = ("arm", "seed", "diverged", *_ARM_COLUMNS)
-"""Columns of `runs.csv` in addition to factors and outcomes."""
+"""Columns of `runs.csv` that every study has. Each factor and each outcome has an additional column."""
 
 Verdict = Literal[
     "better", "worse", "differs", "equal", "equivalent", "not distinguishable", "diverged", "reference diverged",
     "too few runs",
 ]  # fmt: skip
-"""Verdicts that stats.py can return. "differs": the outcome has no better direction. "equal": the outcome is counted,
-not measured. "reference diverged" and "too few runs": nothing could be tested."""
+"""Verdict of a comparison. "differs": the outcome has no better direction. "equal": identical values of an outcome that
+is computed from the config. "reference diverged", "too few runs": the arm could not be judged."""
 
 
 class Comparison(Base):
-    """Difference between an arm and its reference, paired by seed: arm minus reference, in the outcome's unit."""
+    """Difference between an arm and its reference: arm minus reference, paired by seed, in the outcome's unit."""
 
     reference: Shown
-    """Name of the reference arm. For a contrast, a description of the subtracted arms."""
+    """Name of the reference arm. For a contrast, a description of the arms that are subtracted."""
     pairs: int
     """Number of seeds, or rounds of timing, on which all compared arms have a value."""
     folds: int | None = None
-    """Number of folds on which these seeds are evaluated, if seeds share a fold and are averaged; otherwise null."""
+    """Number of folds on which these seeds are evaluated, if several seeds share a fold; otherwise null."""
     difference: float | None
-    """Mean paired difference, averaged over folds if seeds share folds; null if no pair exists."""
+    """Mean paired difference; null if no pair exists. Differences of seeds that share a fold are averaged first."""
     low: float | None
-    """Lower end of the confidence interval of the difference; null with fewer than two pairs or without scatter."""
+    """Lower end of the confidence interval of the difference. null with fewer than two pairs or without scatter."""
     high: float | None
     """Upper end of the confidence interval of the difference."""
     confidence: float | None
-    """Confidence level of this interval alone: 1 minus the level at which Holm's correction judges the comparison. So
-    the interval excludes 0 exactly when the verdict is a difference. null if `low` is null."""
+    """Confidence level of the interval: 1 minus the level at which Holm's correction judges this comparison. So the
+    interval excludes 0 exactly when the verdict is a difference. null if `low` is null."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
-    """p-value after Holm's correction over the study's comparisons."""
+    """p-value after Holm's correction over all comparisons of the outcome."""
     smallest_effect: float | None
     """Smallest true difference that a new study of this design detects with 80% probability. It accounts for the
     uncertainty of the observed scatter (power.py). null if `low` is null, and for arms with identical results."""
     smallest_effect_low: float | None = None
-    """Lower end of the 95% interval of `smallest_effect`. The interval shows how uncertain the scatter is."""
+    """Lower end of the 95% interval of `smallest_effect`. A wide interval means that the scatter is uncertain."""
     smallest_effect_high: float | None = None
     """Upper end of the 95% interval of `smallest_effect`."""
     margin: float | None = None
     """The study's margin: the largest difference that does not matter. null if the study has no margin."""
     p_equivalent: float | None = None
-    """Larger p-value of the two one-sided tests against true differences beyond the margin, after a separate Holm
+    """p-value of the equivalence test (the larger of two one-sided tests against the margin), after a separate Holm
     correction. null without a margin, with fewer than two pairs, and for a nonzero difference without scatter."""
     within_low: float | None = None
-    """Lower end of the interval that lies within the margin exactly when `p_equivalent` is below 0.05. Its confidence
-    level is 1 - 2 x the level at which Holm's correction judges equivalence."""
+    """Lower end of the confidence interval for equivalence, which lies within the margin exactly when `p_equivalent` is
+    below 0.05. Its level is 1 - 2 x the level at which Holm's correction judges equivalence."""
     within_high: float | None = None
-    """Upper end of the interval that starts at `within_low`."""
+    """Upper end of the confidence interval for equivalence."""
     verdict: Verdict
 
 
 class Curve(Base):
-    """Learning curve of one seed: all evaluations, starting before the first update, and a summary of its updates."""
+    """Learning curve of one seed: all evaluations, starting before the first update, and a summary of the updates."""
 
     seed: int
     tokens: list[int]
     values: list[float]
     """Bits per byte of held-out text or, for a task, the fraction of correct answers."""
     trained: list[int] = Field(default_factory=list)
-    """Training tokens at the end of each part. A run's updates are divided into at most 100 parts."""
+    """Number of training tokens at the end of each part. The updates of a run are divided into at most 100 parts."""
     losses: list[float] = Field(default_factory=list)
-    """Mean training loss in each part of the updates, in nats per token."""
+    """Mean training loss in each part, in nats per token."""
     gradients: list[float] = Field(default_factory=list)
-    """Largest norm of the whole gradient in each part of the updates, before clipping."""
+    """Largest norm of the whole gradient in each part, before clipping."""
 
 
 class Heading(Base):
@@ -104,28 +104,27 @@ class OutcomeStatistics(Base):
     values: dict[int, float | None]
     """Value by seed or round of timing. null if the run diverged; left out if it is missing for another reason."""
     mean: float | None
-    """Mean of the known values, averaged over folds if seeds share folds."""
+    """Mean of the known values. Values of seeds that share a fold are averaged first."""
     deviation: float | None
-    """Sample standard deviation (n - 1) of the values behind `mean`; null with fewer than two values."""
+    """Sample standard deviation (n - 1) of the values that `mean` averages; null with fewer than two values."""
     comparison: Comparison | None
-    """Comparison with the reference. null for the first arm, which has no reference."""
+    """Comparison with the reference. null for an arm without a reference."""
 
 
 class FactorContrast(OutcomeStatistics):
-    """Effect of one level of a factor compared with its first level.
+    """Average effect of a factor, or interaction of two factors.
 
-    An average effect is the mean over all other factors. An interaction is the effect at one level of another factor
-    minus the effect at that factor's first level.
+    An average effect compares a level of the factor with its first level, averaged over all other factors. An
+    interaction is the effect at one level of another factor minus the effect at that factor's first level.
     """
 
     name: Shown
     """Name of the contrast, for example `warmup=0.1 where norm.placement=post`."""
     factors: dict[str, tuple[Any, Any]]
-    """First level and other level of each factor. An interaction has two factors: the condition, then the factor whose
-    effect is compared."""
+    """First level and compared level of each factor. An interaction has two: the condition, then the tested factor."""
     effects: tuple[float, float] | None
-    """Mean effects of an interaction's last factor, at the first and at the other level of the condition, over the
-    seeds on which all arms finished. null without such seeds, and for an average effect."""
+    """The two effects of an interaction: the effect of the tested factor at each of the two levels of the condition.
+    They are means over the seeds on which all arms finished. null without such seeds, and for an average effect."""
 
 
 Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
@@ -133,10 +132,10 @@ Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
 
 
 class SizeTrend(OutcomeStatistics):
-    """Trend of an arm's difference from its reference over model sizes.
+    """Trend over model sizes of the difference between an arm and its reference.
 
-    For each seed, a straight line is fitted to the differences over the logarithm of the size. `values` are the changes
-    of these lines from the smallest size to the largest.
+    For each seed, a straight line is fitted to the differences, as a function of log(size). `values` holds the change
+    of each seed's line from the smallest size to the largest.
     """
 
     name: Shown
@@ -147,7 +146,7 @@ class SizeTrend(OutcomeStatistics):
     sizes: list[int]
     """Parameter counts of the reference, in ascending order."""
     arms: list[Shown]
-    """Name of the arm at each size. Its comparisons at each size are in the study's `arms`."""
+    """Name of the arm at each size. `StudySummary.arms` contains the comparison at each size."""
     line: tuple[float, float] | None
     """Values of the fitted line at the smallest and the largest size; null if a difference is missing."""
     trend: Trend
@@ -163,7 +162,7 @@ class OutcomeSummary(Base):
 
 
 class DocumentDifference(Base):
-    """Score difference of two arms on the evaluated part of one held-out document."""
+    """Difference between two arms on the evaluated part of one held-out document."""
 
     begins: Shown
     """First words of the document."""
@@ -180,30 +179,31 @@ class DocumentView(Base):
     difference: float
     """Bits per byte of the arm minus those of the reference, over all documents."""
     low: float
-    """Lower end of the 95% interval of `difference` over the choice of documents, without the noise of seeds."""
+    """Lower end of the 95% interval of `difference`. It reflects the choice of documents, but not the noise of
+    seeds."""
     high: float
     """Upper end of the 95% interval of `difference`."""
     lowest: list[DocumentDifference]
-    """Documents with the lowest differences, where the arm is best, in ascending order."""
+    """Documents with the lowest differences, on which the arm does best, in ascending order."""
     highest: list[DocumentDifference]
-    """Documents with the highest differences, where the arm is worst, in descending order."""
+    """Documents with the highest differences, on which the arm does worst, in descending order."""
 
 
 class ProbedArm(Base):
     """Probe values of an arm during training, keyed by the names in docs/probes.md.
 
-    Each value is the mean over the seeds, rounded to four digits. A value is null if a seed has no finite value.
+    Each value is the mean over the seeds, rounded to four digits. It is null if the value of any seed is not finite.
     """
 
     seeds: list[int]
     """Seeds that finished. If none finished: all seeds that diverged."""
     tokens: list[int]
-    """Number of training tokens before each probe that all of `seeds` have; at most 50 probes."""
+    """Number of training tokens at each probe that all `seeds` have in common; at most 50 probes."""
     at_end: dict[str, list[float | None]]
-    """Values of each measure at the last of the probes, one per layer."""
+    """Values of each measure at the last probe, one per layer."""
     over_time: dict[str, list[float | None]]
-    """Value of each measure at each of the probes. Values of layers are averaged; for `largest_score` and
-    `largest_load`, the maximum is taken. Measures of the whole model are included."""
+    """Value of each measure at each probe. Values of layers are averaged, but `largest_score` and `largest_load` are
+    maxima over layers. Measures of the whole model are included."""
 
 
 class ArmSummary(OutcomeStatistics):
@@ -212,20 +212,20 @@ class ArmSummary(OutcomeStatistics):
     name: Shown
     label: Shown
     overrides: dict[str, Any]
-    """Fields that the study's file changes for the arm, with their values."""
+    """Values of the fields that the study's file changes for this arm."""
     adjusted: dict[str, Any]
-    """Field that was adjusted to match the study's `equal` quantity, with its value: `{model.mlp.d_ff: 352}`."""
+    """Field that was adjusted so that the arm matches in the quantity of `equal`: `{model.mlp.d_ff: 352}`."""
     factors: dict[str, Any] = Field(default_factory=dict)
-    """Level of each crossed factor, by factor. Empty if the study does not cross factors."""
+    """The arm's level of each crossed factor. Empty if the study does not cross factors."""
     follows: dict[str, Any] = Field(default_factory=dict)
-    """Derived fields that the overrides changed, such as `model.attention.head_dim` if the number of heads changed."""
+    """Fields that changed as a consequence of the overrides: the number of heads changes `model.attention.head_dim`."""
     tuned: dict[str, Any]
-    """Values that tuning found, in this study or an earlier one."""
+    """Values of `train` fields that tuning found, in this study or in an earlier one."""
     parameters: int
     flops_per_token: float
-    """Training FLOPs per token, forward and backward, with the masked query-key pairs that the kernel computes."""
+    """Training FLOPs per token, forward and backward. They include masked query-key pairs that the kernel computes."""
     kv_cache_bytes: int
-    """Bytes of the KV cache of one sequence of `kv_context` tokens in bfloat16. Attention windows reduce them."""
+    """Bytes of the KV cache for one sequence of `kv_context` tokens in bfloat16. Attention windows lower the number."""
     tokens_per_second: float | None
     """Median training speed over the seeds, measured while other runs were training. null if no run has a speed."""
     tokens: int
@@ -239,7 +239,7 @@ class ArmSummary(OutcomeStatistics):
     runs: dict[int, str] = Field(default_factory=dict)
     """Run folder by seed, relative to the study's folder (`runs/0123456789ab`). Only ended runs are included."""
     documents: DocumentView | None = None
-    """Differences from the reference by document; null if the arm and its reference scored different documents."""
+    """Comparison with the reference by document; null if the arm and its reference scored different documents."""
     curves: list[Curve]
     probes: ProbedArm | None = None
     """Probe values; null if the runs were not probed (`train.probe_every`)."""
@@ -280,9 +280,9 @@ class StudySummary(Base):
     warnings: list[Shown]
     """Caveats such as missing runs, few folds, or a best value at the edge of the tuning grid."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
-    """Reason of each failed run. To repeat failed runs, run the study again."""
+    """Reason of failure for each failed run. To repeat failed runs, run the study again."""
     outcome: Heading
-    """Description of the primary outcome. The values of each arm are values of this outcome."""
+    """The primary outcome. `arms` holds the values of this outcome."""
     others: list[OutcomeSummary] = Field(default_factory=list)
     """Results for all outcomes except the primary one."""
     evaluated: Literal["bits per byte", "share"]
@@ -294,7 +294,7 @@ class StudySummary(Base):
     against: Literal["base", "previous"] | dict[Shown, Shown]
     """Rule that picks the reference of each arm, as in the study's file."""
     equal: str | None
-    """Quantity that is held equal, in words: `parameters within 1%, by model.mlp.d_ff`."""
+    """Quantity in which all arms match, in words: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     folds: dict[int, int] | None = None
     """Fold on which each seed is evaluated, if several seeds share a fold; otherwise null."""
@@ -304,17 +304,17 @@ class StudySummary(Base):
     sizes: list[SizeTrend] = Field(default_factory=list)
     """Trend of every arm that has a reference. Empty if the study has one size."""
     kv_context: int
-    """Length in tokens of the sequence whose KV cache is compared: the smallest `max_seq_len` of the arms."""
+    """Number of tokens for which `kv_cache_bytes` is computed: the smallest `max_seq_len` of all arms."""
     corpus: Shown
     """Description of the corpus: its name, bytes, tokens and held-out fraction."""
     environment: dict[str, Any]
     """Software versions, processor, dtype and number of threads."""
     seconds: float
-    """Total time of the training steps of all runs, in seconds, including tuning but without evaluation."""
+    """Total time of all training steps in seconds, including tuning but without evaluation."""
     command: Shown
     """Shell command that repeats the study."""
     study: dict[str, Any]
-    """Values of the study file."""
+    """Values of the study's file."""
 
     def by(self, outcome: str) -> "StudySummary":
         """Return a copy of the summary in which the named outcome is the primary one."""
@@ -335,7 +335,7 @@ class StudySummary(Base):
         return list(self.study.get("sizes", ()))
 
     def frame(self) -> list[dict[str, Any]]:
-        """Return one row per arm and ended seed, with all outcomes and factors; pandas and polars accept the rows.
+        """Return one row per arm and ended seed, with all outcomes and factors. pandas and polars accept this list.
 
         For outcomes without one value per seed, each row holds the arm's mean.
         """
@@ -363,7 +363,7 @@ def _value(outcome: Heading, statistics: OutcomeStatistics, seed: int) -> float 
 
 
 def load_study(folder: str | Path) -> StudySummary:
-    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it is missing or damaged."""
+    """Return the summary that `archlab study run` wrote into a folder. Raise UserError if it cannot be read."""
     if not has_summary(Path(folder)):
         raise UserError(f"{Path(folder) / _FILE} is missing; `archlab study run` writes it when all runs have ended")
     return read_summary(Path(folder))
@@ -381,7 +381,7 @@ def write_summary(folder: Path, summary: StudySummary) -> None:
 
 
 def csv_of_runs(summary: StudySummary) -> str:
-    """Return `StudySummary.frame` as CSV with a header. null becomes an empty cell."""
+    """Return `StudySummary.frame` as CSV with a header. None becomes an empty cell."""
     rows, buffer = summary.frame(), io.StringIO()
     table = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()

@@ -66,7 +66,7 @@ class Study:
 
     @cached_property
     def corpora(self) -> Corpora:
-        """Corpus by arm, as recorded when the study ran. Before the first run, the corpora are opened instead."""
+        """Corpus by arm, as recorded when the study ran. If nothing is recorded yet, the corpora are opened."""
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property
@@ -76,8 +76,8 @@ class Study:
     def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = no_progress) -> StudySummary:
         """Train all missing runs, then write and return the summary.
 
-        `renew` repeats runs that were made by other code or on another machine. If a run fails, the others go on, and
-        the summary names the failed run. Raise UserError if no run has finished.
+        `renew` repeats runs that were made with different code or on a different machine. If a run fails, the other
+        runs go on, and the summary names the failed run. Raise UserError if no run has finished.
         """
         print_to_stderr(describe_text(self.config, self.arms))
         for text in single_arm_note(self.arms):
@@ -100,10 +100,10 @@ class Study:
         return self._summarize(tuned, failed)
 
     def read(self) -> StudySummary:
-        """Write and return the summary of the finished runs.
+        """Write and return the summary of the finished runs, without training.
 
-        If the runs are missing, return the old summary. Raise UserError if there is no finished run and no old summary,
-        or if tuning is not finished.
+        If the folder contains no runs of this study, return the old summary. Raise UserError if there is no finished
+        run and no old summary, or if tuning is not finished.
         """
         begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
         if has_summary(self.folder) and not begun:
@@ -111,7 +111,7 @@ class Study:
         return self._summarize(tune(self.plan, self._ended), failed=())
 
     def changed(self) -> list[str]:
-        """Return the fields in which the study in the folder differs from this study."""
+        """Return the names of the fields in which this study differs from the study in the folder."""
         return changed_fields(self.folder, self.config)
 
     def _runs(self, tuned: TuningResult, seeds: Sequence[int]) -> Iterator[Run]:
@@ -156,8 +156,8 @@ class Study:
         return StudyRuns(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
 
     def _ended(self, run: Run) -> Ended | None:
-        """Return the results of a run. Return None if the run has not ended or its files are damaged, which counts as a
-        failure."""
+        """Return the results of a run, or None if the run has not ended or its files are damaged. A run with damaged
+        files counts as failed."""
         self._damaged.pop(run.name, None)
         try:
             return run.ended(self.folder)
@@ -166,9 +166,10 @@ class Study:
             return None
 
     def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
-        """Train the runs that are not finished, and return the runs that failed. Arms with the same config share runs.
+        """Train the runs that are not finished, and return the runs that failed. Arms with identical configs share
+        runs.
 
-        Damaged runs are not trained. They are reported, and the summary names them.
+        A run with damaged files is not trained. It is reported as failed, and the summary names it.
         """
         by_name: dict[str, Run] = {}
         for run in runs:
@@ -207,9 +208,9 @@ class Study:
 
 
 def _with_one_choice_of_compiling(designed: Sequence[Arm]) -> list[Arm]:
-    """Decide `train.compile: auto` once for all arms: compile if every arm would be compiled.
+    """Replace `train.compile: auto` by one choice for all arms: compile only if every arm would be compiled.
 
-    Compiled layers are faster and round differently. A comparison must not mix these effects with the difference
+    Compiled layers are faster and round differently. A comparison must not mistake these effects for a difference
     between arms.
     """
     is_compiled_everywhere = all(

@@ -30,8 +30,8 @@ _NEW_FIELDS = (
     ("train.objective", NextToken().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
-"""Fields that archlab did not have when older runs were named, with their defaults. At its default, such a field is
-left out of a run's name, so older studies do not run again."""
+"""Fields that were added to archlab after older runs were named, with their defaults. At its default, such a field is
+left out of a run's name. So older runs keep their names and are not trained again."""
 
 
 def _values_in_name(section: Raw, path: str) -> Raw:

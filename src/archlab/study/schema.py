@@ -1,4 +1,4 @@
-"""Schema of a study file: the study's question, its arms, and what is held equal between them."""
+"""Schema of a study file: the study's question, its arms, and the quantity in which all arms match."""
 
 from itertools import pairwise
 from math import prod
@@ -12,23 +12,25 @@ from archlab.config.core.text import FileName, Line, Text
 from archlab.study.outcome_schema import Outcomes
 
 MOST_RUNS = 10_000
-"""Largest allowed number of comparison runs, and of tuning runs, in one study."""
+"""Largest allowed number of runs in the comparison. The same limit applies to the tuning runs."""
 
 FIRST_TUNING_SEED = 1000
-"""First seed of the tuning runs. The comparison uses other seeds, so that the same lucky seed cannot affect both."""
+"""First seed of the tuning runs. The comparison uses different seeds, so a seed that happens to favor an arm cannot
+affect both."""
 
 
 class Budget(Settings):
-    """Training budget of each run. Give exactly one of the four fields."""
+    """Training budget of each run. Set exactly one of the four fields."""
 
     tokens: Tokens | None = None
     """Number of training tokens of each run."""
     flops: Flops | None = None
-    """Training FLOPs of each run. They include the masked query-key pairs that the kernel computes. An arm that costs
-    less per token trains on more tokens."""
+    """Training FLOPs of each run. They include masked query-key pairs that the kernel computes. An arm with fewer FLOPs
+    per token trains on more tokens."""
 
     tokens_per_parameter: Positive | None = None
-    """Number of training tokens per parameter of the base, after the base is scaled to the size of the run."""
+    """Number of training tokens per parameter of the base. If the study has `sizes`, the parameters of the scaled base
+    count."""
     bytes: Tokens | None = None
     """Bytes of text that each run trains on. The number of tokens depends on the arm's tokenizer."""
 
@@ -40,15 +42,16 @@ class Budget(Settings):
 
 
 class Equal(Settings):
-    """Quantity that every arm shares with the first arm, and the field that is adjusted to match it. Give exactly one
-    of parameters and flops."""
+    """Quantity in which every arm must match the first arm, and the field that is adjusted for this. Set exactly one of
+    `parameters` and `flops`."""
 
     parameters: Share | None = None
-    """Largest allowed relative difference in the parameter count."""
+    """Largest allowed relative difference from the first arm's parameter count, for example 0.01."""
     flops: Share | None = None
-    """Largest allowed relative difference in training FLOPs per token, as the kernels compute them."""
+    """Largest allowed relative difference from the first arm's training FLOPs per token. The FLOPs include masked
+    query-key pairs that the kernel computes."""
     by: Literal["model.mlp.d_ff", "model.d_model", "model.n_layers"] = "model.mlp.d_ff"
-    """Field that is adjusted in an arm whose relative difference is larger than allowed."""
+    """Field that is adjusted if an arm differs from the first arm by more than allowed."""
 
     @model_validator(mode="after")
     def _check_one_field(self) -> "Equal":
@@ -58,15 +61,17 @@ class Equal(Settings):
 
 
 class AddedSeeds(Settings):
-    """Rule that adds seeds: the scatter over the first seeds decides the total number (Stein 1945)."""
+    """Rule that adds seeds: the standard deviation over the first seeds decides the total number of seeds (Stein
+    1945)."""
 
     until: Positive
-    """True difference that every comparison is to detect with a probability of 80%, in bits per byte."""
+    """Size of the difference to detect, in bits per byte. The rule adds seeds until every comparison detects a true
+    difference of this size with a probability of 80%."""
     at_most: Annotated[int, Field(ge=3, le=FIRST_TUNING_SEED)]
-    """Largest number of seeds per arm, even if the scatter requires more."""
+    """Largest number of seeds per arm, even if the rule would add more."""
     first: Annotated[int, Field(ge=3, le=FIRST_TUNING_SEED)] = 5
-    """Number of seeds per arm that run before the total is decided. A small number estimates the scatter badly, so more
-    seeds are needed in total."""
+    """Number of seeds per arm that run before the total is decided. A small number estimates the standard deviation
+    badly, so more seeds are needed in total."""
 
     @model_validator(mode="after")
     def _check_limit(self) -> "AddedSeeds":
@@ -76,7 +81,7 @@ class AddedSeeds(Settings):
 
 
 Seeds = Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] | AddedSeeds
-"""Seeds of a study: their number n (the seeds 0 to n - 1), a list of seeds, or a rule that adds seeds."""
+"""Seeds of a study: a number n for the seeds 0 to n - 1, a list of seeds, or a rule that adds seeds."""
 
 
 def first_seeds(seeds: Seeds) -> list[int]:
@@ -119,11 +124,11 @@ class StudyConfig(Settings):
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
     extends: FileName | None = None
-    """Study to extend, by name or file. It provides the values of all fields that this file leaves out. `set` is merged
-    key by key."""
+    """Study to extend: its name or its file. Fields that this file leaves out have the values of that study. `set` is
+    merged key by key."""
     scales: dict[Line, dict[str, Any]] = Field(default_factory=dict)
-    """Variants of this study at other scales (`--scale NAME`), by name. Each holds the fields that change, with their
-    values. Values of a scale replace those of the study; `set` is merged key by key."""
+    """Variants of this study, by name, for example with fewer tokens (`--scale NAME`). Each variant holds the fields
+    that it changes, with their new values. `set` is merged key by key."""
     question: Text
     """Question that the study asks, as a sentence."""
     claim: Text | None = None
@@ -133,54 +138,55 @@ class StudyConfig(Settings):
     plugins: PlugIns = ()
     """Your Python files or modules that add components, optimizers, outcomes or other kinds. They apply to all arms."""
     set: Overrides = Field(default_factory=dict)
-    """Changes to the base that apply to all arms. A `data.path` is looked up next to the study's file first. null
-    removes a key that the `set` of the extended study contains or, in a scale, the `set` of this study."""
+    """Changes to the base that apply to all arms. A relative `data.path` is first looked up next to the study's file.
+    null removes a key that the extended study sets or, in a scale, that this study sets."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
-    """Rule that picks the reference of each arm. `base`: each arm is the base plus its own changes, and is compared
-    with the first arm. `previous`: a ladder, in which each arm adds its changes to the arm above and is compared with
-    that arm. A map `arm -> reference`: like `base`, but each named arm is compared with its reference."""
+    """Rule that picks the reference of each arm. `base`: each arm adds only its own changes to the base, and its
+    reference is the first arm. `previous`: a ladder, in which each arm adds its changes to those of the arm above. Its
+    reference is the arm above. A mapping such as `{gqa: mha}`: like `base`, but the reference of the arm gqa is the arm
+    mha."""
     cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
     """Fields to cross, each with its values. Every combination of values is an arm, and is compared with the first
-    combination. Use either cross or arms."""
+    combination. Set either `cross` or `arms`."""
     arms: dict[Line, Overrides] = Field(default_factory=dict)
-    """Arms by name, each with the fields that it changes; {} changes nothing. All other arms are compared with the
-    first one. No two arms may be equal."""
+    """Arms by name, each with the values of the fields that it changes; {} changes nothing. By default, every arm is
+    compared with the first one. No two arms may be identical."""
     labels: dict[str, Line] = Field(default_factory=dict)
-    """Names of arms in tables and charts, by arm."""
+    """Labels of the arms in tables and charts, by arm."""
     sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)
-    """Parameter counts, in ascending order. The base is scaled to each size and keeps its proportions. The arms are
-    compared at each size. Empty: only the size of the base."""
+    """Parameter counts, in ascending order. The base is scaled to each size with its proportions kept, and the arms are
+    compared at each size. Empty: the base keeps its size."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
-    """Rule for the base's learning rate when the width changes with the size. `inverse_width` divides the rate by the
-    factor by which the width grows. `same` keeps the rate. model.mup requires `same`, because it scales the rate
-    itself."""
+    """Rule for the base's learning rate if `sizes` changes the width. `inverse_width` divides the rate by the factor by
+    which the width grows. `same` keeps the rate. `model.mup` requires `same`, because it already scales the rate with
+    the width."""
     budget: Budget
     """The training budget of each run."""
     equal: Equal | None = None
-    """Quantity that all arms share. null: arms may differ in size, and the report shows by how much."""
+    """Quantity in which all arms must match. null: arms may differ in size, and the report shows by how much."""
     tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Fields of train to tune, each with the values to try. Every arm is tuned separately, with seeds that the
-    comparison does not use. The comparison uses the best value."""
+    """Fields of `train` to tune, each with the values to try. Every arm is tuned separately, and the comparison uses
+    its best values. Tuning and comparison use different seeds."""
     tune_seeds: Count = 1
-    """Number of seeds for each point of the tuning grid. The comparison uses other seeds."""
+    """Number of seeds for each combination of the values to try. The comparison uses different seeds."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
-    """Values of `train` fields that an earlier study found, by arm."""
+    """Values of `train` fields that an earlier study found by tuning, by arm."""
     measure: Outcomes = Field(default_factory=dict)
-    """Additional outcomes by which the arms are compared: a list of kinds, or settings by name. The held-out loss (for
-    a task, the fraction of correct answers) is always compared."""
+    """Additional outcomes by which the arms are compared: a list of kinds, or a mapping from names to settings. The
+    held-out loss (for a task, the fraction of correct answers) is always compared."""
     primary: Line | None = None
     """Name of the outcome that the answer is about. null: the held-out loss or, for a task, the fraction of correct
     answers."""
     sweep: dict[str, Annotated[list[float], Field(min_length=2)]] = Field(default_factory=dict)
-    """One field of train, with the values at which every arm is trained with every seed. Outcomes of a sweep require
-    this field."""
+    """One field of `train`, with the values to sweep. Every arm is trained with each value and each seed. Outcomes such
+    as `sensitivity` require a sweep."""
     folds: Count | None = None
-    """Number of folds of the text on which the seeds are evaluated in turn. Each seed trains on all other folds. null:
-    half of all folds, at most ten. No tokenizer is trained on these default folds."""
+    """Number of folds of the text for evaluation. The seeds are assigned to these folds in turn. Each seed trains on
+    all folds except its own. null: half of all folds, at most ten. No tokenizer is trained on these default folds."""
     seeds: Seeds = 3
-    """Number n of seeds per arm (the seeds 0 to n - 1), a list of seeds, or a rule that adds seeds."""
+    """Seeds of each arm: a number n for the seeds 0 to n - 1, a list of seeds, or a rule that adds seeds."""
     margin: Positive | None = None
-    """Largest difference that does not matter, in bits per byte. Arms are equivalent if a test shows that their
+    """Largest difference that does not matter, in bits per byte. Two arms are equivalent if a test shows that their
     difference is smaller. null: equivalence is not tested."""
 
     @field_validator("scales")
@@ -190,7 +196,7 @@ class StudyConfig(Settings):
         for scale, values in value.items():
             for field in values:
                 if field not in allowed:
-                    raise ValueError(f"{scale}: {field!r} cannot change with the scale; allowed: {', '.join(allowed)}")
+                    raise ValueError(f"{scale}: a scale cannot change {field!r}; allowed: {', '.join(allowed)}")
         return value
 
     @field_validator("arms")
@@ -204,16 +210,14 @@ class StudyConfig(Settings):
     @classmethod
     def _check_ascending(cls, value: list[int]) -> list[int]:
         if len(value) == 1 or any(after < 1.1 * before for before, after in pairwise(value)):
-            raise ValueError(
-                f"{value}; allowed: a list of 2 to 6 parameter counts, each at least 10% above the one before"
-            )
+            raise ValueError(f"{value}; allowed: 2 to 6 parameter counts, each at least 10% larger than the one before")
         return value
 
     @field_validator("tune", "tune_seeds", "seeds")
     @classmethod
     def _check_number_of_runs(cls, value: Any, info: ValidationInfo) -> Any:
-        """Count the runs before creating any list of runs, which could be huge. `info.data` does not contain invalid
-        fields."""
+        """Check the number of runs before any list of runs is created, because the list could be huge. `info.data`
+        lacks the fields that are invalid."""
         fields = {"tune": {}, **info.data, str(info.field_name): value}
         factors = {"arms": _number_of_arms(fields)}
         if sizes := fields.get("sizes"):
@@ -233,5 +237,5 @@ class StudyConfig(Settings):
 
     @property
     def seed_list(self) -> list[int]:
-        """Seeds of the comparison. If a rule adds seeds, only the first seeds."""
+        """Seeds of the comparison. If a rule adds seeds, the list contains only the first seeds."""
         return first_seeds(self.seeds)

@@ -1,20 +1,21 @@
 """Statistics of a study: paired differences, their intervals, and verdicts corrected for multiple comparisons.
 
-A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives fail with few
-seeds. The sign-flip permutation test of n pairs never gives p below 2 / 2^n, which is 0.25 with 3 seeds. It needs 6
-seeds to get below 0.05, and more with a correction. A bootstrap of 3 differences (also BCa) has 10 distinct resamples,
-and its intervals are far too short. The t-test assumes that the differences are roughly normal.
+A study has few seeds, so the primary test is the paired t-test, which assumes that the differences are roughly normal.
+The usual tests without this assumption fail with few seeds. The sign-flip permutation test of n pairs never gives p
+below 2 / 2^n, which is 0.25 with 3 seeds. It needs 6 seeds to get below 0.05, and more with a correction. A bootstrap
+of 3 differences (also BCa) has only 10 distinct resamples, and its intervals are far too short.
 
-Each comparison estimates its scatter from its own differences only. With moderated variances (Smyth 2004), up to 14 of
-100 studies find a difference between arms that are equal but scatter unequally. With residuals pooled over arms and
-seeds, up to 21 do.
+The standard deviation of each comparison is estimated from its own differences only. Alternatives were simulated with
+arms of equal means but unequal variances. With moderated variances (Smyth 2004), up to 14 of 100 studies found a
+difference. With residuals pooled over arms and seeds, up to 21 of 100 did.
 
-A rule can add seeds without changing the error rate (Stein 1945). The scatter over the first seeds decides the total
-number, and the test keeps the degrees of freedom of the first seeds. The total number may depend on the scatter, which
-says nothing about a difference, but never on the means. In Stein's test, the scatter is also that of the first seeds,
-which is exact for normal differences. With heavy tails and several comparisons, that test was wrong in 9 of 100 studies
-of equal arms, because the first seeds often lack the rare large difference. So archlab uses the larger scatter, that of
-the first seeds or that of all seeds. This choice is at least as strict.
+A rule can add seeds without changing the error rate (Stein 1945). The standard deviation over the first seeds decides
+the total number of seeds, and the test keeps the degrees of freedom of the first seeds. The total may depend on the
+standard deviation, which says nothing about a mean difference, but never on the means. Stein's test also uses the
+standard deviation of the first seeds, which is correct for normal differences. With heavy tails and several
+comparisons, this test found a difference in 9 of 100 studies of equal arms, because the first seeds often lack the rare
+large differences. So archlab uses the larger of two standard deviations: that of the first seeds and that of all seeds.
+Its test is at least as strict as Stein's.
 """
 
 from collections import defaultdict
@@ -31,27 +32,27 @@ from archlab.study.record import Comparison, Verdict
 from archlab.study.schema import AddedSeeds
 
 ALPHA = 0.05
-"""Family-wise error rate: the probability of any false "better", "worse" or "differs" in a study of equal arms. It is
-also the probability of any false "equivalent" if all differences are as large as the margin."""
+"""Family-wise error rate: the probability that a study of equally good arms has any verdict "better", "worse" or
+"differs". It is also the probability of any verdict "equivalent" if all true differences are as large as the margin."""
 
 _NO_SCATTER = 1e-12
-"""Smallest standard deviation that counts as scatter, relative to the values. It is a thousand times the rounding error
-of 64-bit subtraction, and far below any real scatter."""
+"""Smallest standard deviation, relative to the values, that is not treated as zero. It is a thousand times the rounding
+error of 64-bit subtraction, and far below the differences between real runs."""
 
 Values = Mapping[int, float | None]
 """Value of an outcome by seed; None if the run diverged or has no value."""
 
 
 Folds = Mapping[int, int] | None
-"""Fold of each seed, if several seeds share a fold; otherwise None. Differences on one fold are not independent
-evidence about other text, so the test uses one mean difference per fold."""
+"""Fold of each seed, if several seeds share a fold; otherwise None. Differences on the same fold are not independent
+evidence about new text. So the test uses their mean, one value per fold."""
 
 Weights = Mapping[str, float]
-"""Weight of each arm. The compared value is the weighted sum of the arms' values, seed by seed."""
+"""Weight of each arm in a comparison. For each seed, the compared value is the weighted sum of the arms' values."""
 
 
 class Contrast(NamedTuple):
-    """A comparison of two or more arms: a weighted sum that is tested against zero."""
+    """A comparison of two or more arms: a weighted sum of their values, which is tested against zero."""
 
     weights: Weights
     reference: str
@@ -59,14 +60,14 @@ class Contrast(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean with its interval, its two-sided p-value against zero, and the numbers behind them."""
+    """A mean with its confidence interval, its two-sided p-value against zero, and the statistics of the t-test."""
 
     mean: float
     low: float | None
     high: float | None
     p: float
     deviation: float
-    """Standard deviation of the values; 0 if the deviation is only rounding error."""
+    """Standard deviation of the values; 0 if it is only rounding error."""
     error: float
     freedom: int
     """Degrees of freedom of the t-test."""
@@ -85,13 +86,13 @@ def compare(
     name.
 
     `references` maps each arm to its reference. `margin` is the largest difference that does not matter, in the unit of
-    the values; None skips the equivalence tests. `first` holds the seeds whose scatter decided the total number of
-    seeds (`seeds_in_all`); None if the number was planned.
+    the values; None skips the equivalence tests. `first` holds the seeds whose standard deviation decided the total
+    number of seeds (`seeds_in_all`); None if the number was fixed in advance.
 
-    Holm's correction covers all comparisons together, once for differences and once for equivalence. A comparison that
-    could not be tested still counts, so a study does not become more lenient if runs diverged or are missing. Each
-    interval has the level at which Holm's correction judges its comparison. So an interval excludes zero exactly when
-    the verdict is a difference.
+    Holm's correction covers all comparisons together, once for the tests of a difference and once for the tests of
+    equivalence. A comparison that could not be tested still counts. Otherwise a study would become less strict if runs
+    diverged or are missing. Each interval has the confidence level at which Holm's correction judges its comparison. So
+    an interval excludes zero exactly when the verdict is a difference.
     """
     planned = {**pairwise(references), **(contrasts or {})}
     samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in planned.items()}
@@ -137,7 +138,8 @@ def compare_exact(
     better: Better,
     contrasts: Mapping[str, Contrast] | None = None,
 ) -> dict[str, Comparison]:
-    """Compare outcomes that have one exact value per arm. The result is like that of `compare`, but without a test."""
+    """Compare the arms by an outcome that is computed from the config. There is no test, because each arm has one exact
+    value."""
     comparisons = {}
     for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
         (difference,) = weighted(values, contrast.weights).values()
@@ -161,16 +163,16 @@ def compare_exact(
 def estimate(
     values: Sequence[float], alpha: float = ALPHA, size: float | None = None, first: Sequence[float] | None = None
 ) -> Estimate | None:
-    """Return the one-sample t estimate of `values` (Student 1908), or None with fewer than two values. The interval
-    excludes zero exactly when p is below `alpha`.
+    """Return the one-sample t-test of `values` against zero (Student 1908), or None with fewer than two values. The
+    interval excludes zero exactly when p is below `alpha`.
 
-    `size` is the magnitude of the numbers from which the values were computed; None uses the magnitude of the values.
-    `first` holds the values whose scatter decided the total number. Their degrees of freedom are used, and also their
-    scatter if it is larger.
+    `size` is the magnitude of the numbers from which the values were computed, and decides what is only rounding error.
+    If it is None, the magnitude of the values is used. `first` holds the values whose standard deviation decided the
+    total number of seeds. Their degrees of freedom are used, and also their standard deviation if it is larger.
 
-    Values without scatter have no t statistic. If all values are zero, for example because two arms have the same
-    config, the interval is [0, 0] and p is 1. If all values equal another number, the metric probably hides the noise.
-    Then there is no interval, and p is that of the sign-flip test, 2 / 2^n, which assumes nothing about the scatter.
+    If all values are identical, there is no t statistic. If they are zero, for example because two arms have the same
+    config, the interval is [0, 0] and p is 1. If they are not zero, the metric probably hides the noise of training.
+    Then there is no interval, and p is that of the sign-flip test, 2 / 2^n, which needs no standard deviation.
     """
     n, first = len(values), values if first is None else first
     if len(first) < 2:
@@ -193,7 +195,8 @@ def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
 
 
 def weighted(values: Mapping[str, Values], weights: Weights) -> dict[int, float | None]:
-    """Return the weighted sum over the arms for each seed with which every arm was run; None if a run diverged."""
+    """Return the weighted sum of the arms' values for each seed that all arms have. The sum is None if one of the runs
+    diverged."""
     seeds = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
     return {seed: _sum((values[arm][seed], weight) for arm, weight in weights.items()) for seed in seeds}
 
@@ -213,7 +216,7 @@ def known(values: Values, seeds: Collection[int] | None = None) -> list[float]:
 
 
 def independent(values: Values, folds: Folds, seeds: Collection[int] | None = None) -> list[float]:
-    """Return the known values, averaged over the seeds that share a fold. `seeds` restricts the result to these
+    """Return the known values. Values of seeds that share a fold are averaged. `seeds` restricts the result to these
     seeds."""
     if folds is None:
         return known(values, seeds)
@@ -225,8 +228,8 @@ def independent(values: Values, folds: Folds, seeds: Collection[int] | None = No
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values after Holm's step-down correction (1979). Rejecting all hypotheses with p below alpha has
-    family-wise error rate alpha."""
+    """Return the p-values after Holm's step-down correction (1979). If every hypothesis with a corrected p-value below
+    alpha is rejected, the family-wise error rate is at most alpha."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -236,7 +239,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def share(k: int, n: int) -> tuple[float, float]:
-    """Return the exact 95% interval of an event's probability if the event occurred in k of n cases (Clopper & Pearson
+    """Return the exact 95% interval of the probability of an event that occurred in k of n cases (Clopper & Pearson
     1934)."""
     interval = scipy.stats.binomtest(k, n).proportion_ci(method="exact")
     return float(interval.low), float(interval.high)
@@ -245,10 +248,10 @@ def share(k: int, n: int) -> tuple[float, float]:
 def seeds_in_all(
     values: Mapping[str, Values], compared: Mapping[str, Contrast], rule: AddedSeeds, n_folds: int | None = None
 ) -> int:
-    """Return the number of seeds for every arm: the largest number that a comparison needs, at most `rule.at_most`.
+    """Return the total number of seeds per arm: the largest number that a comparison needs, at most `rule.at_most`.
 
-    The number is also at most `n_folds`, the number of folds on which seeds are evaluated, because seeds that share a
-    fold say nothing about other text.
+    The total is also at most `n_folds`, the number of folds on which seeds are evaluated, because seeds that share a
+    fold say nothing about new text.
 
     `values` holds the values of the first seeds, and `compared` holds all comparisons. Each comparison is planned at
     the strictest level at which Holm's correction may judge it. A comparison with fewer than two pairs is ignored.
@@ -269,9 +272,10 @@ class _Sample(NamedTuple):
 
     values: list[float]
     first: list[float]
-    """Values whose scatter decided the total number; all values if the number was planned."""
+    """Values whose standard deviation decided the total number of seeds; all values if the number was fixed in
+    advance."""
     size: float
-    """Largest magnitude of the numbers from which the values were computed."""
+    """Largest magnitude of the numbers from which the differences were computed."""
     pairs: int
     """Number of seeds on which the difference is known."""
 
@@ -287,9 +291,10 @@ def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[in
 
 
 def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:
-    """Return the two sides of a comparison: an arm and its reference.
+    """Return the values of the two sides of a comparison: an arm and its reference.
 
-    With more than two arms, return their weighted sum and zeros, because a diverged run of any arm is equally bad.
+    For a contrast of more than two arms, return their weighted sums and zeros. A diverged run then has the same effect,
+    whichever arm it belongs to.
     """
     if len(weights) == 2:
         arm, reference = weights
@@ -299,10 +304,11 @@ def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Valu
 
 
 def _p_equivalent(test: Estimate, margin: float) -> float | None:
-    """Return the larger p-value of the two one-sided tests against true differences beyond the margin (Schuirmann
-    1987).
+    """Return the p-value of the equivalence test: the larger p-value of two one-sided t-tests against differences
+    beyond the margin (Schuirmann 1987).
 
-    The p-value is None for a nonzero difference without scatter, and 0 for exact zeros, which are equivalent.
+    If all differences are identical, there is no t statistic. The p-value is then 0 if they are exactly zero, and None
+    otherwise.
     """
     if test.deviation:
         return float(scipy.stats.t.sf((margin - abs(test.mean)) / test.error, test.freedom))
@@ -310,8 +316,8 @@ def _p_equivalent(test: Estimate, margin: float) -> float | None:
 
 
 def _level(p_values: Sequence[float], index: int) -> float:
-    """Return the p-value below which Holm's correction would reject this comparison's null hypothesis, given the other
-    p-values."""
+    """Return the level at which Holm's correction judges this comparison, given the p-values of all others. Its null
+    hypothesis is rejected if its p-value is below this level."""
     others = [1.0 if i == index else p for i, p in enumerate(p_values)]
     return ALPHA / (len(others) - sum(p < ALPHA for p in holm(others)))
 
@@ -324,8 +330,11 @@ def _verdict(
     p_equivalent: float | None,
     better: Better,
 ) -> Verdict:
-    """Return the verdict. A run that diverged on a seed that the other arm finished outweighs the values of all other
-    seeds."""
+    """Return the verdict.
+
+    If the arm diverged on a seed that the reference finished, the verdict is "diverged", whatever the values of the
+    other seeds are. If only the reference diverged on a seed, the arm cannot be "worse".
+    """
     if _diverged_alone(arm, reference):
         return "diverged"
     if test is None or p_holm is None:

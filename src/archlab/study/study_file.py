@@ -25,20 +25,21 @@ from archlab.study.outcome_schema import outcomes_with_kinds
 from archlab.study.schema import StudyConfig
 
 _MOST_EXTENDED = 100
-"""Maximum length of a chain of studies that extend each other."""
+"""Largest number of studies in a chain in which each study extends the next."""
 
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
-"""Values for missing or invalid required fields, so that the arms can still be checked."""
+"""Values that replace required fields if they are missing or invalid, so that the arms can still be checked."""
 
 _DESIGNS = {"arms", "cross"}
-"""Fields that define the arms. A study that sets one of these fields does not inherit the other."""
+"""The two fields that can define the arms. A study that sets one of them does not inherit the other from the extended
+study."""
 
 
 def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]:
-    """Return (name, study) of a YAML file, a study folder, or a study that comes with archlab.
+    """Return the name and the config of a study: a YAML file, a study folder, or a study that comes with archlab.
 
-    `scale` selects one of the study's scales; the scale's name is appended to the study's name. Raise UserError with
-    all problems at once, including those of the arms.
+    `scale` selects one of the study's scales, and is appended to the study's name. Raise one UserError that lists all
+    problems, including those of the arms.
     """
     name, file = _find(source)
     if Path(source).is_file():  # not a folder
@@ -50,17 +51,17 @@ def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]
 
 
 def read_study_folder(folder: Path) -> StudyConfig:
-    """Return the study in a study folder, without its plug-ins. They may be older copies of plug-ins that are already
-    loaded."""
+    """Return the study in a study folder, without its plug-ins. The folder may contain older copies of plug-ins that
+    are already loaded."""
     raw = with_kinds(read_yaml(folder / STUDY))
     _find_files(raw, folder)
     return _validated({**raw, "plugins": []}, str(folder / STUDY))
 
 
 def study_from_values(values: Raw) -> StudyConfig:
-    """Return the study with the given values of a YAML file.
+    """Return the study with these values, which have the form of a YAML file.
 
-    Relative paths start from the current folder. Raise UserError as `read_study` does.
+    Relative paths start from the current folder. Errors are raised as by `read_study`.
     """
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
 
@@ -71,14 +72,14 @@ def study_path(source: str) -> str:
 
 
 def default_folder(source: str, name: str) -> Path:
-    """Return the default folder for a study from `read_study`: the study folder that was read, otherwise
+    """Return the default folder for the runs of a study: the study folder from which it was read, otherwise
     studies/NAME."""
     is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name
 
 
 def is_study_folder(path: Path) -> bool:
-    """Return whether `archlab study run` created the folder."""
+    """Return whether the path is a folder that `archlab study run` created."""
     return (path / STUDY).is_file()
 
 
@@ -146,8 +147,8 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
 
 
 def _extended(source: str, below: tuple[Path | Traversable, ...]) -> Raw:
-    """Return the values of the study `source`, which the last file in `below` extends. Raise UserError if `source` is
-    not a study."""
+    """Return the values of the study `source`, which the last file in `below` names in `extends`. Raise UserError if
+    `source` is not a study."""
     where = f"{below[-1]}: extends" if below else "extends"
     try:
         file = _find(source)[1]
@@ -164,7 +165,8 @@ def _extended(source: str, below: tuple[Path | Traversable, ...]) -> Raw:
 
 
 def _merged(below: Raw, over: Raw) -> Raw:
-    """Return `below` with its fields replaced by those of `over`. Only `set` is merged key by key."""
+    """Return the fields of both studies. Fields of `over` replace those of `below`, except that `set` is merged key by
+    key."""
     earlier, later = below.get("set"), over.get("set")
     if isinstance(earlier, dict) and isinstance(later, dict):
         over = {**over, "set": _merged_set(earlier, later)}
@@ -172,8 +174,8 @@ def _merged(below: Raw, over: Raw) -> Raw:
 
 
 def _merged_set(below: Raw, over: Raw) -> Raw:
-    """Return the merged dotted overrides. A null in `over` removes the key from `below`. If `below` lacks the key, the
-    null is an ordinary value."""
+    """Return the merged overrides, with dotted keys. A null in `over` removes the key from `below`. If `below` lacks
+    the key, the null is an ordinary value."""
     old, new = flatten(expand(below)), flatten(expand(over))
     removed = [path for path, value in new.items() if value is None and any(_is_within(p, path) for p in old)]
     old, new = (
@@ -203,15 +205,14 @@ def _scales_of(raw: Raw) -> dict[str, Raw]:
 
 
 def with_kinds(raw: Raw) -> Raw:
-    """Return a study's raw values with the kind of every outcome filled in, so that error messages can name the
-    outcome."""
+    """Return a study's raw values in which every outcome has a `kind`, so that error messages can name the outcome."""
     return {**raw, "measure": outcomes_with_kinds(raw["measure"])} if "measure" in raw else raw
 
 
 def _find_files(raw: Raw, home: Path) -> list[str | Path]:
     """Replace file names by full paths, and return the paths of the base, the extended study and the plug-ins.
 
-    Files are looked up next to the study's file. The text is also looked up in the current folder.
+    Files are looked up next to the study's file. The text (`data.path`) is also looked up in the current folder.
     """
     files: list[str | Path] = []
     for field in ("base", "extends"):
@@ -229,7 +230,8 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
 
 
 AS_IT_STANDS = "cpu"
-"""Name of the default scale, at which the study file is used unchanged. It is meant for two CPU cores."""
+"""Name of the scale at which a study file is used unchanged. It is the default scale, and is meant for two CPU
+cores."""
 
 QUICKEST = "smoke"
 """Name of the scale that takes only seconds."""
@@ -241,7 +243,7 @@ def library_study(name: str, scale: str) -> StudyConfig:
 
 
 def scales_of(name: str) -> list[str]:
-    """Return the names of a study's scales: the quickest scale, the unchanged one, then the others."""
+    """Return the names of a study's scales: `smoke` if the study has it, then `cpu`, then the others."""
     scales = list(read_study(name)[1].scales)
     return [
         *(scale for scale in scales if scale == QUICKEST),

@@ -1,8 +1,9 @@
 """Gated MLP with an optional norm before its last matrix, as in BitNet: none, RMSNorm, or batch norm.
 
-Batch norm (Ioffe 2015) divides every feature by its standard deviation over all tokens of the batch. The batch includes
-other texts and later tokens of the same text, so in training a token has information about its future. At inference,
-running averages replace the batch statistics, and the learned weights no longer fit.
+Batch norm (Ioffe 2015) divides every feature by its standard deviation over all tokens of the batch. The batch contains
+not only a token and its past, but also later tokens of the same text and other texts. In training, a token therefore
+gets information about its future. At inference, running averages replace the statistics of the batch. The weights were
+not trained with these averages.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import archlab
 
 
 class Options(archlab.Component):
-    """Options in a config."""
+    """Options of the MLP in a config."""
 
     d_ff: int = 176
     norm: Literal["none", "rms", "batch"] = "none"

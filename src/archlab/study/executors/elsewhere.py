@@ -1,5 +1,5 @@
-"""Train runs as tasks on a system that chooses the machines, such as Ray or Slurm: submit the tasks, watch them, and
-repeat lost ones."""
+"""Train runs as tasks on a system that chooses the machines, such as Ray or Slurm. Tasks are submitted and watched. A
+lost task is submitted again."""
 
 import json
 import time
@@ -15,15 +15,15 @@ from archlab.study.runs import Run
 from archlab.training.checkpoint import METRICS
 
 ATTEMPTS = 4
-"""Largest number of times that a run is submitted if its worker is lost. A machine may fail once, but a run that needs
-too much memory fails every time."""
+"""Largest number of attempts to train a run whose worker is lost. A machine may fail once, but a run that needs too
+much memory fails every time."""
 
 _LAST_LINES = 4096
 """Number of bytes to read from the end of a run's metrics file. This is enough to contain the last step."""
 
 
 _SHORT = 0.1
-"""Seconds between two checks while every run has to wait."""
+"""Seconds between two checks while all remaining runs wait to be submitted again."""
 
 
 class LostError(Exception):
@@ -31,35 +31,35 @@ class LostError(Exception):
 
 
 class BrokenError(Exception):
-    """A task could not begin, or it raised an unexpected error. Another attempt would fail, too."""
+    """A task could not start, or it raised an unexpected error. Another attempt would fail in the same way."""
 
 
 TaskHandle = TypeVar("TaskHandle")
 
 
 class Place(Protocol[TaskHandle]):
-    """A system that runs tasks, such as a Ray cluster. Each task trains a run in the run's folder."""
+    """A system that runs tasks, such as a Ray cluster. Each task trains one run and saves it in the run's folder."""
 
     retry_after: float
-    """Seconds to wait before a run is submitted again because another process was training it."""
+    """Seconds to wait before a run is submitted again, if it was refused because another process was training it."""
 
     def start(self, runs: Sequence[Run]) -> list[TaskHandle]:
-        """Submit the runs, and return one task per run."""
+        """Submit the runs, and return their tasks in the same order."""
         ...
 
     def ended(self, tasks: Sequence[TaskHandle], seconds: float) -> list[TaskHandle]:
-        """Wait up to `seconds` for the first task to end, and return all tasks that have ended."""
+        """Wait until a task ends, but at most `seconds`. Return all tasks that have ended."""
         ...
 
     def result(self, task: TaskHandle) -> list[RunProgress]:
-        """Return the messages of an ended task. The last message has the summary or the failure of the run.
+        """Return the messages of an ended task. The last message tells how the run ended.
 
         Raise LostError or BrokenError if the task has no result.
         """
         ...
 
     def stop(self, tasks: Sequence[TaskHandle]) -> None:
-        """Stop the tasks after each has saved a checkpoint. Wait until they end, if the place supports waiting."""
+        """Ask the tasks to save a checkpoint and stop. Wait until they have stopped, if the system supports waiting."""
         ...
 
     def kill(self, tasks: Sequence[TaskHandle]) -> None:
@@ -73,11 +73,11 @@ def run_elsewhere(
     """Train every run, and return the runs that failed. At most `at_once` runs train at the same time; None sets no
     limit.
 
-    See `Executor.run_all`.
+    Interrupts and failures are handled as described in `Executor.run_all`.
     """
     raise_if_interrupted()
     waiting = [(0.0, with_resolved_device(run)) for run in runs]
-    """Waiting runs, each with the time from which it may be submitted."""
+    """Runs to submit, each with the earliest time at which it may be submitted."""
     tasks, attempts, failed = dict[TaskHandle, Run](), Counter[str](), list[RunProgress]()
     watch = _Watch(study)
     try:
@@ -114,8 +114,8 @@ def run_elsewhere(
 
 
 def _messages_of(place: Place[TaskHandle], task: TaskHandle, run: Run, attempts: int) -> list[RunProgress]:
-    """Return the messages of an ended task. For a lost task, return a note that its run is repeated or, after too many
-    attempts, a failure."""
+    """Return the messages of an ended task. If the task was lost, return a note that its run will be submitted again
+    or, after `ATTEMPTS` attempts, a failure."""
     try:
         return place.result(task)
     except BrokenError as broken:
@@ -138,20 +138,20 @@ class _Watch:
         self._next = 0.0
 
     def look(self, runs: Collection[Run]) -> Iterator[RunProgress]:
-        """Yield the progress of runs with new steps. Yield nothing if less than `pause` seconds have passed since the
-        last look."""
+        """Yield the progress of each run that has finished steps since the last reading. Yield nothing if the last
+        reading was less than `pause` seconds ago."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self.pause(len(runs))
         yield from filter(None, map(self.progress_of, runs))
 
     def pause(self, n_tasks: int) -> float:
-        """Return the seconds between two looks. The pause grows with the number of runs, to limit the load on a network
-        disk."""
+        """Return the seconds between two readings. They increase with the number of runs, to limit the load on a
+        network disk."""
         return max(0.5, n_tasks / 100)
 
     def progress_of(self, run: Run) -> RunProgress | None:
-        """Return the progress of a run, or None if the run has written nothing since the last look."""
+        """Return the progress of a run, or None if the run has written nothing since the last reading."""
         file = run.folder(self._study) / METRICS
         try:
             size = file.stat().st_size

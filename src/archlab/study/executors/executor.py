@@ -32,7 +32,7 @@ from archlab.training.train import train
 
 @dataclass(frozen=True)
 class RunProgress:
-    """An event during a run: a step, a note, the end, a failure, or a refusal because another process trains the
+    """Message about a run: a finished step, a note, the summary, a failure, or that another process is training the
     run."""
 
     run: Run
@@ -40,22 +40,23 @@ class RunProgress:
     """Fraction of the run's steps that are finished."""
     summary: RunSummary | None = None
     failed: str | None = None
-    """Reason why the run ended without a summary."""
+    """Reason why the run failed; None if it did not fail."""
     busy: bool = False
     """Whether another process is training the run. The executor then tries the run again later."""
     note: str | None = None
-    """Message for the user about the run."""
+    """Note for the user about the run."""
 
 
 OnProgress = Callable[[RunProgress], None]
 
 
 class Executor(Protocol):
-    """A place where runs are trained. All results are stored in the study's folder, so another executor can continue at
-    any time."""
+    """A way to train runs. All results are saved in the study's folder, so a different executor can continue the study
+    at any time."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
-        """Train every run in its folder below `study`, and return the runs that failed. Finished runs are only read.
+        """Train every run in its own folder below `study`, and return the runs that failed. A finished run is not
+        trained again.
 
         If a run fails or its worker dies, the other runs go on. If another process is training a run, wait for that
         process. After an interrupt, raise KeyboardInterrupt once all runs have stopped with a checkpoint. Jobs of a
@@ -65,8 +66,8 @@ class Executor(Protocol):
 
 
 def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
-    """Train a run in its folder below `study`, and measure outcomes of the final weights. Return the summary or the
-    failure."""
+    """Train a run in its folder below `study`, and measure the outcomes that need its final weights. Return a message
+    with the summary, with the failure, or that another process is training the run."""
     torch.set_num_threads(run.threads)
     try:
         folder = run.folder(study)
@@ -82,18 +83,18 @@ def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:
 
 @dataclass(frozen=True)
 class Errand:
-    """Callable that trains runs of a study. It can be sent to processes on other machines."""
+    """Callable that trains runs of a study. It can be pickled and sent to processes on other machines."""
 
     study: Path
     """Folder of the study, as a full path that is valid on all machines."""
     working_folder: Path
-    """Folder in which the command was started. Relative paths of texts are resolved from this folder."""
+    """Folder in which the command was started. Relative paths of text files start from it."""
     code: str
-    """Digest of archlab's code in the process that runs the study."""
+    """Digest of archlab's code in the process that runs the study. A machine with different code refuses to train."""
 
     @classmethod
     def of(cls, study: Path) -> "Errand":
-        """Return an errand for a study, with the current folder and the code digest of this process."""
+        """Return an errand for a study, with the current working folder and the digest of this process's code."""
         return cls(real_path(study), Path.cwd(), code_digest())
 
     def __call__(self, run: Run) -> list[RunProgress]:
@@ -105,7 +106,8 @@ class Errand:
         return [*(RunProgress(run, 0.0, note=text) for text in notes.texts), ended]
 
     def _obstacle(self) -> str | None:
-        """Return the reason why this machine cannot train the runs, or None if it can."""
+        """Return the reason why this machine cannot train runs of the study. Return None if it can, and enter the
+        working folder if this machine has it."""
         if not self.study.is_dir():
             return f"could not find the folder {self.study}; put the study in a folder that all machines share"
         if code_digest() != self.code:
@@ -118,9 +120,9 @@ class Errand:
 
 
 def with_resolved_device(run: Run) -> Run:
-    """Return the run with the device and dtype that `auto` resolves to in this process.
+    """Return the run with the device and dtype that `auto` stands for in this process.
 
-    The name of the run depends on the device and the dtype, and another machine might resolve them differently.
+    The name of the run depends on the device and the dtype, and `auto` may stand for something else on another machine.
     """
     device = planned_device(run.config.train)
     train = run.config.train.model_copy(update={"device": device.type, "dtype": device.format})
@@ -146,17 +148,18 @@ def _error_message(error: Exception) -> str:
 
 
 SIDE_BY_SIDE_BELOW = 20_000_000
-"""Parameter count below which several single-threaded processes train more tokens per second than one process with all
-threads (measured at 1.3M: benchmarks/side_by_side.py)."""
+"""Parameter count below which runs are trained side by side with one thread each. This gives more tokens per second
+than one run at a time with all threads (measured with 1.3M parameters: benchmarks/side_by_side.py)."""
 
 MOST_BESIDE_A_GPU = 8
-"""Largest number of threads of a run on a GPU. More threads would be idle."""
+"""Largest number of CPU threads for a run on a GPU. More threads would be idle."""
 
 _PROCESS_BYTES = {"cpu": 2**30, "cuda": 4 * 2**30}
-"""Bytes of host memory that a run needs besides its model, by device: for Python, torch and the windows of a text."""
+"""Bytes of host memory that a run needs in addition to its model, by device: for Python, torch and the windows of
+text."""
 
 _STEP_MARGIN = 1.25
-"""Factor by which the step memory of `archlab cost` is multiplied, to allow for evaluations and fragmented memory."""
+"""Factor by which the step memory from `archlab cost` is multiplied, to allow for evaluations and fragmented memory."""
 
 
 @dataclass(frozen=True)
@@ -174,20 +177,22 @@ class RunNeeds:
 
 
 def needs(configs: Sequence[Config], threads: int) -> RunNeeds:
-    """Return resources that are enough for a run of any of the study's configs."""
+    """Return resources that are enough for a run with any of these configs."""
     device = planned_device(configs[0].train).type
     return RunNeeds(threads, int(device == "cuda"), max(map(_memory, configs)))
 
 
 def needs_of(runs: Sequence[Run]) -> RunNeeds:
-    """Return resources that are enough for any of the runs. Runs that differ only in their seeds are examined once."""
+    """Return resources that are enough for each of the runs. Runs that differ only in their seeds are considered
+    once."""
     unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
     by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}
     return needs(list(by_shape.values()), max(run.threads for run in runs))
 
 
 def _memory(config: Config) -> int:
-    """Return the bytes of host memory that a run needs. With a GPU, the host only holds the copy for a checkpoint."""
+    """Return the bytes of host memory that a run needs. If it trains on a GPU, the host only holds a copy of the state
+    for the checkpoint."""
     device = planned_device(config.train)
     training = training_memory(parameters(config.model), config.train.optimizer)
     copied = training.weights + training.optimizer
@@ -201,8 +206,8 @@ def _memory(config: Config) -> int:
 def default_threads(configs: Sequence[Config]) -> int:
     """Return the default number of threads per run.
 
-    On a CPU: one if all models are small, because their runs then train side by side; otherwise all cores. With GPUs:
-    the cores per GPU, at most `MOST_BESIDE_A_GPU`.
+    On a CPU: one thread if all models are small, so that several runs train side by side; otherwise all cores. On GPUs:
+    the number of cores per GPU, at most `MOST_BESIDE_A_GPU`.
     """
     if planned_device(configs[0].train).type == "cuda":
         return max(1, min(MOST_BESIDE_A_GPU, cores() // max(1, torch.cuda.device_count())))

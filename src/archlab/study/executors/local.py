@@ -1,4 +1,4 @@
-"""Train runs on this machine in parallel processes. With several GPUs, each GPU has one process."""
+"""Train runs on this machine in parallel processes. On a machine with GPUs, each process uses one GPU."""
 
 import multiprocessing as mp
 import os
@@ -24,17 +24,17 @@ from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 Connection: TypeAlias = Any
-"""One end of a pipe between the study and a worker. The class depends on the operating system."""
+"""One end of a pipe between the main process and a worker. Its class depends on the operating system."""
 
 _RETRY_AFTER = 1.0
-"""Seconds to wait before a run is tried again because another process was training it."""
+"""Seconds to wait before a run is tried again, if another process was training it."""
 
 
 @dataclass
 class _Worker:
     process: BaseProcess
     run: Run | None = None
-    """Run that the worker trains; None if the worker is idle."""
+    """Run that the worker is training; None if the worker is idle."""
     gpu: str | None = None
     """GPU that the worker sees; None if runs train on the CPU."""
 
@@ -55,12 +55,12 @@ class Local:
 
 
 def default_workers(threads: int, gpus: Sequence[str]) -> int:
-    """Return the default number of workers: one per GPU, or the number of cores divided by `threads`."""
+    """Return the default number of workers: one per GPU or, without GPUs, the number of cores divided by `threads`."""
     return len(gpus) or max(1, cores() // threads)
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, with names as in CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return (named or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
 
@@ -99,8 +99,8 @@ def _least_used(gpus: Sequence[str], workers: Iterable[_Worker]) -> str | None:
 
 
 def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
-    """Start a worker, and return the connection to it and the worker. Each worker has a separate pipe, so killing one
-    worker does not affect the others."""
+    """Start a worker, and return the connection to the worker and the worker itself. Each worker has its own pipe, so
+    killing one worker does not affect the others."""
     context = mp.get_context("spawn")
     our_end, worker_end = cast(tuple[Connection, Connection], context.Pipe())
     process = context.Process(target=_worker_main, args=(worker_end, study, gpu), daemon=True)
@@ -111,7 +111,7 @@ def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
 
 
 def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -> None:
-    """Send the next run, if there is one, to a worker. If the worker is dead, `_receive` notices."""
+    """Send the next waiting run, if there is one, to a worker. If the worker is dead, `_receive` finds out later."""
     worker.run = waiting.popleft() if waiting else None
     if worker.run:
         with suppress(OSError):
@@ -121,7 +121,7 @@ def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -
 def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunProgress | None:
     """Return the next message of a worker.
 
-    A dead worker is removed; the message then says that its run failed, or is None if the worker had no run.
+    If the worker is dead, remove it. Return a failure of its run, or None if it had no run.
     """
     try:
         return connection.recv()
@@ -135,7 +135,8 @@ def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunP
 
 
 def _stop_all(workers: dict[Connection, _Worker]) -> None:
-    """Ask all workers to end with a checkpoint, and wait for them. A second Ctrl-C ends the workers immediately."""
+    """Ask all workers to save a checkpoint and stop, and wait for them. A second Ctrl-C ends the workers
+    immediately."""
 
     def kill() -> None:
         for worker in workers.values():
@@ -150,7 +151,8 @@ def _stop_all(workers: dict[Connection, _Worker]) -> None:
 
 
 class _SendProgress(Callback):
-    """Callback that sends a run's progress to the parent process, and ends the run if the parent is gone."""
+    """Callback that sends a run's progress to the parent process. If the parent process is gone, the callback ends the
+    run."""
 
     def __init__(self, run: Run, connection: Connection) -> None:
         self._run, self._connection = run, connection

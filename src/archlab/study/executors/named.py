@@ -15,9 +15,9 @@ ExecutorName = Literal["local", "ray", "slurm"]
 def make_executor(name: str = "local", workers: int | None = None, slurm: Sequence[str] = ()) -> "Executor":
     """Return the executor with this name.
 
-    `workers` is the number of runs that train at the same time; the default is as many as the machines have room for.
-    `slurm` holds options of Slurm jobs, such as partition=gpu. Raise UserError for an unknown name or option, for
-    options without Slurm, and for a library that is not installed.
+    `workers` is the number of runs that train at the same time; by default, as many as fit on the machines. `slurm`
+    holds options of Slurm jobs, such as partition=gpu. Raise UserError for an unknown name or option, for Slurm options
+    with another executor, and for a library that is not installed.
     """
     if slurm and name != "slurm":
         raise UserError(f"--slurm {slurm[0]} needs --executor slurm; --executor is {name}")

@@ -1,4 +1,5 @@
-"""Train runs on a Ray cluster: one that `ray start` has started, or a new one on this machine."""
+"""Train runs on a Ray cluster: the cluster that `ray start` has started or, if there is none, a new one on this
+machine."""
 
 import logging
 import os
@@ -16,20 +17,20 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Reference: TypeAlias = Any
-"""A ray.ObjectRef, which refers to a task's result."""
+"""A `ray.ObjectRef`, which refers to the result of a task."""
 
 _INHERITED = (
     "ARCHLAB_CACHE", "ARCHLAB_STATE", "ARCHLAB_TRUST", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR",
     "TRACKIO_PROJECT", "TRACKIO_SPACE_ID", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT",
 )  # fmt: skip
-"""Environment variables that tasks inherit from this process, in addition to those of their machine. docs/watching.md
-explains the variables of the `train.log` tools."""
+"""Environment variables that are passed from this process to all tasks. docs/watching.md explains those of wandb,
+mlflow and trackio."""
 
 
 @dataclass(frozen=True)
 class Ray:
-    """Executor on a Ray cluster. `workers` is the number of runs that train at the same time; the default is as many as
-    the cluster has room for."""
+    """Executor on a Ray cluster. `workers` is the number of runs that train at the same time; by default, as many as
+    fit on the cluster."""
 
     workers: int | None = None
 
@@ -43,7 +44,7 @@ class Ray:
 
 
 class _Cluster:
-    """A Ray cluster as a place for tasks, with one task per run."""
+    """A Ray cluster as a `Place`, with one task per run."""
 
     retry_after = 1.0
 
@@ -53,8 +54,8 @@ class _Cluster:
 
     @cached_property
     def _task(self) -> Any:
-        """Return `_train` as a Ray remote function. Ray does not retry it, because `run_elsewhere` counts lost tasks
-        itself."""
+        """Return `_train` as a Ray remote function. Ray does not retry a task, because `run_elsewhere` submits lost
+        tasks again."""
         needed = self._needed
         return self._ray.remote(_train).options(
             num_cpus=needed.cores, num_gpus=needed.gpus, memory=needed.memory, max_retries=0, name="archlab run"
@@ -88,7 +89,7 @@ class _Cluster:
             raise LostError(type(error).__name__) from None
 
     def stop(self, tasks: Sequence[Reference]) -> None:
-        """Send each task a KeyboardInterrupt, which ends its training after the current step."""
+        """Send each task a KeyboardInterrupt, so that its training ends after the current step."""
         for task in tasks:
             self._ray.cancel(task, force=False)
         self._ray.wait(list(tasks), num_returns=len(tasks))

@@ -23,40 +23,41 @@ from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunPr
 from archlab.study.runs import Run
 
 Job: TypeAlias = Any
-"""A submitit.Job object."""
+"""A `submitit.Job`."""
 
 FOLDER = "slurm"
-"""Name of the Slurm folder in a study's folder. Each `archlab study run` adds a subfolder with job scripts and the logs
-of failed jobs. submitit unpickles results from that subfolder, so its name must not be predictable."""
+"""Name of the folder for Slurm's files in a study's folder. Each `archlab study run` adds a subfolder with job scripts
+and the logs of failed jobs. The subfolder has a random name: submitit unpickles results from it, so nobody should be
+able to put a file there in advance."""
 
 OPTIONS = (
     "account", "array_parallelism", "cluster", "comment", "constraint", "exclude", "exclusive", "gres", "mail_type",
     "mail_user", "nodelist", "partition", "qos", "setup", "signal_delay_s", "time",
 )  # fmt: skip
-"""Keys of `--slurm`: sbatch options under submitit's names. `cluster` is `slurm`, or `local` to run the jobs on this
-machine without a cluster."""
+"""Allowed keys of `--slurm`: options of sbatch, under the names that submitit uses. `cluster` is `slurm`, or `local` to
+run the jobs on this machine without a cluster."""
 
 _DEFAULT_MINUTES = 60
-"""Default time limit of a job, in minutes. A job that needs more time is requeued and continues."""
+"""Default time limit of a job, in minutes. A job that needs more time is requeued and continues from its checkpoint."""
 
 _REQUEUES = 1000
-"""Largest number of times that a job is requeued after its time limit."""
+"""Largest number of times that a job is requeued because it reached its time limit."""
 
 _ARRAY = 1000
-"""Largest number of jobs in an array. Slurm's default limit (MaxArraySize) is 1001."""
+"""Largest number of jobs in one job array. Slurm's default limit (MaxArraySize) is 1001."""
 
 _PAUSES = (0, 10, 60, 300)
-"""Seconds to wait before each attempt to submit."""
+"""Seconds to wait before each attempt to submit jobs."""
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """Executor on Slurm. `workers` is the number of jobs that run at the same time; the default is as many as the
-    cluster has room for."""
+    """Executor on Slurm. `workers` is the number of jobs that run at the same time; by default, as many as fit on the
+    cluster."""
 
     workers: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Values of options from `OPTIONS`. All options may be left out."""
+    """Values of keys in `OPTIONS`. Every key may be left out."""
 
     def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
         if not runs:
@@ -94,7 +95,7 @@ def check_slurm(options: Mapping[str, Any]) -> None:
 
 
 class _Queue:
-    """A Slurm queue as a place for tasks. With `cluster: local`, submitit runs the jobs on this machine."""
+    """A Slurm queue as a `Place`. With `cluster: local`, submitit runs the jobs on this machine."""
 
     def __init__(self, errand: Errand, needed: RunNeeds, options: Mapping[str, Any]) -> None:
         self._submitit, self._errand, self._needed, self._options = _submitit(), errand, needed, options
@@ -118,7 +119,8 @@ class _Queue:
         return executor
 
     def start(self, runs: Sequence[Run]) -> list[Job]:
-        """Submit the runs as job arrays. Raise UserError if Slurm accepts none of them."""
+        """Submit the runs as job arrays. If Slurm refuses an array, stop the jobs that were already submitted, and
+        raise UserError."""
         jobs = list[Job]()
         try:
             for i in range(0, len(runs), _ARRAY):
@@ -129,8 +131,8 @@ class _Queue:
         return jobs
 
     def _submit(self, runs: Sequence[Run], jobs: list[Job]) -> None:
-        """Submit an array, and add its jobs to `jobs`. If Slurm fails after it has accepted an earlier array, try again
-        after each pause in `_PAUSES`."""
+        """Submit a job array, and add its jobs to `jobs`. Once Slurm has accepted an array, a later refusal may be
+        temporary. Then try again after each pause in `_PAUSES`."""
         why = ""
         for pause in _PAUSES if self._has_begun else (0,):
             time.sleep(pause)
@@ -166,10 +168,10 @@ class _Queue:
         return messages
 
     def stop(self, tasks: Sequence[Job]) -> None:
-        """Stop the jobs with SIGTERM.
+        """Stop the jobs with SIGTERM, so that they save checkpoints.
 
-        Wait only for jobs on this machine. On a cluster, jobs have Slurm's KillWait (30 seconds by default) to save
-        their checkpoints.
+        Wait for the jobs only if they run on this machine. On a cluster, a job has the time of Slurm's KillWait setting
+        (30 seconds by default) to save its checkpoint.
         """
         for task in tasks:
             if self._is_local:  # submitit's way to cancel leaves no time for a checkpoint
@@ -191,13 +193,14 @@ class _TrainRun:
 
     errand: Errand
     leaves: bool = False
-    """Whether the job has to leave its machine or has reached its time limit. The run then continues in another job."""
+    """Whether the job must leave its machine, for example because it has reached its time limit. The run then continues
+    in another job."""
 
     def __call__(self, run: Run) -> list[RunProgress]:
         """Train the run.
 
-        After SIGUSR2 (the job must leave) or SIGTERM (the job is canceled), training ends after the current step with a
-        checkpoint. submitit requeues a job that had to leave.
+        Slurm sends SIGUSR2 if the job must leave its machine, and SIGTERM if the job is canceled. After either signal,
+        the run saves a checkpoint at the end of the current step and stops. submitit requeues a job that had to leave.
         """
         requeue = signal.signal(signal.SIGUSR2, self._leave)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends a training after its step
@@ -210,7 +213,8 @@ class _TrainRun:
             raise
 
     def checkpoint(self, run: Run) -> Any:
-        """Return the call with which the requeued job begins. The run continues from the checkpoint in its folder."""
+        """Return the call that submitit makes in the requeued job. It continues the run from the checkpoint in the
+        run's folder."""
         return _submitit().helpers.DelayedSubmission(self, run)
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:

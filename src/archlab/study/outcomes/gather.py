@@ -1,4 +1,4 @@
-"""Gather the values of an outcome, by arm and by seed or round."""
+"""Gather the values of an outcome from all runs and timings of a study."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from archlab.study.runs import Ended
 from archlab.study.stats import Values
 
 Timed = Mapping[Outcome, Mapping[str, Values]]
-"""Timed values, by outcome, arm and round."""
+"""Values of timed outcomes, by outcome, arm and round."""
 
 
 class StudyRuns(NamedTuple):
@@ -30,8 +30,8 @@ class StudyRuns(NamedTuple):
 
 
 def gather(outcome: Outcome, study_runs: StudyRuns) -> dict[str, Values]:
-    """Return the outcome's values, by arm and by seed or round. A value is None if the run diverged. It is left out if
-    it is missing for another reason."""
+    """Return the outcome's values, by arm and by seed or round of timing. The value of a diverged run is None. A value
+    that is missing for another reason is left out."""
     match outcome.source:
         case "log":
             return _values_of_runs(study_runs, lambda run: from_log(outcome, run))

@@ -1,4 +1,4 @@
-"""Outcomes that are computed from the log of a run, or from the runs at all values of a swept field."""
+"""Outcomes that are computed from the log of a run, or from the runs of a sweep."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from archlab.training.run_folder import PROBES
 
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:
-    """Return the outcome of a run; None if the run diverged or has no such value."""
+    """Return the outcome's value for a run. Return None if the run diverged or the outcome has no value for it."""
     return None if run.summary.status == "diverged" else make(outcome, run, check=check_value)
 
 
@@ -79,9 +79,9 @@ def _on_the_way(outcome: OnTheWay, run: Ended) -> float | None:
 
 @implements(Probe)
 def _probed(outcome: Probe, run: Ended) -> float | None:
-    """Return the value of a probe.
+    """Return the value of a probe measure.
 
-    The value is None if no layer has the measure, or if a layer that must have the measure has no finite value.
+    Return None if no layer has a value, or if a value is missing although every layer should have one.
     """
     probes = [m[PROBES] for m in run.metrics if PROBES in m]
     values = probes[0 if outcome.at == "start" else -1].get(outcome.of) if probes else None
@@ -102,13 +102,13 @@ def _probed(outcome: Probe, run: Ended) -> float | None:
 
 
 Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
-"""Results of the swept runs, by arm, seed and value of the swept field. Only seeds whose runs have all ended are
-included."""
+"""Results of the swept runs, by arm, seed and value of the swept field. A seed is included only if all its runs have
+ended."""
 
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
-    """Return the outcome of a sweep, or None if all runs diverged. `runs` maps every value of the swept field to its
-    run."""
+    """Return the value of an outcome of a sweep, or None if all runs diverged. `runs` maps each value of the swept
+    field to the results of its run."""
     has_value = any(math.isfinite(_loss(run)) for run in runs.values())
     return make(outcome, runs, check=check_value) if has_value else None
 
@@ -130,7 +130,7 @@ def _sensitivity(outcome: Sensitivity, runs: Mapping[float, Ended]) -> float:
 
 
 def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:
-    """Return the points of a sweep, arm by arm, with ascending values of the swept field."""
+    """Return the points of a sweep, arm by arm. For each arm, the values of the swept field are in ascending order."""
     return [
         SweepPoint(
             arm=arm,

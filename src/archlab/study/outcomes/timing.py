@@ -1,4 +1,4 @@
-"""Outcomes that are timed. The arms are timed one after the other, with nothing else running."""
+"""Outcomes that are measured by timing. The arms are timed one after the other, with nothing else running."""
 
 import json
 import multiprocessing as mp
@@ -27,22 +27,24 @@ from archlab.training.device import choose_device
 from archlab.workers import starting_workers
 
 ROUNDS = 9
-"""Number of timing rounds. In each round all arms are timed in turn, and rounds are paired like seeds. Nine rounds can
-show a difference without scatter in up to twelve comparisons, because 12 x 2 / 2^9 < 0.05."""
+"""Number of rounds of timing. In each round all arms are timed in turn, and rounds are paired like seeds. If an arm has
+the same nonzero difference in all nine rounds, the p-value is 2 / 2^9. This is significant with up to twelve
+comparisons, because 12 x 2 / 2^9 < 0.05."""
 
 _STEPS = 8
-"""Number of steps in a round. Only the fastest step counts, because slower steps were disturbed by something else."""
+"""Number of timed steps in a round. Only the fastest step counts, because other work of the machine slows down some
+steps."""
 
 
 _FILE = "timings.json"
 
 OnTiming = Callable[[str], Callable[[int], None]]
-"""Function that is called with the title of an outcome. It returns a callback that takes the number of finished
-rounds."""
+"""Function that is called with the title of an outcome before the outcome is timed. It returns a callback that takes
+the number of finished rounds."""
 
 
 def no_progress(title: str) -> Callable[[int], None]:
-    """Ignore the progress of timing: an `OnTiming` that shows nothing."""
+    """Return a callback that shows no progress. This function is the default `OnTiming`."""
     return lambda rounds: None
 
 
@@ -141,8 +143,8 @@ def _peak_memory(outcome: PeakMemory, config: Config) -> Callable[[], float]:
 
 
 def _peak_in_own_process(config: Config) -> float:
-    """Return the peak memory in bytes. It is measured in a separate process, so that it does not include memory of
-    earlier arms."""
+    """Return the peak memory of a training step in bytes. The step runs in a separate process, so that memory of
+    earlier arms is not included."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # otherwise each process would import torch for seconds
     with ProcessPoolExecutor(1, context) as pool:

@@ -17,7 +17,7 @@ def check_value(kind: type[Outcome], value: Any, *_: Any) -> float | None:
 
 
 def check_timer(kind: type[Outcome], timer: Any, *_: Any) -> Callable[[], float | None]:
-    """Return `timer` with a check of the value that it returns. Raise UserError if `timer` is not callable."""
+    """Return `timer` with a check of each value that it returns. Raise UserError if `timer` is not callable."""
     if not callable(timer):
         raise breach(kind, f"its function returned {short(timer)}; allowed: a function without arguments")
     return lambda: check_value(kind, timer())

@@ -49,8 +49,8 @@ class FinishedRun:
 
     @cached_property
     def tokens(self) -> Tensor:
-        """Held-out windows, int64 [windows, T + 1], on the run's device. Each token is predicted from the tokens before
-        it."""
+        """Token ids of the held-out windows, int64 [windows, T + 1], on the run's device. In each window, the first T
+        tokens are the input and the last T tokens are the targets."""
         return torch.from_numpy(self.held_out(self.length).tokens).to(self.device.type)
 
     def held_out(self, seq_len: int) -> HeldOut:
@@ -59,12 +59,12 @@ class FinishedRun:
         return self.data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
 
     def ends_before(self, length: int) -> bool:
-        """Return whether the model's learned positions cover fewer than `length` tokens."""
+        """Return whether the model has learned position embeddings, but for fewer than `length` tokens."""
         return isinstance(self.model.config.position, Learned) and length > self.model.config.max_seq_len
 
 
 _RUN = 4
-"""Length in tokens of the sequences whose repetition is counted."""
+"""Number of tokens in the sequences whose repetition is counted."""
 
 
 def read_measured(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
@@ -146,6 +146,7 @@ def _bits_per_byte(run: FinishedRun, seq_len: int, part: slice) -> float | None:
 
 
 def _repeated(tokens: Sequence[int]) -> float:
-    """Return the fraction of 4-token sequences that occurred before, or 0 if the text is shorter than 4 tokens."""
+    """Return the fraction of 4-token sequences that occurred before in the text. Return 0 for a text of fewer than 4
+    tokens."""
     runs = [tuple(tokens[i : i + _RUN]) for i in range(len(tokens) - _RUN + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
