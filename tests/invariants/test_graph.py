@@ -133,7 +133,7 @@ def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> Non
         hidden = [model.hidden(tokens[:, :8], cache=cache)]
         for token_B1 in tokens[:, 8:].split(1, 1):
             cache.begin(1)
-            hidden.append(step(token_B1, None, None, cache, None))
+            hidden.append(step(token_B1, cache=cache))
             cache.end(1)
         torch.testing.assert_close(torch.cat(hidden, 1), model.hidden(tokens), rtol=1e-10, atol=1e-10)
     assert counter.frame_count == 1

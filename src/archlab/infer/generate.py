@@ -101,7 +101,7 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     """Return the logits after one more token, [B, V]. Arguments are not checked and the cache does not advance."""
-    hidden_B1D = model.through_layers(token_B1, None, None, None, None, cache, None)
+    hidden_B1D = model.through_layers(token_B1, cache=cache)
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 
@@ -242,7 +242,7 @@ class Session:
         model = self.model
         if self._step is None or piece_BN.shape[1] > 1 or prefix_B is not None:
             return model.head(model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1], model.embedding.weight)
-        check_inputs(model.config, piece_BN, None, None, self.cache)
+        check_inputs(model.config, piece_BN, cache=self.cache)
         self.cache.begin(1)
         logits_BV = self._step(model, self._token_B1.copy_(piece_BN), self.cache)
         self.cache.end(1)

@@ -111,8 +111,8 @@ class Head(nn.Module):
         self.config = config.readout
         width, transform = config.embedding.width, config.head.transform
         self.transform = HeadTransform(config, transform) if transform else Same()
-        narrows = width and not transform
-        self.narrow = Projection(config.d_model, width, bias=False, role="head") if narrows else Same()
+        narrow = width if width and not transform else None
+        self.narrow = Projection(config.d_model, narrow, bias=False, role="head") if narrow else Same()
         shape = (config.vocab_size, width or config.d_model)
         self.weight = None if config.head.tied else nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head.bias else None
@@ -219,10 +219,11 @@ class Decoder(nn.Module):
 
         With `part`, return only the states of this process's tokens.
         """
-        check_inputs(self.config, tokens_BT, documents, lengths, segments, prefix, cache)
+        inputs = {"documents": documents, "lengths": lengths, "segments": segments, "prefix": prefix}
+        check_inputs(self.config, tokens_BT, cache=cache, **inputs)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
-        x_BTD = self.through_layers(tokens_BT, documents, lengths, segments, prefix, cache, collected, part)
+        x_BTD = self.through_layers(tokens_BT, cache=cache, collected=collected, part=part, **inputs)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
         return x_BTD
@@ -230,12 +231,13 @@ class Decoder(nn.Module):
     def through_layers(
         self,
         tokens_BT: Tensor,
-        documents: Tensor | None,
-        lengths: Tensor | None,
-        segments: Tensor | None,
-        prefix: Tensor | None,
-        cache: Cache | None,
-        collected: Collected | None,
+        *,
+        documents: Tensor | None = None,
+        lengths: Tensor | None = None,
+        segments: Tensor | None = None,
+        prefix: Tensor | None = None,
+        cache: Cache | None = None,
+        collected: Collected | None = None,
         part: SequenceShard | None = None,
     ) -> Tensor:
         """Run the layers without checking inputs or counting cached tokens. Only this part is worth compiling."""

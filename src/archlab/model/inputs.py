@@ -13,11 +13,12 @@ from archlab.model.state import Cache
 def check_inputs(
     config: ModelConfig,
     tokens_BT: Tensor,
-    documents: Tensor | None,
-    lengths: Tensor | None,
-    segments: Tensor | None,
-    prefix: Tensor | None,
-    cache: Cache | None,
+    *,
+    documents: Tensor | None = None,
+    lengths: Tensor | None = None,
+    segments: Tensor | None = None,
+    prefix: Tensor | None = None,
+    cache: Cache | None = None,
 ) -> None:
     """Raise UserError if the arguments of a forward pass do not fit the model or each other."""
     if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:

@@ -80,7 +80,7 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
 def _attention_norm_is_its_own(m: ModelConfig) -> str | None:
     if m.block.attention_norm:
         return None
-    if isinstance(m.attention, Absent) or m.norm.kind == "none":
+    if isinstance(m.attention, Absent) or not isinstance(m.norm, Norm):
         return "false removes the norm of attention, but the layer has none; allowed: true"
     if m.block.parallel != "none" or not isinstance(m.mixer, Absent):
         return "false, but attention shares its norm with another branch of its stage; allowed: true"
