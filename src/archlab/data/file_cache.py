@@ -82,7 +82,10 @@ def _read(entry: Path) -> dict[str, Any] | None:
 # --- checksums of files -----------------------------------------------------------------------------------------------
 
 LARGE = 128 * MEBIBYTE
-"""File size in bytes from which a message announces that the whole file is read. Reading takes about half a second."""
+"""File size in bytes from which a message says that the file is being checked.
+
+Reading a file of this size takes about half a second.
+"""
 
 BLOCK = MEBIBYTE
 """Block size in bytes. Each block of a file has its own checksum."""
