@@ -82,7 +82,7 @@ def test_experts_that_cannot_be_dealt_are_refused():
     [
         (
             ["model.mixer={kind: rglru}"],
-            "2; model.mixer must read the tokens of a window in order; allowed with it: 1",
+            "2; model.mixer must read the tokens of a window in order; allowed with this component: 1",
         ),
         (["model.dropout.embedding=0.1"], "2; model.dropout would drop different activations than in one process"),
         (["model.dropout.branch=0.1"], "2; model.dropout would drop different activations than in one process"),

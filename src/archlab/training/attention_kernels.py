@@ -70,8 +70,8 @@ def attention_kernels(
 ) -> dict[str, int]:
     """Return a mapping from kernel names to the number of layers that use each kernel.
 
-    The kernels `sdpa, whole` and `reference` score all query-key pairs, including masked ones. If several
-    processes divide each window, `runs` contains ranges of token indices: the part of the window that this process has.
+    The kernels `sdpa, whole` and `reference` score all query-key pairs, including masked ones. If several processes
+    divide each window, `runs` contains ranges of token indices: the part of the window that this process has.
     """
     keys_1S = torch.arange(seq_len)[None]
     queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)

@@ -1,4 +1,4 @@
-"""Callbacks that training calls, and the callback that prints the progress."""
+"""Base class of the callbacks that training calls, and the callback that prints progress."""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -131,7 +131,7 @@ class Routers:
         return [losses.minimized]
 
     def correct(self) -> None:
-        """Adjust the biases of each router by the loads of all micro-batches. Called after the update."""
+        """Adjust the biases of each router according to the loads of all micro-batches. Called after the update."""
         for mixture, load in zip(self.mixtures, self._loads, strict=True):
             mixture.router.correct(load.chosen_E)
 

@@ -1,4 +1,4 @@
-"""Probes: measures of the layers of a model, computed in one forward and backward pass over a few windows.
+"""Probes: measures of a model and its layers, computed in one forward and backward pass over a few windows.
 
 docs/probes.md explains each measure.
 """

@@ -97,7 +97,7 @@ class RunFolder:
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
         """Create the folder for this run, or check that the folder already belongs to it. Return notes for the user.
 
-        A longer version extends the run in the folder. Raise UserError if the folder has another run or unrelated files.
+        A longer version extends the run in the folder. Raise UserError if the folder has another run or other files.
         """
         names = self._begin()
         self.verify()

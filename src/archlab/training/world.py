@@ -121,7 +121,7 @@ class World:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Run the block in one process of each machine first. The others then use the files that it prepared."""
+        """Run the block in one process of each machine first. The other processes then use the prepared files."""
         if self.size == 1:
             yield
             return
