@@ -87,8 +87,7 @@ def check_shares(model: ModelConfig, n: int) -> None:
                 problems[str(error)] = Problem("parallel.tensor", f"{n}; model.{branch.name}: {error}")
         if layer.dropout.attention:
             why = (
-                f"{n}; model.dropout.attention would drop different scores than in one process; "
-                "allowed with dropout: 1"
+                f"{n}; model.dropout.attention would drop different scores than in one process; allowed with dropout: 1"
             )
             problems[why] = Problem("parallel.tensor", why)
     raise_problems(list(problems.values()), "the config")
