@@ -45,8 +45,8 @@ def test_a_claim_makes_the_folder_and_the_same_run_may_come_back(claimed, tokeni
     assert claimed.claim(config(), ENV, tokenizer) == []
     notes = claimed.claim(config(), {**ENV, "threads": 99}, tokenizer)
     assert notes == [
-        f"the run began with threads {ENV['threads']}, now 99: its result can differ by rounding from that of an "
-        "uninterrupted run"
+        f"the run began with threads {ENV['threads']}, now 99: its result can differ by rounding errors from "
+        "that of an uninterrupted run"
     ]
     assert {path: path.read_bytes() for path in claimed.path.iterdir()} == before
 

@@ -1,6 +1,6 @@
-"""Probes: numbers about the inside of a model, measured in one forward and backward pass over a few windows.
+"""Probes: measures of a model and its layers, computed in one forward and backward pass over a few windows.
 
-docs/probes.md explains each number.
+docs/probes.md explains each measure.
 """
 
 import math
@@ -35,7 +35,7 @@ NEARLY_ZERO = 0.01
 """Fraction of the RMS of a layer's activations. A unit whose activation never exceeds this fraction is dead."""
 
 PROBED_TOKENS = 512
-"""Number of held-out tokens that a probe reads, always the same ones. A longer window is read as a whole."""
+"""Number of held-out tokens that a probe reads, always the same ones. If a window is longer, one window is read."""
 
 Number = float | None
 """Value of a measure. None means that there is nothing to measure, or that the value is not finite."""
@@ -203,8 +203,8 @@ def dead_units(activations_BTF: Tensor) -> Tensor:
 
     A unit is dead if, for every token, its activation is at most 1% of the RMS over all units and tokens. The
     activation is the output of relu, silu or gelu, before the product with a gate. With relu, it can be exactly zero.
-    With silu and gelu, it is never exactly zero for a whole sequence. A unit then counts as dead if all its inputs are
-    far below zero.
+    With silu and gelu, it is never exactly zero for a whole sequence. A silu or gelu unit counts as dead if all its
+    inputs are far below zero.
     """
     sizes_NF = activations_BTF.detach().float().flatten(0, -2).abs()
     return (sizes_NF.amax(0) <= NEARLY_ZERO * rms(sizes_NF)).float().mean()

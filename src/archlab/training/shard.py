@@ -9,8 +9,9 @@ from archlab.training.world import World
 def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
     """Return the model in training mode, with each process holding its part of every tensor.
 
-    The initial values are the same as with a single process. On a CPU, a process never uses memory for more than one
-    whole layer: memory that is allocated but not written takes no space, and tensors are initialized one at a time.
+    The initial values are the same as with a single process. On a CPU, a process never has more than one whole layer
+    in memory. The whole model is allocated first, but the operating system provides memory only for values that are
+    written, and tensors are initialized one at a time.
     """
     if world.mesh is None:
         return Decoder(config, seed=seed).to(device_type).train()
