@@ -134,15 +134,18 @@ def level_in_words(path: str, level: Any) -> str:
     """Return the level of a factor in words. `path` is the field, and `level` is its value.
 
     If a topic is about this value, return the title of the topic, such as `post-norm`. If a topic is about the field
-    with any number, return text like `weight decay 0.3` or `no warm-up`. Otherwise, return a setting as on the command
-    line.
+    with any number, return text like `weight decay 0.3` or `no warm-up`. Otherwise, return text like `constant
+    schedule` if the level is a word, and a setting as on the command line if it is not.
     """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
         what = _in_a_sentence(about[0].title)
         return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
     titles = [topic.title for topic in about if topic.fields == {path: level}]
-    return _in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
+    if titles:
+        return _in_a_sentence(titles[0])
+    name = short_names([path])[path]
+    return f"{level} {name.rpartition('.')[2].replace('_', ' ')}" if isinstance(level, str) else setting_text(name, level)
 
 
 def _is_number(value: Any) -> bool:
