@@ -145,7 +145,9 @@ def level_in_words(path: str, level: Any) -> str:
     if titles:
         return _in_a_sentence(titles[0])
     name = short_names([path])[path]
-    return f"{level} {name.rpartition('.')[2].replace('_', ' ')}" if isinstance(level, str) else setting_text(name, level)
+    if isinstance(level, str):
+        return f"{level} {name.rpartition('.')[2].replace('_', ' ')}"
+    return setting_text(name, level)
 
 
 def _is_number(value: Any) -> bool:
