@@ -385,7 +385,7 @@ def test_costs_are_those_of_the_two_configs():
 
 
 HERE = {
-    "batch-norm": "batch norm vs RMS norm, loss on held-out text: 0.008 [0.004, 0.013] bits per byte, worse, as claimed",
+    "batch-norm": "batch norm vs RMSNorm, loss on held-out text: 0.008 [0.004, 0.013] bits per byte, worse, as claimed",
     "pre-norm": "post-norm on average vs pre-norm, loss at the best rate: 0.821 [0.669, 0.973] bits per byte, worse",
     "post-norm": "post-norm on average vs pre-norm, loss at the best rate: 0.821",
     "sandwich-norm": "double norm on average vs pre-norm, loss at the best rate: -0.020",

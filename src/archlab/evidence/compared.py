@@ -137,16 +137,21 @@ def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
 def level_in_words(path: str, level: Any) -> str:
     """Return the level of a factor in words. `path` is the config field, and `level` is its value.
 
-    If a topic sets the field to exactly this value, the text is the topic's title, such as `post-norm`. If the field is
-    a number that has its own topic, the text is like `weight decay 0.3` or `no warm-up`. Otherwise, the text is a
-    setting as on the command line.
+    If a topic is about this value, return the title of the topic, such as `post-norm`. If a topic is about the field
+    with any number, return text like `weight decay 0.3` or `no warm-up`. Otherwise, return text like `constant
+    schedule` if the level is a word, and a setting as on the command line if it is not.
     """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
         what = _in_a_sentence(about[0].title)
         return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
     titles = [topic.title for topic in about if topic.fields == {path: level}]
-    return _in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
+    if titles:
+        return _in_a_sentence(titles[0])
+    name = short_names([path])[path]
+    if isinstance(level, str):
+        return f"{level} {name.rpartition('.')[2].replace('_', ' ')}"
+    return setting_text(name, level)
 
 
 def _is_number(value: Any) -> bool:
