@@ -337,7 +337,7 @@ def test_what_cannot_have_a_kind_of_the_model_refuses_it_by_name(file: str) -> N
 
 
 @pytest.mark.parametrize("file", USED)
-def test_a_run_with_a_kind_goes_on_where_it_stopped(file: str) -> None:
+def test_a_run_with_a_kind_continues_where_it_stopped(file: str) -> None:
     asked = documented(file, "train.checkpoint_every=2")
     whole = train(asked, "whole", Callback())
     with pytest.raises(KeyboardInterrupt):
@@ -659,7 +659,7 @@ def test_what_an_optimiser_must_not_do() -> None:
             train(config(), f"run-{message[:3]}".replace("/", "_"), Callback())
 
 
-def test_an_error_in_one_is_told_by_its_line() -> None:
+def test_an_error_in_a_plug_in_names_its_line() -> None:
     write(SQUARED_TEXT.replace("F.relu(self.up(x))", "F.relu(self.up(x) @ x)"), "squared.py")
     with pytest.raises(RuntimeError) as caught:
         archlab.Decoder(config().model)(torch.arange(5)[None])
@@ -704,7 +704,7 @@ def test_the_files_of_a_study_are_its_own() -> None:
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(0)", "import sys\nsys.exit()"])
-def test_a_plug_in_that_ends_python_is_told(code: str) -> None:
+def test_a_plug_in_that_ends_python_is_reported(code: str) -> None:
     """Such a script was never meant to be imported. Otherwise the command would end with exit code 0 without
     training."""
     write(code, "script.py")

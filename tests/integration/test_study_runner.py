@@ -241,7 +241,7 @@ def test_what_does_not_decide_a_result_repeats_no_run(lab):
         {"budget": {"tokens": 704}},
     ],
 )
-def test_what_decides_a_result_runs_anew(lab, change):
+def test_runs_repeat_if_a_setting_of_the_result_changes(lab, change):
     lab.run()
     lab.run(**{**change, "set": {"data.path": str(lab.text), **change.get("set", {})}})
     assert len(lab.ran) == 4
@@ -432,7 +432,7 @@ def test_no_seed_is_added_while_the_reference_is_not_tuned(lab):
     assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {0, 1, 2, 1000}
 
 
-def test_a_study_of_which_no_run_finished_has_no_summary(lab):
+def test_a_study_without_a_finished_run_has_no_summary(lab):
     lab.fails = lambda config: "too little memory"
     with pytest.raises(UserError, match=r"no run finished\n  a, seed 0: failed: too little memory"):
         lab.run()
@@ -504,7 +504,7 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
     assert lines[-1] == "timing, with nothing else running: training speed"
 
 
-def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
+def test_code_is_compared_without_its_comments_and_layout():
     code = 'class A:\n    """One."""\n\n    x = 1\n    """Two."""\n\n    def f(self):\n        """Three."""\n        return 2  # why\n'
     told_otherwise = (
         'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
@@ -559,7 +559,7 @@ def test_runs_that_were_made_in_several_places_are_named(lab):
     ]
 
 
-def test_runs_of_other_code_are_made_again_where_that_is_asked(lab):
+def test_runs_of_other_code_are_repeated_on_request(lab):
     lab.run()
     now = environment(choose_device(lab.study().arms[0].config.train)) | {"threads": lab.study().threads}
     environments(lab, now, now | {"code": "other"}, now, now | {"threads": 99})
@@ -618,7 +618,7 @@ def test_a_study_records_its_factors_and_contrasts(lab):
     assert lab.study(**crossing).read() == summary
 
 
-def test_the_page_and_the_terminal_show_contrasts_where_factors_are_crossed(lab):
+def test_the_page_and_the_terminal_show_contrasts_if_factors_are_crossed(lab):
     lab.score = planted
     summary = lab.run(arms={}, cross=PLACED, seeds=4)
     page = render(summary)
@@ -660,7 +660,7 @@ def test_with_three_factors_a_picture_averages_over_the_third(lab):
     assert [row["mean"] for row in factor_rows(summary, pairs(summary)[2])] == pytest.approx([2, 2.5, 3, 3.5])
 
 
-def test_where_every_seed_diverged_a_line_of_factors_has_no_point(lab):
+def test_a_line_of_factors_has_no_point_if_every_seed_diverged(lab):
     lab.score = lambda config: None if config.train.warmup == 0 and config.model.norm.placement == "post" else 2.0
     summary = lab.run(arms={}, cross=PLACED)
     lost = [row for row in factor_rows(summary, pairs(summary)[0]) if row["mean"] is None]
@@ -975,13 +975,13 @@ def test_what_an_unfinished_run_has_written_so_far_is_not_read(lab):
     assert lab.study(tune={"train.lr": [0.1, 0.2]}).read().seconds == pytest.approx(first.seconds - 0.64)
 
 
-def test_a_file_is_no_folder(lab):
+def test_a_file_is_refused_as_a_folder(lab):
     (lab.folder / "out").write_text("mine")
     with pytest.raises(UserError, match="is a file; --out must be a folder"):
         lab.run()
 
 
-def test_a_study_may_lie_where_names_are_no_utf8(lab):
+def test_the_path_of_a_study_may_be_invalid_utf8(lab):
     """The names are Latin-1. In texts, numbers replace the bytes that are not UTF-8."""
     folder = lab.folder / "caf\udce9"
     folder.mkdir()

@@ -609,7 +609,7 @@ def test_studies_are_checked_the_same_way():
 
 
 @pytest.mark.parametrize("key", ["(a", "[", "(([^!])+)+!", "\\"])
-def test_an_unknown_key_is_no_pattern(key):
+def test_an_unknown_key_is_not_used_as_a_pattern(key):
     """The third key once took more than a minute."""
     found = problems(f"model.mlp.{key}=swiglu")
     assert found[f"model.mlp.{key}"].strip() == "unknown; write model.mlp.kind=gated model.mlp.activation=silu"

@@ -217,7 +217,7 @@ def test_the_cut_of_llama_3_405b_is_the_published_one():
     assert [len(of_stage) for of_stage in cut(model, 8192, 16).layers] == [7, *[8] * 14, 7]
 
 
-def test_no_time_is_told_for_what_does_not_fit(capsys):
+def test_a_plan_that_does_not_fit_has_no_time(capsys):
     assert app.main(["cost", "llama-3-70b", "--hardware", "h100", "--devices", "8", "--parallel", "replicate=8"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out
@@ -379,7 +379,7 @@ def test_one_way_alone_is_not_chosen(capsys):
     assert "*" not in capsys.readouterr().out
 
 
-def test_a_reason_against_all_ways_is_told_once(capsys):
+def test_a_reason_against_all_ways_is_printed_once(capsys):
     batch = [
         "train.batch_tokens=81920",
         "train.tokens=1M",

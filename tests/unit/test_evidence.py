@@ -270,7 +270,7 @@ def test_a_contrast_with_diverged_runs_is_undecided():
     assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
 
 
-def test_what_was_found_and_not_predicted_is_told_and_decides_nothing():
+def test_unpredicted_differences_are_listed_and_do_not_affect_the_verdict():
     """They cover outcomes that the claim is about, but none that follow from the config."""
     loss = planted({**FOUND, "more": 0.1})
     other = planted({**FOUND, "more": 0.1}, heading=RATIO)

@@ -181,7 +181,7 @@ def test_auto_is_decided_once_for_all_machines() -> None:
     assert fixed.name == run.name
 
 
-def test_a_run_for_a_gpu_is_planned_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_for_a_gpu_can_be_planned_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert planned_device(tiny.config(*ON_GPU).train) == Device("cuda", torch.bfloat16)
     with pytest.raises(UserError, match=r"train.dtype: auto, but this machine has no GPU"):
@@ -262,7 +262,7 @@ def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         ({"name": "slurm"}, "--executor slurm: could not find sbatch"),
     ],
 )
-def test_what_is_no_executor(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_executors_are_refused(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=re.escape(why)):
         make_executor(**arguments)

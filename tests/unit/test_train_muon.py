@@ -98,7 +98,7 @@ def test_by_default_its_update_is_as_large_as_adamws():
     assert 0.15 < moved.square().mean().sqrt() < 0.25
 
 
-def test_adamw_updates_all_that_is_no_matrix_at_its_own_rate():
+def test_adamw_updates_everything_but_matrices_at_its_own_rate():
     """Their updates are equal to AdamW's to the bit, and each optimizer keeps only its own state."""
     asked = resolve_train(config("train.optimizer={kind: muon, adam_lr: 5e-4}", "train.lr=2e-3"))
     alone = resolve_train(config("train.lr=5e-4"))

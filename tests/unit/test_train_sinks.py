@@ -124,7 +124,7 @@ def recorder(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_rewind_is_told_and_a_stop_is_no_end(text, tmp_path, recorder):
+def test_a_rewind_is_logged_and_an_interrupted_run_does_not_count_as_finished(text, tmp_path, recorder):
     settings = config("train.log=[wandb]", "train.checkpoint_every=4", "train.eval_every=10", data=text)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path, Notes(stop_at=6))
@@ -162,7 +162,7 @@ def test_a_missing_package_is_named_before_anything_is_written(text, tmp_path, m
 
 
 @pytest.mark.slow
-def test_where_metrics_go_is_no_part_of_what_a_run_is(text, tmp_path):
+def test_a_run_does_not_depend_on_where_its_metrics_go(text, tmp_path):
     plain, logged = (config(*more, data=text) for more in ((), ("train.log=[tensorboard]",)))
     assert Run("", plain, "c0ffee", 1).name == Run("", logged, "c0ffee", 1).name
     without = train(plain, tmp_path / "a")
