@@ -506,10 +506,10 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
 
 def test_code_is_compared_without_its_comments_and_layout():
     code = 'class A:\n    """One."""\n\n    x = 1\n    """Two."""\n\n    def f(self):\n        """Three."""\n        return 2  # why\n'
-    told_otherwise = (
+    reworded = (
         'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
     )
-    assert normalized(code) == normalized(told_otherwise)
+    assert normalized(code) == normalized(reworded)
     assert normalized(code) != normalized(code.replace("return 2", "return 3"))
     assert normalized(code) != normalized(code.replace("x = 1", 'x = "text"'))
 
@@ -843,13 +843,13 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
         lab.study(tune=GRID).read()
 
 
-@pytest.mark.parametrize("held", ["thesis.tex", "runs", "summary.json"])
-def test_a_folder_with_something_else_is_refused(lab, held):
+@pytest.mark.parametrize("name", ["thesis.tex", "runs", "summary.json"])
+def test_a_folder_with_something_else_is_refused(lab, name):
     (lab.folder / "out").mkdir()
-    (lab.folder / "out" / held).write_text("mine")
-    with pytest.raises(UserError, match=f"out contains other files \\({held}\\); choose an empty or new folder"):
+    (lab.folder / "out" / name).write_text("mine")
+    with pytest.raises(UserError, match=f"out contains other files \\({name}\\); choose an empty or new folder"):
         lab.run()
-    assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
+    assert [path.name for path in (lab.folder / "out").iterdir()] == [name]
 
 
 def test_another_question_needs_another_folder(lab):
@@ -941,18 +941,18 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab):
 @pytest.mark.parametrize(("file", "remedy"), [("summary.json", "the file"), ("metrics.jsonl", ".*summary.json")])
 def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, remedy):
     first = lab.run(seeds=3)
-    told = []
+    progress = []
     run = lab.folder / "out" / first.arms[1].runs[1]
     whole = (run / file).read_text()
     (run / file).write_text(whole.replace("640", "641"))
     lab.ran = []
-    for summary in (lab.study(seeds=4).run(lambda runs: told.append), lab.study(seeds=3).read()):
+    for summary in (lab.study(seeds=4).run(lambda runs: progress.append), lab.study(seeds=3).read()):
         ((label, why),) = summary.failed.items()
         assert label == "b, seed 1"
         assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run the command again", why)
         assert summary.warnings[:2] == ["1 run not finished and left out", f"{label} failed: {why}"]
         assert {k: v for k, v in summary.arms[1].values.items() if k < 3} == {0: 2.0, 2: 2.02}
-    assert [news.failed for news in told] == [why]
+    assert [news.failed for news in progress] == [why]
     assert lab.ran == [(RMS, 3, 1e-3), (LAYER, 3, 1e-3)]
     (run / file).write_text(whole)
     assert lab.study(seeds=3).read() == first

@@ -89,8 +89,8 @@ def test_activations_of_a_layer_as_published():
 
 @pytest.mark.parametrize("way", ["shard", "tensor", "pipeline"])
 def test_more_devices_never_hold_more(way):
-    held = [planned(f"{way}={n}", "llama-3-70b").total_memory for n in (1, 2, 4, 8)]
-    assert held == sorted(held, reverse=True)
+    memory = [planned(f"{way}={n}", "llama-3-70b").total_memory for n in (1, 2, 4, 8)]
+    assert memory == sorted(memory, reverse=True)
 
 
 def test_recomputation_holds_less_and_lets_more_texts_in():
@@ -177,16 +177,18 @@ def test_more_stages_never_hold_more(model):
     Therefore a stage with two of Baichuan's 40 layers, which starts 29 micro-batches, can need more than one with three
     layers, which starts 15.
     """
-    held = [planned(f"pipeline={n}", model, tokens=512, batch=64).total_memory for n in (2, 4, 8, 16, 32)]
-    assert held == sorted(held, reverse=True)
+    memory = [planned(f"pipeline={n}", model, tokens=512, batch=64).total_memory for n in (2, 4, 8, 16, 32)]
+    assert memory == sorted(memory, reverse=True)
 
 
 def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
     """The first stage, a middle stage and the last stage; with several layers per stage, a middle stage of another
     size, too. A plan with a thousand stages once took minutes."""
     counted = []
-    held = LayerConfig.parameters_per_device
-    monkeypatch.setattr(LayerConfig, "parameters_per_device", lambda layer, t: counted.append(layer) or held(layer, t))
+    original = LayerConfig.parameters_per_device
+    monkeypatch.setattr(
+        LayerConfig, "parameters_per_device", lambda layer, t: counted.append(layer) or original(layer, t)
+    )
     planned("pipeline=100", "tiny-llama", "model.n_layers=100", tokens=128)
     few = len(counted)
     planned("pipeline=10", "tiny-llama", "model.n_layers=100", tokens=128)
@@ -246,10 +248,10 @@ def test_devices_beyond_the_kv_heads_hold_copies():
     """Falcon has one KV head. Each of eight devices has a full copy of it, with head_dim 64 and 4544 wide."""
     model = ["llama-3-8b", "model.attention={n_heads: 32, n_kv_heads: 1}"]
     total = parameters(load_config(*model).model).total
-    held = planned("tensor=8", *model).memory["weights, gradients, averages"]
+    memory = planned("tensor=8", *model).memory["weights, gradients, averages"]
     norms = (2 * 32) * 4096  # whole on every device
     copied = 32 * 2 * 128 * 4096
-    assert held == 2 * (total + 7 * norms + 7 * copied)
+    assert memory == 2 * (total + 7 * norms + 7 * copied)
     with pytest.raises(UserError, match="2 devices are neither a divisor nor a multiple of the 3 KV heads"):
         planned("tensor=2", "llama-3-8b", "model.attention={n_heads: 30, n_kv_heads: 3, head_dim: 128}")
 

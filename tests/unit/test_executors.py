@@ -199,8 +199,8 @@ def test_what_a_run_needs() -> None:
     peak = step_memory_of(configs[1], "float32").peak
     assert peak + GIB < wanted.memory < 2 * peak + GIB, "enough for the larger one, and not all of a machine"
     on_gpu = needs([load_config("tiny-llama", *ON_GPU)], threads=2)
-    held = training_memory(parameters(small.model), small.train.optimizer).total
-    assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + held) == (1, True)
+    resident = training_memory(parameters(small.model), small.train.optimizer).total
+    assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + resident) == (1, True)
     assert re.fullmatch(r"2 cores, 1 GPU and [\d.]+ GiB of memory", str(on_gpu))
     assert parameters(large.model).total > parameters(small.model).total
 
@@ -359,10 +359,10 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
     first, second = (
         replace(run, config=tiny.config(f"train.seed={i}", data=text), corpus=None) for i, run in enumerate(some(2))
     )
-    held: list[weakref.ref[torch.nn.Module]] = []
+    models: list[weakref.ref[torch.nn.Module]] = []
 
     def too_much(model: torch.nn.Module, *_: object) -> None:
-        held.append(weakref.ref(model))
+        models.append(weakref.ref(model))
         raise error
 
     with monkeypatch.context() as patch:
@@ -375,7 +375,7 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
         rf"train.recompute=true {size}, which does not change results, or train.micro_batch_tokens=32 {size}",
         str(failed),
     )
-    assert held[0]() is None
+    assert models[0]() is None
     done = train_run(second, tmp_path / "study", Callback())
     assert done.summary
     assert done.summary.status == "finished"

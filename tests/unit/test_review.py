@@ -47,8 +47,8 @@ def test_a_rule_cites_the_evidence_that_the_ledger_has(rule):
     assert cited <= sources().keys()
     assert cited or "atlas" in rule.why
     for number in rule.claims:
-        told = {effect.source for effect in claims()[number].published}
-        assert cited & {*claims()[number].sources, *told}, "a claim about something else"
+        published = {effect.source for effect in claims()[number].published}
+        assert cited & {*claims()[number].sources, *published}, "a claim about something else"
 
 
 # --- published models -----------------------------------------------------------------------------------------
