@@ -24,9 +24,9 @@ from archlab.report.charts.comparisons import (
     caps,
     dots,
     ground,
-    taller_if_narrow,
     intervals,
     place_on_axis,
+    taller_if_narrow,
     texts,
 )
 from archlab.report.charts.marks import ChartRow, Width, layered, tooltip

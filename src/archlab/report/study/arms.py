@@ -16,10 +16,10 @@ from archlab.report.charts.comparisons import (
     caps,
     dots,
     ground,
-    taller_if_narrow,
     intervals,
     off_axis,
     place_on_axis,
+    taller_if_narrow,
     texts,
 )
 from archlab.report.charts.marks import ChartRow, Width, color, layered, tooltip
