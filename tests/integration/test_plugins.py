@@ -161,7 +161,7 @@ def test_the_mlp_of_the_document_is_what_it_says() -> None:
     assert archlab.cost(config()).parameters.total == sum(p.numel() for p in own.parameters())
 
 
-def test_the_optimiser_of_the_document_is_lion() -> None:
+def test_the_optimizer_of_the_document_is_lion() -> None:
     """One update of a matrix and of a norm, compared with the formula of Chen 2023."""
     asked = config("train.weight_decay=0.5")
     model = archlab.Decoder(asked.model)
@@ -190,7 +190,7 @@ class StopAt(Callback):
             raise KeyboardInterrupt
 
 
-def test_a_stopped_run_goes_on_with_the_state_of_its_optimiser() -> None:
+def test_a_stopped_run_continues_with_the_state_of_its_optimizer() -> None:
     whole = train(config("train.checkpoint_every=2"), "whole", Callback())
     with pytest.raises(KeyboardInterrupt):
         train(config("train.checkpoint_every=2"), "stopped", StopAt(5))
@@ -640,7 +640,7 @@ def test_fields_may_hold_lists() -> None:
     assert len(set(layer_configs(asked.model))) == 1
 
 
-def test_what_an_optimiser_must_not_do() -> None:
+def test_invalid_optimizers_are_refused() -> None:
     for before, after, message in (
         ("LionOptimizer(to_train.groups_by_use, config)", "3", "its factory returned a int; allowed: a torch.optim"),
         (

@@ -181,7 +181,7 @@ def test_more_stages_never_hold_more(model):
     assert memory == sorted(memory, reverse=True)
 
 
-def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
+def test_only_one_of_several_equal_stages_is_counted(monkeypatch):
     """The first stage, a middle stage and the last stage; with several layers per stage, a middle stage of another
     size, too. A plan with a thousand stages once took minutes."""
     counted = []
@@ -453,7 +453,7 @@ def test_what_takes_exactly_the_memory_there_is_fits():
     assert planned("shard=8", device=less).largest_micro_batch == 0
 
 
-def test_the_tokens_that_a_config_asks_for_are_no_rule():
+def test_the_token_budget_of_a_config_does_not_count_as_a_rule():
     assert [budget.is_rule for budget in budgets(load_config("tiny-llama", "train.tokens=1M"))] == [False, True]
     assert [budget.is_rule for budget in budgets(load_config("llama-3-8b"))] == [True]
 

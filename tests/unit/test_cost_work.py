@@ -118,9 +118,9 @@ def test_norms_are_a_five_hundredth_of_the_flops_and_much_more_of_the_bytes():
     ).model  # fmt: skip
     work = by_kind(training_step(bert, Pass(8, 512)))
     flops, moved = sum(w.flops for w in work), sum(w.n_bytes for w in work)
-    normalising = [w for w in work if w.kind in ("norms", "softmax")]
-    assert 0.0005 < sum(w.flops for w in normalising) / flops < 0.004
-    assert sum(w.n_bytes for w in normalising) / moved > 0.05
+    normalizing = [w for w in work if w.kind in ("norms", "softmax")]
+    assert 0.0005 < sum(w.flops for w in normalizing) / flops < 0.004
+    assert sum(w.n_bytes for w in normalizing) / moved > 0.05
 
 
 @pytest.mark.parametrize("heads", [64, 8, 1])

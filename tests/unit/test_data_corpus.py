@@ -106,7 +106,7 @@ def test_links_in_circles_pipes_and_devices_are_passed_by(folder: Path):
             list(Corpus([str(folder / name)]))
 
 
-def test_names_that_are_no_utf8_divide_the_text_as_others_do(folder: Path):
+def test_files_with_names_in_latin1_are_divided_as_others_are(folder: Path):
     for i in range(40):
         (folder / f"caf\udce9{i}.txt").write_text("coffee\n" * 20)
     held_out = text_of(Corpus([str(folder)]), "held_out")

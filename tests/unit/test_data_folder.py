@@ -485,7 +485,7 @@ def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
         data.train.windows(starts, 50)
 
 
-def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
+def test_file_names_may_be_invalid_utf8(texts: Path, tmp_path: Path):
     """Names are Latin-1 bytes. The manifest has them as text, and the split uses the names themselves."""
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)

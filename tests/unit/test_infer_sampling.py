@@ -167,7 +167,7 @@ def test_temperature_0_is_greedy_and_a_tiny_one_too() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_of_equally_likely_tokens_greedy_takes_the_first(dtype: torch.dtype) -> None:
+def test_greedy_takes_the_first_of_equally_likely_tokens(dtype: torch.dtype) -> None:
     """With a penalty, which has no effect here, the logits are converted to float64 first. Without, they are not."""
     logits = torch.randn(6, 700, generator=torch.Generator().manual_seed(0)).round().to(dtype)
     for penalty in (1.0, 2.0):

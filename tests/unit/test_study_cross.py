@@ -213,7 +213,7 @@ def test_an_interval_excludes_zero_exactly_if_the_verdict_finds_a_difference(noi
         assert (found.low <= 0 <= found.high) == (found.verdict == "not distinguishable")
 
 
-def test_effects_that_add_up_without_noise_are_no_interaction_made_of_rounding():
+def test_rounding_is_not_called_an_interaction_if_effects_add_up_without_noise():
     (interaction, *_), *_ = crossed(effect(placement=0.1, warmup=0.7))
     assert (interaction.comparison.difference, interaction.comparison.p) == (0, 1)
 
@@ -230,7 +230,7 @@ def test_additive_effects_are_called_an_interaction_in_few_studies():
     assert 0.02 < wrong / 400 < 0.08
 
 
-def test_of_three_factors_each_interaction_is_the_average_over_the_third():
+def test_an_interaction_of_two_factors_is_the_average_over_the_third():
     factors = {**PLACED, "model.mlp.kind": ["gated", "plain"]}
 
     def scores(levels):

@@ -39,7 +39,7 @@ def drawn(*shape, n=1):
         ({"scale": "adamw", "momentum": 0.8, "steps": 3}, {"adjust_lr_fn": "match_rms_adamw", "momentum": 0.8, "ns_steps": 3}),
     ],
 )  # fmt: skip
-def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
+def test_updates_of_one_matrix_are_equal_to_torchs(shape, settings, theirs, monkeypatch):
     """torch's Muon always multiplies in bfloat16; here it is patched to stay in float32."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     start, *gradients = drawn(*shape, n=4)

@@ -253,7 +253,7 @@ except UserError as error:
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokenizer):
+def test_only_one_of_two_processes_that_begin_at_once_gets_the_folder(tmp_path, tokenizer):
     command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), str(tokenizer)]
     pipes = {
         "stdin": subprocess.PIPE,
