@@ -66,10 +66,9 @@ def of_python(path: Path) -> Iterator[Text]:
             yield Text(path, node.lineno, "docstring" if id(node) in docstrings else "string", node.value)
         else:
             yield from (Text(path, node.lineno, "name", name.replace("_", " ").strip()) for name in names_of(node))
-    tokens = (
-        token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
-    )
-    yield from comments(path, [(*token.start, token.string) for token in tokens])
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found = [token for token in tokens if token.type == tokenize.COMMENT]
+    yield from comments(path, [(t.start[0], t.line[: t.start[1]], t.string.lstrip("# ")) for t in found])
 
 
 def names_of(node: ast.AST) -> Iterator[str]:
@@ -83,14 +82,20 @@ def names_of(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def comments(path: Path, found: list[tuple[int, int, str]]) -> Iterator[Text]:
-    """The comments of a file, given as line, column and text. Lines below each other are one comment."""
-    block: list[tuple[int, int, str]] = []
-    for line, column, text in [*found, (-1, -1, "")]:
-        if block and (line, column) != (block[-1][0] + 1, block[-1][1]):
-            yield Text(path, block[0][0], "comment", " ".join(part.lstrip("# ") for *_, part in block))
-            block = []
-        block.append((line, column, text))
+def comments(path: Path, found: list[tuple[int, str, str]]) -> Iterator[Text]:
+    """The comments of a file, given as number of the line, what stands before the comment, and its text.
+
+    Lines with nothing but a comment are one comment if they follow each other.
+    """
+    block, begun, end = "", 0, 0
+    for number, before, text in found:
+        if block and (before.strip() or number != end + 1):
+            yield Text(path, begun, "comment", block)
+            block = ""
+        begun = begun if block else number
+        block, end = f"{block} {text}".strip(), -1 if before.strip() else number
+    if block:
+        yield Text(path, begun, "comment", block)
 
 
 def of_yaml(path: Path) -> Iterator[Text]:
@@ -109,7 +114,7 @@ def of_yaml(path: Path) -> Iterator[Text]:
     for document in yaml.compose_all(source):
         yield from scalars(document)
     lines = ((number, re.match(r"((?:[^'\"]*\s)?)#\s(.*)", line)) for number, line in enumerate(source.splitlines(), 1))
-    yield from comments(path, [(number, len(match[1]), match[2]) for number, match in lines if match])
+    yield from comments(path, [(number, match[1], match[2]) for number, match in lines if match])
 
 
 def of_markdown(path: Path) -> Iterator[Text]:
@@ -232,7 +237,7 @@ LONG = " ".join(["word"] * (LONGEST + 1))
         ("a name says what it holds", "a.py", "def test_what_is_no_x(): ..."),
         ("a message says what is wrong and what is allowed", "a.py", 'raise UserError(f"{x} is no {y}")'),
         ("a message says what is wrong and what is allowed", "a.py", "def test_a_file_is_no_folder(): ..."),
-        ("American spelling", "a.py", "def optimiser(): ..."),
+        ("American spelling", "a.py", "def normalising(): ..."),
         ("short sentences", "a.py", f"# {LONG[:20]}\n# {LONG[20:]}"),
         ("short sentences", "a.yaml", f"# {LONG[:20]}\n# {LONG[20:]}"),
         ("short sentences", "a.py", f'raise UserError("{LONG}")'),
