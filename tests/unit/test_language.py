@@ -65,30 +65,30 @@ def of_python(path: Path) -> Iterator[Text]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
             yield Text(path, node.lineno, "docstring" if id(node) in docstrings else "string", node.value)
         else:
-            yield from (Text(path, node.lineno, "name", name.replace("_", " ").strip()) for name in names_of(node))
+            yield from (Text(path, line, "name", name.replace("_", " ").strip()) for line, name in names_of(node))
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    found = [token for token in tokens if token.type == tokenize.COMMENT]
-    yield from comments(path, [(t.start[0], t.line[: t.start[1]], t.string.lstrip("# ")) for t in found])
+    tokens = [token for token in tokens if token.type == tokenize.COMMENT]
+    yield from comments(path, [(t.start[0], t.line[: t.start[1]], t.string.lstrip("# ")) for t in tokens])
 
 
-def names_of(node: ast.AST) -> Iterator[str]:
+def names_of(node: ast.AST) -> Iterator[tuple[int, str]]:
     """The names that a piece of code defines: arguments, variables, attributes, functions and classes."""
     match node:
         case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-            yield name
+            yield node.lineno, name
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
+            yield node.lineno, name
         case ast.alias(asname=str(name)) | ast.MatchAs(name=str(name)) | ast.ExceptHandler(name=str(name)):
-            yield name
+            yield node.lineno, name
 
 
-def comments(path: Path, found: list[tuple[int, str, str]]) -> Iterator[Text]:
+def comments(path: Path, lines: list[tuple[int, str, str]]) -> Iterator[Text]:
     """The comments of a file, given as number of the line, what stands before the comment, and its text.
 
     Lines with nothing but a comment are one comment if they follow each other.
     """
     block, begun, end = "", 0, 0
-    for number, before, text in found:
+    for number, before, text in lines:
         if block and (before.strip() or number != end + 1):
             yield Text(path, begun, "comment", block)
             block = ""
