@@ -167,7 +167,7 @@ def test_topics_and_fields_lead_to_each_other(site: dict[str, Page]):
                 assert f"{chapter}#{name}" in site[page].links
 
 
-def test_the_fields_of_a_study_lead_to_where_they_are_explained(site: dict[str, Page]):
+def test_the_fields_of_a_study_link_to_their_explanations(site: dict[str, Page]):
     assert {"studies.html#against", "studies.html#budgettokens"} <= {*site["reference-study.html"].links}
 
 

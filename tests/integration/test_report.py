@@ -73,7 +73,7 @@ def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
     assert "@import" not in page.style
 
 
-def test_the_browser_is_told_to_load_nothing() -> None:
+def test_the_page_forbids_the_browser_to_load_anything() -> None:
     assert "default-src 'none'" in html_of("pair")
 
 
@@ -149,7 +149,7 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
     assert "hold for this machine only" not in page_of("pair").text
 
 
-def test_documents_stand_where_arms_differ_most() -> None:
+def test_the_page_shows_the_documents_on_which_arms_differ_most() -> None:
     text = words(page_of("rich").text)
     assert "Over 1,234 documents: 5.100 [5.050, 5.150]" in text
     assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))

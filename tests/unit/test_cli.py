@@ -315,7 +315,7 @@ def test_no_name_commands_who_reads_a_page_or_a_drawing(tmp_path, capsys):
         assert not re.search("<b>|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
 
 
-def test_a_plug_in_that_ends_python_while_it_is_used_is_told(tmp_path, capsys, monkeypatch):
+def test_a_plug_in_that_ends_python_while_it_is_used_is_reported(tmp_path, capsys, monkeypatch):
     file = str(tmp_path / "own.py")
     scope = {}
     exec(compile("def make(arguments):\n    raise SystemExit(0)", file, "exec"), scope)

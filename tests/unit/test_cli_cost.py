@@ -25,7 +25,7 @@ def test_the_context_is_written_as_fields_are(text, number, capsys):
 
 
 @pytest.mark.parametrize("text", ["0", "abc", "12.7", "-1", "true", "["])
-def test_what_is_no_context(text, capsys):
+def test_invalid_contexts_are_refused(text, capsys):
     assert app.main(["cost", "gpt-2", "--context", text]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -252,7 +252,7 @@ def test_a_published_config_file_is_read_like_its_folder(tmp_path, capsys):
     assert shown[0] == shown[1]
 
 
-def test_many_columns_are_told_in_two_tables(capsys):
+def test_many_columns_are_split_into_two_tables(capsys):
     """Both tables fit in 80 columns, and each repeats the labels in full."""
     models = ["llama-3-8b", "gemma-2-9b", "qwen3-8b", "mistral-7b-v0.1", "olmo-2-7b", "phi-3-mini-3.8b"]
     assert app.main(["cost", *models, "--context", "8192"]) == 0

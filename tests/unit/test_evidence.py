@@ -98,8 +98,8 @@ def test_every_cited_source_exists():
 def test_the_ledger_shows_where_to_find_the_sources_of_numbers(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     assert main(["ledger", "9"]) == 0
-    told = capsys.readouterr().out
-    assert all(str(sources()[effect.source].where) in told for effect in claims()[9].published)
+    printed = capsys.readouterr().out
+    assert all(str(sources()[effect.source].where) in printed for effect in claims()[9].published)
 
 
 def test_no_paper_is_listed_twice():
@@ -270,7 +270,7 @@ def test_a_contrast_with_diverged_runs_is_undecided():
     assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
 
 
-def test_what_was_found_and_not_predicted_is_told_and_decides_nothing():
+def test_unpredicted_differences_are_listed_and_do_not_affect_the_verdict():
     """They cover outcomes that the claim is about, but none that follow from the config."""
     loss = planted({**FOUND, "more": 0.1})
     other = planted({**FOUND, "more": 0.1}, heading=RATIO)
@@ -312,8 +312,8 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
     assert effect in one.effect
     heading = "Found but not predicted (no effect on the verdict)"
     assert main(["ledger", str(number)]) == 0
-    told = capsys.readouterr().out
-    assert told.index(heading) > told.index("expected")
+    printed = capsys.readouterr().out
+    assert printed.index(heading) > printed.index("expected")
     page = render([entry])
     assert heading in page
     assert one.effect in page[page.index(heading) :]
@@ -354,9 +354,9 @@ def test_untested_predictions_are_shown_with_their_reason(capsys: pytest.Capture
     for claim in claims().values():
         for reason in {one.untested for one in claim.expected if one.untested}:
             assert main(["ledger", str(claim.number)]) == 0
-            told = capsys.readouterr().out
-            assert told.count(reason) == 1
-            assert "could not be tested here, so undecided" in told
+            printed = capsys.readouterr().out
+            assert printed.count(reason) == 1
+            assert "could not be tested here, so undecided" in printed
             assert reason in render(ledger(chosen=[claim]))
             assert main(["ledger", str(claim.number), "--json"]) == 0
             assert reason in capsys.readouterr().out
@@ -544,9 +544,9 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
         assert f"but   {said}" in block
     assert "unfused RMSNorm" in claims()[2].caveat_in_short
     assert main(["explain", "rmsnorm"]) == 0
-    told = capsys.readouterr().out
-    assert re.search("2. norm kind: .*opposite found at this scale.*unfused RMSNorm", told)
-    assert "contradicted" not in told + "".join(blocks)
+    printed = capsys.readouterr().out
+    assert re.search("2. norm kind: .*opposite found at this scale.*unfused RMSNorm", printed)
+    assert "contradicted" not in printed + "".join(blocks)
     assert 'contradicted">opposite found at this scale' in page
 
 

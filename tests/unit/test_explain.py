@@ -414,9 +414,9 @@ HERE = {
 def test_findings_of_our_runs_come_before_claims(name: str, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(["explain", name]) == 0
-    told = capsys.readouterr().out
-    assert HERE[name] in told
-    assert told.index("\nhere ") < told.index(HERE[name]) < told.index("\nclaims ")
+    printed = capsys.readouterr().out
+    assert HERE[name] in printed
+    assert printed.index("\nhere ") < printed.index(HERE[name]) < printed.index("\nclaims ")
 
 
 def test_findings_on_gelu_are_those_on_the_plain_mlp(capsys: pytest.CaptureFixture[str]):
@@ -453,10 +453,10 @@ def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, c
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "swiglu", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["fields"] == {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}
-    assert told["sources"]["shazeer2020"]["where"] == "arXiv 2002.05202"
-    assert told["published"]["models"] == usage(TOPICS["swiglu"].conditions).models
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["fields"] == {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}
+    assert printed["sources"]["shazeer2020"]["where"] == "arXiv 2002.05202"
+    assert printed["published"]["models"] == usage(TOPICS["swiglu"].conditions).models
     assert main(["explain", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {name: list(found.topics) for name, found in chapters().items()}
 

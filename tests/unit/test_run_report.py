@@ -201,7 +201,7 @@ def test_the_fields_that_differ_are_named(page):
 
 
 @pytest.mark.slow
-def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, page):
+def test_a_page_contains_all_it_needs_and_reloads_only_while_it_changes(pair, page):
     own = re.sub(r'<script type="module">.*?</script>', "", page, flags=re.DOTALL)
     assert (
         re.findall(r'(?:src|href)="(?!data:)[^"#]*"|https?://(?!vega)', own.replace("https://vega.github.io", "")) == []
@@ -210,14 +210,14 @@ def test_a_page_holds_all_it_needs_and_is_read_anew_only_while_it_changes(pair, 
     assert '<meta http-equiv="refresh" content="7">' in run_page.render(pair, refresh_seconds=7)
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path):
     paths = [begun(tmp_path / home / "run", steps=1) for home in ("a", "b")]
     assert [run.name for run in watch(paths)] == ["a/run", "b/run"]
     with pytest.raises(UserError, match="named twice"):
         watch([paths[0], paths[0]])
 
 
-def test_what_is_no_run_is_a_message(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     (tmp_path / "study.yaml").touch()
     with pytest.raises(UserError, match=r"not a run folder .* for a study, use `archlab study report`"):
         watch([tmp_path])

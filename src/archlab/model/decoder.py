@@ -14,7 +14,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, SequenceShard, start_pass
-from archlab.model.init import initialise
+from archlab.model.init import initialize
 from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
         self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)
         if seed is not None:
-            initialise(self, config, seed)
+            initialize(self, config, seed)
 
     def forward(
         self,

@@ -45,16 +45,16 @@ Number = float | None
 class Probed:
     """Values of one probe."""
 
-    of_model: Mapping[str, Number]
+    model_values: Mapping[str, Number]
     """Values for the whole model: loss, log_z, log_z_rms and embedding_rms.
 
     Models with a cap on the logits also have log_z_uncapped and log_z_uncapped_rms.
     """
-    of_layers: Mapping[str, Sequence[Number]]
+    layer_values: Mapping[str, Sequence[Number]]
     """One number per layer for each measure in OF_LAYERS, by name. Measures that no layer has are left out."""
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.of_model, **self.of_layers}
+        return {**self.model_values, **self.layer_values}
 
 
 @dataclass
@@ -88,14 +88,14 @@ def probe(
             with watched(model) as notes:
                 hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, separator, collected)
             hidden_ND, targets_N = select_scored(hidden_BTD, scored_BT), select_scored(targets_BT, scored_BT)
-            gradient_ND, of_model = _through_head(model, hidden_ND, targets_N, device)
+            gradient_ND, model_values = _through_head(model, hidden_ND, targets_N, device)
             # The gradient of this sum with respect to the hidden states is gradient_ND.
             _note_gradients(model, notes, (hidden_ND * gradient_ND).sum())
     finally:
         model.train(was_training)
     _note_loads(model, notes, collected)
-    of_model["embedding_rms"] = notes[0].values["input_rms"]
-    return Probed({name: _number(x) for name, x in of_model.items()}, per_layer([note.values for note in notes]))
+    model_values["embedding_rms"] = notes[0].values["input_rms"]
+    return Probed({name: _number(x) for name, x in model_values.items()}, per_layer([note.values for note in notes]))
 
 
 def _through_head(
@@ -211,14 +211,14 @@ def dead_units(activations_BTF: Tensor) -> Tensor:
 
 
 class Probing:
-    """Probes of a model during training, every `every` steps. They do not affect training."""
+    """Probes of a model during training, every `interval` steps. They do not affect training."""
 
-    def __init__(self, model: Decoder, held_out: HeldOut, every: int | None, device: Device) -> None:
+    def __init__(self, model: Decoder, held_out: HeldOut, interval: int | None, device: Device) -> None:
         rows = max(1, PROBED_TOKENS // held_out.seq_len)
         self._windows_BT, self._scored_BT = (
             torch.from_numpy(x[:rows]).to(device.type) for x in (held_out.tokens, held_out.scored)
         )
-        self._model, self._every, self._device, self._separator = model, every, device, held_out.separator
+        self._model, self._interval, self._device, self._separator = model, interval, device, held_out.separator
         self._before: list[list[Tensor]] | None = None
 
     def before_update(self, step: int) -> None:
@@ -237,7 +237,7 @@ class Probing:
         folder.log(step=step, **{PROBES: values})
 
     def _is_due(self, step: int) -> bool:
-        return self._every is not None and step % self._every == 0
+        return self._interval is not None and step % self._interval == 0
 
     def _weights(self) -> Iterator[list[Tensor]]:
         return ([parameter.detach() for parameter in layer.parameters()] for layer in self._model.layers)

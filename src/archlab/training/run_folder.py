@@ -149,8 +149,8 @@ class RunFolder:
         if changed := [kind for kind, digest in now.items() if began.get(kind, digest) != digest]:
             raise UserError(
                 f"{self.path}: the plug-in that defines {changed[0]} has changed since the run began, so the losses "
-                "would not be the same; choose another folder with --out, or continue with the folder's copy of the "
-                f"file, if it has one: archlab train {self.path} --out {self.path}"
+                "would not be the same. Choose another folder with --out. If the folder has a copy of the file, you "
+                f"can continue with it: archlab train {self.path} --out {self.path}"
             )
 
     def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from archlab.config.model_schema import ModelConfig
 from archlab.model.decoder import Decoder
-from archlab.model.init import initialise
+from archlab.model.init import initialize
 from archlab.training.world import World
 
 
@@ -32,5 +32,5 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
     # Embedding, last norm and head stay whole from the forward pass until their gradient is computed.
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
-    initialise(model.to(device_type), config, seed)
+    initialize(model.to(device_type), config, seed)
     return model.train()

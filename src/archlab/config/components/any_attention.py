@@ -190,7 +190,7 @@ class AnyAttention(Visibility, QueryHeads):
         needs = replace(
             layer, on_cuda=False, is_cached=model_pass.is_cached, dropout=layer.dropout and not model_pass.is_cached
         )
-        if model_pass.counting == "visible" or model_pass.held:
+        if model_pass.counting == "visible" or model_pass.n_cached:
             return needs
         masked = model_pass.counting == "packed" or not is_plain_causal(self, model_pass.context)
         is_cut = masked and model_pass.counting != "packed" and is_worth_cutting(self, model_pass.context)
@@ -215,8 +215,10 @@ class AnyAttention(Visibility, QueryHeads):
         """
         length = model_pass.context
         if model_pass.counting == "visible":
-            return visible_pairs(self, length) - (visible_pairs(self, model_pass.held) if model_pass.held else 0)
-        if model_pass.held:
+            return visible_pairs(self, length) - (
+                visible_pairs(self, model_pass.n_cached) if model_pass.n_cached else 0
+            )
+        if model_pass.n_cached:
             return model_pass.tokens * keys_kept(self, length)
         whole = writes_scores(needs)
         match RULES[kernel_for("auto", needs)].pairs(needs):

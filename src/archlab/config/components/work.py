@@ -70,7 +70,7 @@ class Pass:
 
     texts: int
     tokens: int
-    held: int = 0
+    n_cached: int = 0
     """Number of tokens of each sequence that are already in a cache."""
     is_cached: bool = False
     """Whether layers use a cache, that is, keep tensors for later passes."""
@@ -93,7 +93,7 @@ class Pass:
     @property
     def context(self) -> int:
         """Number of tokens of each sequence after the pass."""
-        return self.held + self.tokens
+        return self.n_cached + self.tokens
 
     @property
     def mask_pairs(self) -> int:
@@ -125,7 +125,7 @@ class Pass:
         Scores and weights are written to memory, including those of hidden pairs. `saved` is the number of values per
         pair that are stored for the backward pass. `kept` is the number of bytes read from a cache.
         """
-        visible = self.tokens * (self.held + (self.tokens + 1) / 2)
+        visible = self.tokens * (self.n_cached + (self.tokens + 1) / 2)
         whole = self.texts * n_heads * self.tokens * self.context
         width = n_heads * head_dim
         return Operation(

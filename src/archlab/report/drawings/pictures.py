@@ -246,7 +246,7 @@ def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[
     return [
         {"line": name, "x": layer, "y": value}
         for name, start in probe_starts(configs, _CONTEXT).items()
-        for layer, value in enumerate(start.probed.of_layers["gradient"], 1)
+        for layer, value in enumerate(start.probed.layer_values["gradient"], 1)
         if value is not None
     ]
 

@@ -24,9 +24,9 @@ from archlab.report.charts.comparisons import (
     caps,
     dots,
     ground,
-    higher_where_narrow,
     intervals,
     place_on_axis,
+    taller_if_narrow,
     texts,
 )
 from archlab.report.charts.marks import ChartRow, Width, layered, tooltip
@@ -150,7 +150,7 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
         *texts(panel.rows, width),
     ]
     description = f"Measured differences in {panel.outcome.title} for all predictions, with their intervals"
-    return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
+    return taller_if_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 
 def _symlog_axis(panel: Panel) -> XAxis:
