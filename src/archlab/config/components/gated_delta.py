@@ -16,7 +16,7 @@ class GatedDelta(Mixer):
     kind: Literal["gated_delta"] = "gated_delta"
     display_name: ClassVar[str] = "gated delta"
     n_key_heads: Derived[Heads] = DERIVED
-    """Number of query heads and of key heads. null: d_model / key_dim, rounded down; at least one."""
+    """Number of query heads, and also of key heads. null: d_model / key_dim, rounded down; at least one."""
     n_value_heads: Derived[Heads] = DERIVED
     """Number of value heads, each with its own state. One key head serves several consecutive value heads. null:
     n_key_heads."""
@@ -74,7 +74,8 @@ class GatedDelta(Mixer):
         return self.conv_width * self.taps + 2 * self.n_value_heads
 
     def share(self, tensor: int) -> Self:
-        """Return the mixer with a fraction of its key heads, and the value heads that belong to them."""
+        """Return the mixer with a fraction of its key heads, and with the value heads that belong to these key
+        heads."""
         n_key_heads = divide_evenly(self.n_key_heads, tensor, "key heads of the mixer")
         return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 

@@ -32,8 +32,8 @@ class Mamba2(Mixer):
     d_state: Width = 128
     """Width of B and C, and number of columns of each head's state."""
     n_groups: Heads = 1
-    """Number of groups of consecutive heads. The heads of a group share B and C, and one mean square in the output
-    norm."""
+    """Number of groups of consecutive heads. All heads of a group share B and C, and the output norm computes one mean
+    square per group."""
     taps: KernelSize = 4
     """Number of tokens, the current one included, that the convolution of x, B and C sees."""
     conv_bias: bool = True

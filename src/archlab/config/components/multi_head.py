@@ -66,8 +66,8 @@ class Temperature(Settings):
 
 class _Shape(QueryHeads):
     n_kv_heads: Derived[Heads] = DERIVED
-    """Number of key/value heads. With n_heads, attention is MHA; with 1, MQA (Shazeer 2019); with a number between,
-    GQA (Ainslie 2023). null: n_heads."""
+    """Number of key/value heads. null: n_heads. A value of n_heads is MHA, 1 is MQA (Shazeer 2019), and any number
+    between is GQA (Ainslie 2023)."""
     head_dim: Derived[Width] = DERIVED
     """Width of one query and of one key. n_heads * head_dim may differ from d_model. null: d_model / n_heads."""
     v_dim: Derived[Width] = DERIVED
@@ -145,7 +145,7 @@ class MultiHead(AnyAttention, _Shape):
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
     def vectors(self, site: Site) -> int:
-        """Return the number of parameters outside matrices: biases and sinks."""
+        """Return the number of parameters outside weight matrices: biases and sinks."""
         gate_biases = self.gate_width * (self.gate is not None and self.gate.bias)
         return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + gate_biases + self.n_heads * self.sinks
 
@@ -189,7 +189,8 @@ class MultiHead(AnyAttention, _Shape):
         yield model_pass.product("projections", self.out_width, d, bias=d * self.out_bias)
 
     def _is_stored_by_head(self, site: Site, model_pass: Pass) -> bool:
-        """Return whether the queries lie in memory head by head, which torch's norms and a partial rotation cause."""
+        """Return whether the queries are stored head by head in memory. Torch's norms and a partial rotation cause this
+        layout."""
         norm, rotated = self.qk_norm, site.position.rotated(self.head_dim)
         is_partial = site.position.acts_on == "queries" and rotated < self.head_dim
         if isinstance(norm, NoNorm) or norm.scope != "head":
@@ -197,7 +198,7 @@ class MultiHead(AnyAttention, _Shape):
         return is_partial or isinstance(norm, QKLayerNorm) or not norm.weight or norm.cast == "before_weight"
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
-        """Return the keys and values of the tokens that may still be seen."""
+        """Return the cached keys and values, which are those of the tokens that later tokens may see."""
         slots = keys_kept(self, capacity)
         return tuple(
             StateTensor(name, (self.n_kv_heads, slots, width), per_token=True)

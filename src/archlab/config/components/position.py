@@ -12,7 +12,7 @@ from archlab.errors import UserError
 Theta = Annotated[float, Field(gt=1)]
 Stretch = Annotated[float, Field(ge=1)]
 Longer = Annotated[float, Field(gt=1)]
-"""Factor above 1 by which a scaling lengthens the sequence."""
+"""Factor by which a RoPE scaling extends the maximum sequence length. It must be greater than 1."""
 
 INDEX_BYTES = 8
 """Size in bytes of one index into a table."""
@@ -32,8 +32,8 @@ class Position(Registered):
     """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a
     number that depends on the distance between query and key to their score. `queries`: it rotates queries and keys."""
     reads_queries: ClassVar[bool] = False
-    """Whether the number added to a score depends on the query. If not, all sequences of a batch share one table of
-    these numbers."""
+    """Whether the term added to a score depends on the query. If not, all sequences of a batch share one table of these
+    terms."""
 
     @classmethod
     def check_class(cls) -> None:
@@ -53,17 +53,18 @@ class Position(Registered):
         return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
-        """Return the number of parameters in the table that the whole model shares, for the embedding or for the
-        scores of all layers."""
+        """Return the number of parameters in the table that all layers share, or in the table of position embeddings.
+        Return 0 if there is none."""
         return 0
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
-        """Return the number of parameters in the table that each layer has for its scores."""
+        """Return the number of parameters in each layer's own table of terms added to its scores. Return 0 if there is
+        none."""
         return 0
 
     @property
     def learns_scores(self) -> bool:
-        """Whether the encoding adds learned numbers to scores."""
+        """Whether the encoding adds learned terms to the scores."""
         return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
@@ -118,14 +119,14 @@ class Shaw(Position):
     acts_on: ClassVar[ActsOn] = "scores"
     reads_queries: ClassVar[bool] = True
     max_distance: Width = 16
-    """Distance in tokens from which all distances share the last vector."""
+    """Distance limit in tokens. This distance and all larger ones share the last vector."""
 
     def of_a_layer(self, n_heads: int, query_width: int) -> int:
         return (self.max_distance + 1) * query_width
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
-        """Return the stored bytes: the distance of every query-key pair, the queries as one matrix, and their products
-        with every vector."""
+        """Return the bytes of three stored tensors: the distance of every query-key pair, a copy of the queries, and
+        the products of the queries with the vectors of all distances."""
         queries = model_pass.rows * n_heads * (query_width + self.max_distance + 1)
         return INDEX_BYTES * model_pass.mask_pairs + FLOAT32_BYTES * queries
 
@@ -138,10 +139,10 @@ class T5(Position):
     display_name: ClassVar[str] = "T5"
     acts_on: ClassVar[ActsOn] = "scores"
     buckets: Annotated[Width, Field(ge=3)] = 32
-    """Number of buckets of distances. Half of them hold one distance each. The others are spaced logarithmically up to
-    max_distance."""
+    """Number of buckets of distances. Half of the buckets hold one distance each. The other half cover distances up to
+    max_distance on a logarithmic scale."""
     max_distance: Length = 128
-    """Distance in tokens from which all distances share the last bucket."""
+    """Distance limit in tokens. This distance and all larger ones share the last bucket."""
     shared: bool = True
     """Whether all layers share one table of biases. false: each layer has its own table."""
 
@@ -167,15 +168,15 @@ class Alibi(Position):
     display_name: ClassVar[str] = "ALiBi"
     acts_on: ClassVar[ActsOn] = "scores"
     max_bias: Positive = 8.0
-    """Largest exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power of
-    two, slopes are interleaved as in the paper."""
+    """Constant in the exponent of the slopes: head i of h heads has the slope 2^(-max_bias i / h). If h is not a power
+    of two, slopes are interleaved as in the paper."""
     form: Literal["distance", "falcon"] = "distance"
     """Form of the bias. `distance`: -slope * distance, added to the scaled scores. `falcon`: slope * key position, both
     rounded to bfloat16, added before the scores are scaled (Falcon-RW)."""
 
 
 class NoScaling(Settings):
-    """No change of RoPE's angles."""
+    """No scaling: RoPE's rotation angles stay unchanged."""
 
     kind: Literal["none"] = "none"
 
@@ -214,7 +215,7 @@ class Llama3Scaling(Settings):
     high_freq_factor: Positive = 4.0
     """Divisor that sets the lower limit: wavelengths below original_max_seq_len / high_freq_factor stay unchanged."""
     original_max_seq_len: Length = 8192
-    """Maximum sequence length in tokens before the scaling."""
+    """Maximum sequence length in tokens in the original training run."""
 
 
 class Yarn(Settings):
@@ -225,13 +226,14 @@ class Yarn(Settings):
     factor: Stretch
     """Ratio of the new maximum length to the maximum length in the original training run."""
     original_max_seq_len: Length
-    """Maximum sequence length in tokens before the scaling."""
+    """Maximum sequence length in tokens in the original training run."""
     beta_fast: Positive = 32.0
     """Number of rotations within the original length above which a pair of dimensions stays unchanged."""
     beta_slow: Positive = 1.0
     """Number of rotations within the original length below which a pair of dimensions is interpolated in full."""
     truncate: bool = True
-    """Whether the range of interpolated pairs between beta_slow and beta_fast is rounded outward to whole pairs."""
+    """Whether the limits of the range of interpolated pairs, computed from beta_fast and beta_slow, are rounded outward
+    to whole pairs."""
     attention_factor: Positive | None = None
     """Factor on the cosines and sines. null: 0.1 ln(factor) + 1."""
 
@@ -260,7 +262,8 @@ class Longrope(Settings):
 
 
 class Proportional(Settings):
-    """p-RoPE: only the fastest pairs of dimensions rotate; the others stay unrotated (Barbero 2024)."""
+    """p-RoPE: only the pairs of dimensions with the highest frequencies rotate. The others are not rotated (Barbero
+    2024)."""
 
     kind: Literal["proportional"] = "proportional"
     turning: Annotated[float, Field(gt=0, lt=1)]
@@ -290,10 +293,10 @@ class Rope(Position):
     """Dimensions that rotate together as a pair. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i +
     1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
-    """Order of the rotation and the norm of queries and keys: the rotation comes after or before the norm (Hunyuan:
+    """Order of the rotation and the norm of queries and keys: the rotation comes after the norm or before it (Hunyuan:
     before)."""
     scaling: RopeScaling = NoScaling()
-    """Scaling of the rotation angles for sequences longer than those in training."""
+    """Scaling of the rotation angles for sequences longer than those of the original training run."""
 
     def rotated(self, width: int) -> float:
         return width * self.fraction

@@ -13,14 +13,15 @@ from archlab.config.core.base import DERIVED, Derived, Heads, Width
 class RGLRU(Mixer):
     """RG-LRU, the mixer of Griffin (De 2024): the state of each channel decays at a rate that depends on the input.
 
-    At each token, S <- a S + sqrt(1 - a^2) i u. The gates r and i are sigmoid(W u + b), and a = exp(-8 r
-    softplus(Lambda)). A projection computes u, and the output is multiplied by a gate and projected.
+    At each token, S <- a S + sqrt(1 - a^2) i u, where the input u comes from a projection and a convolution. The gates
+    r and i are sigmoid(W u + b), and a = exp(-8 r softplus(Lambda)). The state is multiplied by another gate and
+    projected to the output.
     """
 
     kind: Literal["rglru"] = "rglru"
     display_name: ClassVar[str] = "RG-LRU"
     lru_width: Derived[Width] = DERIVED
-    """Number of channels, each with one number as its state. null: d_model."""
+    """Number of channels, each with a scalar state. null: d_model."""
     n_heads: Heads = 1
     """Number of groups of consecutive channels. The gates of a channel read only the channels of its group
     (RecurrentGemma: 256 channels per group)."""
@@ -51,8 +52,8 @@ class RGLRU(Mixer):
         return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
-        """Yield the operations, which are the same in every counting. The scan has no matrix products, only
-        element-wise sums: one round for each doubling of the number of tokens."""
+        """Yield the operations, which are the same for every kind of counting. The scan has no matrix products. It adds
+        elements in log2(tokens) rounds, rounded up."""
         width = self.lru_width
         conv, states = self.state(site, 0)
         yield model_pass.product("mixer", site.d_model, 2 * width, bias=2 * width)

@@ -55,8 +55,8 @@ class Visibility(Settings):
 def visible(rule: Visibility, query: "Positions", key: "Positions", prefix: "Positions | int" = 0) -> "Positions":
     """Return a boolean tensor or array: true if the query at position `query` sees the key at position `key`.
 
-    The positions broadcast. `prefix` is the number of first tokens that see each other in both directions; only the
-    visibility `prefix` uses it.
+    The positions broadcast. `prefix` is the length of the prefix, whose tokens see each other in both directions. It is
+    used only if `visibility` is `prefix`.
     """
     if rule.visibility == "two_sided":
         return _in_reach(rule, query, key)
@@ -89,15 +89,16 @@ def is_plain_causal(rule: Visibility, seq_len: int) -> bool:
 
 
 def reaches_all(rule: Visibility, seq_len: int) -> bool:
-    """Return whether, within `seq_len` tokens, every query reaches all keys in its visible directions."""
+    """Return whether, within `seq_len` tokens, no window or block hides a key from a query. The direction in which
+    queries see keys is not considered."""
     if rule.blocks is not None:
         return rule.blocks.size >= seq_len
     return rule.window is None or rule.window >= seq_len
 
 
 def keys_kept(rule: Visibility, context: int) -> int:
-    """Return the number of keys that a cache must store after `context` tokens. If only the keys of the window or block
-    are visible later, a cache stores only these."""
+    """Return the number of keys that a cache must store after `context` tokens. If later tokens can see only the keys
+    of the window or block, only these keys are stored."""
     if rule.blocks is not None and not rule.blocks.summary:
         return min(context, rule.blocks.size)
     bounded = rule.window is not None and rule.stride is None and not rule.global_tokens
@@ -107,7 +108,7 @@ def keys_kept(rule: Visibility, context: int) -> int:
 def visible_pairs(rule: Visibility, seq_len: int) -> int:
     """Return the number of visible query-key pairs in a sequence of `seq_len` tokens without a prefix.
 
-    The number equals the sum of the mask, but is computed without the mask.
+    This is the number of true elements of the mask, but is computed without creating the mask.
     """
     before = _pairs_before(rule, seq_len)
     if rule.visibility != "two_sided":
