@@ -200,8 +200,8 @@ class AnyAttention(Visibility, QueryHeads):
         return replace(needs, masked=masked, is_cut=is_cut)
 
     def rotating(self, site: Site, model_pass: Pass, heads: int) -> Iterator[Operation]:
-        """Yield the rotation of queries and keys if the position encoding rotates them. `heads` counts query and key
-        heads."""
+        """Yield the rotation of queries and keys if the position encoding rotates them. `heads` is the number of query
+        heads plus the number of key heads."""
         if site.position.acts_on == "queries":
             width = heads * site.position.rotated(self.rotary_width)
             yield model_pass.element_wise("element-wise", "positions", width, flops=3)

@@ -36,7 +36,7 @@ class Site:
 
 
 class StateTensor(NamedTuple):
-    """Shape of a tensor that a component keeps between passes, such as cached keys, for one sequence."""
+    """Shape of a tensor, such as cached keys, that a component keeps for one sequence between passes."""
 
     name: str
     shape: tuple[Natural, ...]
@@ -93,7 +93,7 @@ class Component(Registered):
     @property
     def score_heads(self) -> int:
         """Number of heads that compare queries with keys. 0: the component has no scores to which a position encoding
-        could add."""
+        could add a term."""
         return 0
 
     def describe(self) -> dict[str, str]:

@@ -15,8 +15,8 @@ class Dense(MLP):
     """Base class of plain and gated MLPs."""
 
     activation: ActivationName = "silu"
-    """Activation of the MLP. A gated MLP with silu is SwiGLU, with gelu GEGLU, with relu ReGLU, with sigmoid GLU,
-    and with identity bilinear."""
+    """Activation of the MLP. A gated MLP is called SwiGLU with silu, GEGLU with gelu, ReGLU with relu, GLU with
+    sigmoid, and bilinear with identity."""
     d_ff: Derived[Width] = DERIVED
     """Width of the hidden layer. null: 4 d_model (plain) or 8/3 d_model (gated), rounded up to a multiple of 8."""
     bias: bool = False

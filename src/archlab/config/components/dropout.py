@@ -11,7 +11,7 @@ class Dropout(Settings):
     """Dropout probability at each place during training. A single number is the probability at all places."""
 
     embedding: Probability = 0.0
-    """Dropout probability after the token embedding and any position embedding."""
+    """Dropout probability of the input of the first layer: the token embedding plus any position embedding."""
     attention: Probability = 0.0
     """Dropout probability of the attention weights."""
     branch: Probability = 0.0

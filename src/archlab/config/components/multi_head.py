@@ -28,8 +28,8 @@ class QKLayerNorm(_Scoped, AnyLayerNorm):
     @property
     def saved_per_number(self) -> int:
         """Return the number of stored values per element: 1 for the input, and another 1 if each head has its own
-        weight. Torch's fused norm does not support a weight per head, so the values before the weight are stored,
-        too."""
+        weight. Torch's fused norm does not support a weight per head, so the values before the multiplication by the
+        weight are stored, too."""
         return 2 if self.scope == "each_head" and self.weight else 1
 
 
@@ -66,8 +66,8 @@ class Temperature(Settings):
 
 class _Shape(QueryHeads):
     n_kv_heads: Derived[Heads] = DERIVED
-    """Number of key/value heads. null: n_heads. A value of n_heads is MHA, 1 is MQA (Shazeer 2019), and any number
-    between is GQA (Ainslie 2023)."""
+    """Number of key/value heads: n_heads for MHA, 1 for MQA (Shazeer 2019), or a number between for GQA (Ainslie 2023).
+    null: n_heads."""
     head_dim: Derived[Width] = DERIVED
     """Width of one query and of one key. n_heads * head_dim may differ from d_model. null: d_model / n_heads."""
     v_dim: Derived[Width] = DERIVED
@@ -154,7 +154,7 @@ class MultiHead(AnyAttention, _Shape):
         each device has a copy of one KV head."""
         n_heads, K = divide_evenly(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
-            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
+            raise UserError(f"{K} KV heads cannot be divided evenly among {tensor} devices; use a divisor or a multiple of {K}")
         return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})
 
     def _qk_norms(self) -> int:

@@ -29,7 +29,8 @@ class AnyNorm(Settings):
     display_name: ClassVar[str]
     """Name in drawings and tables."""
     flops_per_number: ClassVar[int]
-    """FLOPs per element, including those of the weight and the bias. 0 if the norm does nothing."""
+    """FLOPs per element, including the multiplication by the weight and the addition of the bias. 0 if the norm does
+    nothing."""
 
     @property
     def saved_per_number(self) -> int:
@@ -49,10 +50,11 @@ class WeightedNorm(AnyNorm):
     eps: Positive = 1e-5
     """Small number added to the variance (layer norm) or the mean square (RMS norm) before the square root."""
     weight: bool = True
-    """Whether the result is multiplied by a learned weight per feature. A layer norm with neither weight nor bias is
-    the norm of OLMo 1."""
+    """Whether the result is multiplied by a learned weight for each feature. A layer norm with neither weight nor bias
+    is the norm of OLMo 1."""
     unit_offset: bool = False
-    """Whether the factor is 1 + weight, with the weight initialized to 0 (Gemma; LN1P in Nemotron)."""
+    """Whether the result is multiplied by 1 + weight instead of weight. The weight is then initialized to 0 (Gemma;
+    LN1P in Nemotron)."""
 
     def n_parameters(self, width: int) -> int:
         return width * self.weight
@@ -64,7 +66,7 @@ class AnyLayerNorm(WeightedNorm):
     kind: Literal["layernorm"] = "layernorm"
     display_name: ClassVar[str] = "LayerNorm"
     bias: bool = True
-    """Whether a learned bias per feature is added after the multiplication by the weight."""
+    """Whether a learned bias for each feature is added after the multiplication by the weight."""
 
     flops_per_number: ClassVar[int] = 7
 
@@ -78,8 +80,8 @@ class AnyRMSNorm(WeightedNorm):
     kind: Literal["rmsnorm"] = "rmsnorm"
     display_name: ClassVar[str] = "RMSNorm"
     cast: Literal["after_weight", "before_weight"] = "after_weight"
-    """Point at which the result is cast back to the dtype of the activations: after or before the weight multiplies
-    it. The two differ only in low precision such as bfloat16 (Llama: before_weight)."""
+    """When the result is cast back to the dtype of the activations: after or before the multiplication by the weight.
+    The choice matters only in low precision such as bfloat16 (Llama: before_weight)."""
 
     flops_per_number: ClassVar[int] = 4
 

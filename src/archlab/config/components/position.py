@@ -29,8 +29,8 @@ class Position(Registered):
     default_kind: ClassVar[str | None] = "rope"
 
     acts_on: ClassVar[ActsOn]
-    """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a
-    number that depends on the distance between query and key to their score. `queries`: it rotates queries and keys."""
+    """Place where the encoding acts. `embedding`: it is added once to the token embedding. `scores`: it adds a term to
+    each score, which depends on the distance between query and key. `queries`: it rotates queries and keys."""
     reads_queries: ClassVar[bool] = False
     """Whether the term added to a score depends on the query. If not, all sequences of a batch share one table of these
     terms."""
@@ -40,16 +40,15 @@ class Position(Registered):
         """Raise UserError if `acts_on` is unknown, because the model would then ignore the encoding."""
         if cls.acts_on not in get_args(ActsOn):
             allowed = ", ".join(get_args(ActsOn))
-            raise UserError(f"position {kind_of(cls)}: acts_on {cls.acts_on!r}; allowed: {allowed}")
+            raise UserError(f"position {kind_of(cls)}: acts_on is {cls.acts_on!r}; allowed: {allowed}")
 
     @property
     def is_shared(self) -> bool:
-        """Whether all layers add one common table to their scores."""
+        """Whether all layers share one table of terms that they add to their scores."""
         return False
 
     def rotated(self, width: int) -> float:
-        """Return the number of rotated dimensions among `width` dimensions, for encodings that rotate queries and
-        keys."""
+        """Return how many of `width` dimensions the encoding rotates, if it rotates queries and keys."""
         return width
 
     def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
@@ -74,7 +73,7 @@ class Position(Registered):
 
 
 class NoPosition(Position):
-    """No position information except what the causal mask gives (NoPE)."""
+    """No position encoding. Only the causal mask tells the model about the order of tokens (NoPE)."""
 
     kind: Literal["none"] = "none"
     display_name: ClassVar[str] = "NoPE"
@@ -90,10 +89,10 @@ class Sinusoidal(Position):
     theta: Theta = 10000.0
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
-    """Order of the features. `interleaved`: the sine and cosine of each frequency side by side (Vaswani 2017).
-    `halves`: all sines, then all cosines."""
+    """Order of the features. `interleaved`: the sine and the cosine of each frequency are adjacent (Vaswani 2017).
+    `halves`: all sines come first, then all cosines."""
     offset: Index = 0
-    """Number of positions skipped before the first token (XGLM: 2)."""
+    """Number added to the position, which counts from 0 (XGLM: 2)."""
 
 
 class Learned(Position):
@@ -192,7 +191,8 @@ class LinearScaling(Settings):
 class DynamicNTK(Settings):
     """Dynamic NTK: once the sequence is longer than the original maximum length, theta grows with it.
 
-    Cached decoding then differs from one full pass by design, because earlier keys were rotated with another theta.
+    By design, decoding with a cache then gives different results than one full pass, because earlier keys were rotated
+    with a different theta.
     """
 
     kind: Literal["dynamic"] = "dynamic"
@@ -219,8 +219,8 @@ class Llama3Scaling(Settings):
 
 
 class Yarn(Settings):
-    """YaRN (Peng 2023): each pair of dimensions is interpolated depending on how often it rotates within the original
-    maximum length."""
+    """YaRN (Peng 2023): the frequencies of slow pairs of dimensions are divided by a factor, and those of fast pairs
+    stay unchanged. The speed of a pair is its number of rotations within the original maximum length."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
@@ -228,22 +228,24 @@ class Yarn(Settings):
     original_max_seq_len: Length
     """Maximum sequence length in tokens in the original training run."""
     beta_fast: Positive = 32.0
-    """Number of rotations within the original length above which a pair of dimensions stays unchanged."""
+    """Number of rotations within the original maximum length above which the frequency of a pair of dimensions stays
+    unchanged."""
     beta_slow: Positive = 1.0
-    """Number of rotations within the original length below which a pair of dimensions is interpolated in full."""
+    """Number of rotations within the original maximum length below which the frequency of a pair of dimensions is
+    divided by the whole factor."""
     truncate: bool = True
-    """Whether the limits of the range of interpolated pairs, computed from beta_fast and beta_slow, are rounded outward
-    to whole pairs."""
+    """Whether the range of pairs between beta_fast and beta_slow, whose frequencies are partly reduced, is rounded
+    outward to whole pairs."""
     attention_factor: Positive | None = None
     """Factor on the cosines and sines. null: 0.1 ln(factor) + 1."""
 
 
 class Longrope(Settings):
-    """LongRoPE (Ding 2024): each pair of dimensions has its own divisor of the frequency, from one list for short and
-    one for long sequences.
+    """LongRoPE (Ding 2024): the frequency of each pair of dimensions is divided by its own number. There is one list of
+    these divisors for short sequences, and one for long sequences.
 
-    If a sequence crosses the original length, its cache would hold keys rotated with both lists. `generate` therefore
-    processes the whole sequence again at that length.
+    If a sequence grew beyond the original length, its cache would contain keys rotated with both lists. `generate`
+    therefore processes the whole sequence again when it crosses that length.
     """
 
     kind: Literal["longrope"] = "longrope"
@@ -262,12 +264,11 @@ class Longrope(Settings):
 
 
 class Proportional(Settings):
-    """p-RoPE: only the pairs of dimensions with the highest frequencies rotate. The others are not rotated (Barbero
-    2024)."""
+    """p-RoPE: only the pairs of dimensions with the highest frequencies are rotated (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
     turning: Annotated[float, Field(gt=0, lt=1)]
-    """Fraction of the pairs of dimensions that rotate."""
+    """Fraction of the pairs of dimensions that are rotated."""
 
     def rotated_pairs(self, n: int) -> int:
         return int(self.turning * n // 2)
@@ -288,7 +289,7 @@ class Rope(Position):
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the dimensions of each head that rotates: the first int(head_dim * fraction) dimensions."""
+    """Fraction of the dimensions of each head that are rotated: the first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
     """Dimensions that rotate together as a pair. `half`: i and i + dim/2 (rotate_half). `interleaved`: 2i and 2i +
     1."""

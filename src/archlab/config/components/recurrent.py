@@ -16,8 +16,8 @@ CHUNK = 64
 next chunk."""
 
 KernelSize = Annotated[int, Field(ge=2, le=1000)]
-"""Kernel size of a causal convolution: the number of tokens that it sees, the current one included. Published models
-have up to 7."""
+"""Kernel size of a causal convolution: the number of tokens that it sees, including the current token. Published models
+have kernel sizes of up to 7."""
 
 
 def chunking(seq_len: int) -> tuple[int, int]:
@@ -42,7 +42,7 @@ class GatedRMSNorm(AnyNorm):
 
     @property
     def saved_per_number(self) -> int:
-        """Return 2: the input and the value that the weight multiplies are stored."""
+        """Return 2, because the input and the value that the weight multiplies are stored."""
         return 2
 
     def n_parameters(self, width: int) -> int:

@@ -26,7 +26,7 @@ class RGLRU(Mixer):
     """Number of groups of consecutive channels. The gates of a channel read only the channels of its group
     (RecurrentGemma: 256 channels per group)."""
     taps: KernelSize = 4
-    """Number of tokens, the current one included, that the convolution of u sees."""
+    """Kernel size of the convolution of u: the number of tokens that it sees, including the current token."""
 
     def resolve(self, d_model: int) -> Self:
         return self.model_copy(update={"lru_width": self.lru_width or d_model})
@@ -53,7 +53,7 @@ class RGLRU(Mixer):
 
     def work(self, site: Site, model_pass: Pass) -> Iterator[Operation]:
         """Yield the operations, which are the same for every kind of counting. The scan has no matrix products. It adds
-        elements in log2(tokens) rounds, rounded up."""
+        elements in ceil(log2(tokens)) rounds, but in at least one."""
         width = self.lru_width
         conv, states = self.state(site, 0)
         yield model_pass.product("mixer", site.d_model, 2 * width, bias=2 * width)

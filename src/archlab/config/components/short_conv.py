@@ -15,7 +15,7 @@ class ShortConv(Mixer):
     kind: Literal["short_conv"] = "short_conv"
     display_name: ClassVar[str] = "short conv"
     taps: KernelSize = 3
-    """Number of tokens, the current one included, that the convolution sees."""
+    """Kernel size of the convolution: the number of tokens that it sees, including the current token."""
     bias: bool = False
     """Whether all projections and the convolution have biases."""
 

@@ -1,7 +1,8 @@
-"""Rules for which keys a query sees. Masks, caches and FLOP counts all use them.
+"""Rules that determine which keys a query sees. Masks, caches and FLOP counts all use them. Positions count from the
+start of the sequence, or from the start of the document if a sequence consists of several packed documents.
 
-Positions count from the start of the sequence, or of the document if several are packed. This module does not import
-torch at run time, so that costs can be computed quickly. The functions work on tensors and on arrays.
+This module does not import torch at run time, so that costs can be computed quickly. The functions accept tensors and
+arrays.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -29,15 +30,15 @@ class BlockSparse(Settings):
 
 
 class Visibility(Settings):
-    """Fields of an attention that determine which keys a query sees: in which direction, and how far."""
+    """Fields of an attention component that determine which keys a query sees: in which direction, and how far."""
 
     visibility: Literal["causal", "prefix", "two_sided"] = "causal"
     """Direction in which a query sees keys. `causal`: its own key and earlier keys. `prefix`: in addition, later
     keys within the prefix of the sequence, whose length is an argument of each pass (prefix LM, Raffel 2020).
     `two_sided`: all earlier and later keys, as in an encoder."""
     window: Length | None = None
-    """Size w of the attention window in tokens: a query sees the keys at a distance below w, its own included, in
-    each visible direction. null: no window."""
+    """Size w of the attention window in tokens: a query sees its own key and the nearest w - 1 keys in each visible
+    direction. null: no window."""
     stride: Annotated[Index, Field(ge=2)] | None = None
     """Stride s of dilated attention in tokens: keys beyond the window are visible if their distance is divisible by
     s. null: no keys beyond the window."""

@@ -147,10 +147,11 @@ Natural = Annotated[int, Field(ge=0)]
 # counted and shown within seconds, and refused within seconds on a machine too small for it.
 
 MOST_LAYERS = 10_000
-"""Largest allowed number of layers. The deepest published model has 126. Each layer is an object in memory."""
+"""Largest allowed number of layers. The deepest published model has 126 layers. The limit saves memory, because each
+layer is an object."""
 MOST_KINDS = 100
-"""Largest allowed number of layer kinds. Each kind is validated like a separate model. Published models have up to
-4."""
+"""Largest allowed number of layer kinds. The limit saves time, because each kind is validated like a separate model.
+Published models have up to 4 layer kinds."""
 MOST_HEADS = 10_000
 """Largest allowed number of heads. Published models have up to 128."""
 WIDEST = 10**7

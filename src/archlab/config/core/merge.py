@@ -18,7 +18,7 @@ Raw = dict[str, Any]
 
 
 MOST_DEPTH = 100
-"""Largest allowed nesting depth of raw values. A config has depth 6."""
+"""Largest allowed nesting depth of raw values. A typical config has a depth of 6."""
 
 
 def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:

@@ -90,7 +90,7 @@ def import_plugins(plugins: Iterable[str]) -> None:
 
 def _content(file: Path) -> bytes:
     if not file.is_file():
-        raise UserError(f"plugins: {file}: no such file; put it there, or give its new path")
+        raise UserError(f"plugins: {file}: no such file; restore it, or set `plugins` to its new path")
     return read_bytes(file)
 
 

@@ -248,7 +248,7 @@ def is_users(config: type[Base]) -> bool:
 
 def check_implemented(module: str) -> None:
     """Raise UserError if the module registered a kind without an implementation. Kinds that derive from archlab's kinds
-    inherit one."""
+    inherit an implementation."""
     classes = [modules[module] for section in _kinds.values() for modules in section.values() if module in modules]
     for config in classes:
         contract.check_defined(config, breach)

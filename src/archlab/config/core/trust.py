@@ -1,4 +1,5 @@
-"""Trust in plug-ins. A plug-in may run if the user names it, or if archlab copied it into its folder on this machine.
+"""Trust in plug-ins. A plug-in may run if the user names it, or if it is in a folder into which archlab copied it on
+this machine.
 
 A config names plug-ins, and reading the config imports them. A user names a plug-in on the command line, in Python, or
 in a YAML file given by its path. A user who gives only a folder has not decided to run the code in the folder, which

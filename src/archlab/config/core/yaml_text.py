@@ -24,7 +24,8 @@ from archlab.errors import UserError
 from archlab.files import MEBIBYTE, read_text
 
 MOST_BYTES = MEBIBYTE
-"""Largest allowed size of a YAML file in bytes. No config is as large, and a larger file would take seconds to read."""
+"""Largest allowed size of a YAML file in bytes. Configs are much smaller, and reading a larger file would take
+seconds."""
 MOST_VALUES = 50_000
 """Largest allowed number of values in a YAML file, with aliases expanded. A pattern of 10,000 layers stays below this
 limit."""
