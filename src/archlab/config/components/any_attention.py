@@ -100,11 +100,11 @@ class AnyAttention(Visibility, QueryHeads):
         if not is_written:
             yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
             return
-        # The products, the mask and each operation of a cap write and read the scores.
+        # The scores are written and read by the products, the mask and each operation of the soft cap.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
         score_bytes = scores * FLOAT32_BYTES
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=score_bytes)
-        # Stored: the weights, the tanh of a cap, the factors of dropout, and the weights after dropout.
+        # Stored: the attention weights, the tanh of the soft cap, the dropout mask, and the weights after dropout.
         saved = (1 + needs.softcap + 2 * needs.dropout) * score_bytes
         yield Operation(
             "softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * score_bytes, saved=saved, made=score_bytes

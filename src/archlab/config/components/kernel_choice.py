@@ -24,7 +24,7 @@ class KernelNeeds:
     bias: bool = False
     products_up_to: int = 0
     """Largest sequence length in tokens at which the kernel `products` trains faster than `sdpa` on this machine."""
-    # The fields below describe a call. Before a call, the defaults are the easiest case.
+    # The fields below describe a call. Before a call, their defaults describe the call with the fewest requirements.
     masked: bool = False
     """Whether the mask hides more keys than a plain causal mask does."""
     is_cut: bool = False

@@ -132,7 +132,7 @@ class Latent(AnyAttention):
             )
         yield expanded._replace(times=2) if is_absorbed else expanded  # absorbed: once for queries, once for outputs
         if is_absorbed:
-            # Kernels get the whole key as the value; its rotated part is dropped afterwards.
+            # Kernels take the whole key as the value. Later, the output of the key's rotated part is dropped.
             value = self.kv_rank if model_pass.counting == "visible" else self.kept_width
             yield from self.mixing(site, model_pass, self.kept_width, value, self.kept_width)
         else:

@@ -154,7 +154,7 @@ class MultiHead(AnyAttention, _Shape):
         each device has a copy of one KV head."""
         n_heads, K = divide_evenly(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
-            raise UserError(f"{K} KV heads cannot be divided evenly among {tensor} devices; use a divisor or a multiple of {K}")
+            raise UserError(f"{K} KV heads cannot be divided among {tensor} devices; use a divisor or multiple of {K}")
         return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})
 
     def _qk_norms(self) -> int:

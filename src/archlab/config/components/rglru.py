@@ -63,7 +63,7 @@ class RGLRU(Mixer):
         yield model_pass.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
         doublings = max(1, math.ceil(math.log2(model_pass.tokens)))
         summed = model_pass.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
-        # Stored in float32: nine numbers between u, the decays and the added inputs, and three for each doubling.
+        # Stored in float32: nine values per channel for u, decays and inputs, and three for each doubling.
         saved = (9 + 3 * doublings) * model_pass.rows * width * FLOAT32_BYTES
         kept = model_pass.texts * states.n_bytes(model_pass.bytes_each) if model_pass.is_cached else 0.0
         yield summed._replace(kept=kept, saved=saved)

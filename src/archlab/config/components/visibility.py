@@ -130,7 +130,7 @@ def _pairs_before(rule: Visibility, seq_len: int) -> int:
         earlier = _blocks_before(seq_len, size)
         return _up_to(seq_len) - size * earlier + summary * earlier
     window = min(rule.window or seq_len, seq_len)
-    beyond = seq_len - window  # queries that see a whole window and have keys behind it
+    beyond = seq_len - window  # number of queries with earlier keys beyond the window
     pairs = _up_to(window) + beyond * window
     # Queries with at most as many keys behind the window as there are global keys.
     few = min(rule.global_tokens, beyond)

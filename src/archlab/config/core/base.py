@@ -143,8 +143,8 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Natural = Annotated[int, Field(ge=0)]
-# Upper limits. Each is far above anything that was ever built. Each is also low enough that an accepted config is
-# counted and shown within seconds, and refused within seconds on a machine too small for it.
+# Upper limits. Each is far above the values of any published model. Each is also so low that archlab counts and shows
+# any allowed config within seconds. If the machine is too small for a config, archlab refuses it within seconds.
 
 MOST_LAYERS = 10_000
 """Largest allowed number of layers. The deepest published model has 126 layers. The limit saves memory, because each

@@ -249,7 +249,7 @@ def read_yaml(path: Path | Traversable) -> Raw:
     value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
         actual = "nothing" if value is None else type(value).__name__
-        raise UserError(f"{path}: expected a mapping (`key: value`), found {actual}")
+        raise UserError(f"{path}: expected a mapping such as `key: value`, found {actual}")
     return value
 
 
