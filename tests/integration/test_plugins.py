@@ -540,7 +540,7 @@ BROKEN = {
     "no place": (FILES["bell.py"].replace("    acts_on", "    # "), "position bell: Bell has no acts_on; define it in"),
     "no sentence": (FILES["reverse.py"].replace("def describe", "def say"), "task reverse: Reverse has no describe;"),
     "no parameters": (FILES["power_norm.py"].replace("def n_", "def m_"), "norm power_norm: PowerNorm has no n_parameters"),
-    "an unknown place": (FILES["bell.py"].replace('"scores"', '"score"'), "position bell: acts_on 'score'; allowed: embedding"),
+    "an unknown place": (FILES["bell.py"].replace('"scores"', '"score"'), "position bell: acts_on is 'score'; allowed: embedding"),
     "a field of a name": (FILES["mish.py"].replace("    flops_per", "    beta: float = 1.0\n    flops_per"), "has the field beta"),
     "no state": (FILES["average.py"].replace("def state", "def keeps"), "mixer average: Average has no state; define it in"),
     "no implementation": (SQUARED_TEXT.split("@archlab")[0], "mlp squared: nothing implements Squared; put @archlab"),

@@ -229,8 +229,8 @@ def test_only_studies_extend(tmp_path):
     [
         (b"model: [1,\n", "line 2: not valid YAML"),
         (b"\xff\xfe\x00", "not a text file"),
-        (b"", "expected keys and values, found nothing"),
-        (b"- 1\n", "expected keys and values, found list"),
+        (b"", "expected a mapping such as `key: value`, found nothing"),
+        (b"- 1\n", "expected a mapping such as `key: value`, found list"),
         (b"{[1]: 2}", "not valid YAML"),
     ],
 )

@@ -252,7 +252,7 @@ def test_devices_beyond_the_kv_heads_hold_copies():
     norms = (2 * 32) * 4096  # whole on every device
     copied = 32 * 2 * 128 * 4096
     assert memory == 2 * (total + 7 * norms + 7 * copied)
-    with pytest.raises(UserError, match="2 devices are neither a divisor nor a multiple of the 3 KV heads"):
+    with pytest.raises(UserError, match="3 KV heads cannot be divided among 2 devices; use a divisor or multiple of 3"):
         planned("tensor=2", "llama-3-8b", "model.attention={n_heads: 30, n_kv_heads: 3, head_dim: 128}")
 
 
