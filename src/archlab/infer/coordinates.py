@@ -77,7 +77,7 @@ def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, co
     memory. The message starts with the config's name.
     """
     if len(set(widths)) < 2:
-        raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more different widths, such as 64,128,256")
+        raise UserError(f"--widths: {', '.join(map(str, widths))}; allowed: two or more, such as 64,128,256")
     windows = Pass(max(1, PROBED_TOKENS // context), context, bytes_each=FLOAT32_BYTES, is_training=True)
     widths = sorted(set(widths))
     configs = [_without_dropout(at_width(config, name, width)) for width in widths]

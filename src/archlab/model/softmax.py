@@ -14,4 +14,4 @@ class Softmax:
     dropout: float = 0.0
     """Dropout rate of the attention weights; 0 outside training."""
     sinks_H: Tensor | None = None
-    """Sink of each head: the score of an additional key that every query sees, with value 0. None means no sinks."""
+    """Sink of each head: the score of an additional key with value 0, which every query sees. None means no sinks."""
