@@ -25,14 +25,14 @@ from archlab.model.state import Cache
 
 
 class Pair(NamedTuple):
-    """A context and a continuation to score. Each has at least one token."""
+    """A context, and a continuation whose likelihood is asked for. Each has at least one token."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
 
     @property
     def read(self) -> tuple[int, ...]:
-        """Tokens that the model reads: all except the last one, which is only predicted."""
+        """Tokens that the model reads: all except the last one, which the model only has to predict."""
         return (*self.context, *self.continuation[:-1])
 
 

@@ -29,7 +29,7 @@ from archlab.model.torch_private import skip_size_checks
 COMPILED_SLOTS = 256
 """With `compile`, the cache's capacity is rounded up to a multiple of this number.
 
-A compiled graph works for one capacity only. After rounding, sequences of similar length can share a graph.
+A compiled decoding step works for one capacity only. After rounding, sequences of similar length can share it.
 """
 
 

@@ -54,7 +54,7 @@ def from_pretrained(
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """Return the path of a run folder or Hugging Face folder. Download the folder if the argument is a hub id.
+    """Return the path of a run folder or Hugging Face folder. A folder with a hub id is downloaded first.
 
     Raise UserError if the argument is something else.
     """

@@ -91,8 +91,6 @@ class Timed:
 
 @dataclass(frozen=True)
 class _Run:
-    """A step that can be repeated, and the work that it does."""
-
     work: Sequence[Work]
     model: Decoder
     step: Callable[[], None]
@@ -146,7 +144,10 @@ def _products(device_type: str, dtype: torch.dtype) -> dict[str, float]:
 
 
 def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
-    """Measure how fast this machine does the work of training or decoding steps, without compilation."""
+    """Measure how fast this machine runs uncompiled training or decoding steps.
+
+    Return its rates for each kind of operation.
+    """
     device = Device(device_type, getattr(torch, number_format))
     with torch.random.fork_rng(devices=[]):  # because steps set the global seed
         runs = list(_training(device) if name == "training" else _decoding(device))

@@ -57,7 +57,7 @@ class Speed(Base):
 
 
 def training_speed(config: Config, steps: int) -> Speed:
-    """Measure whole training steps: forward pass, backward pass, clipping and optimizer update."""
+    """Measure the speed of whole training steps: forward and backward pass, clipping and optimizer update."""
     run = rehearse(config)
     speed = run.train.batch_tokens / statistics.median(seconds_of(run.step, steps))
     limit = run.device.peak_flops(seconds=0.3)

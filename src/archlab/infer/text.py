@@ -180,7 +180,7 @@ class PublishedCodec:
         self.tokenizer, self.special = tokenizer, special
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the tokenizer's tokens of a prompt. For an empty prompt, return the tokens that precede a document."""
+        """Return the tokenizer's tokens of a prompt. If there are none, return the tokens that precede a document."""
         with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
             ids = self.tokenizer.encode(prompt).ids
         if ids := ids or [*self.special.document]:

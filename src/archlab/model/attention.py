@@ -49,8 +49,8 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """Apply attention: [B, T, D] -> [B, T, D].
 
-        `state` is a cache, which stores the new keys and values, or a sequence shard, which gathers the keys and values
-        of all processes.
+        `state` may be a cache, which stores the new keys and values. It may also be a sequence shard, which gathers the
+        keys and values of all processes.
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)

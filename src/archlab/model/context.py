@@ -63,7 +63,7 @@ class Context:
     positions_BT: Tensor
     """Positions of the new tokens; negative for padding."""
     is_real_BT: Tensor | None
-    """Whether each token is real; false for padding. None if there is no padding."""
+    """Whether each token is not padding. None if there is no padding."""
     starts_BT: Tensor | None
     """For each token, the index of its document's first token in this pass. None if documents are not packed."""
     mask_BTS: Mask | None
@@ -76,7 +76,7 @@ class Context:
     rotation: Rotation | None
     """Rotation of queries and new keys; None without RoPE."""
     bias_BHTS: Tensor | None
-    """Bias to add to the attention scores, from a table that all layers share; None without such a table."""
+    """Position bias to add to the attention scores if all layers share one; otherwise None."""
     collected: Collected | None
     """Container to which components add auxiliary losses and expert loads; None if they are not needed."""
 
@@ -101,7 +101,7 @@ class ForwardPass:
     positions_BT: Tensor
     """Positions of the new tokens, [B or 1, T]; negative for padding."""
     lengths_BT: Tensor
-    """Length of each token's sequence or document, including the new tokens, [B or 1, T or 1]."""
+    """Length of the sequence or document that each token belongs to, including new tokens, [B or 1, T or 1]."""
     starts_BT: Tensor | None
     """For each token, the index of its document's first token. None if documents are not packed."""
     is_plain: bool

@@ -59,7 +59,7 @@ def reference(
 def sdpa(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """torch's fused attention, in at least float32 if that is faster or more accurate."""
+    """torch's fused attention. It runs in at least float32 if that is faster or more accurate."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
         return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
     q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))

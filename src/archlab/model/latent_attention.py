@@ -50,8 +50,8 @@ class LatentAttention(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """Apply attention: [B, T, D] -> [B, T, D].
 
-        `state` is a cache, which stores the new latent vectors, or a sequence shard, which gathers the latent vectors
-        of all processes.
+        `state` may be a cache, which stores the new latent vectors. It may also be a sequence shard, which gathers the
+        latent vectors of all processes.
         """
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
@@ -73,7 +73,7 @@ class LatentAttention(nn.Module):
     def expanded(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """Return the attention output, [B, H, T, V], with materialized keys and values."""
+        """Return the attention output, [B, H, T, V]. Materialize keys and values."""
         config = self.config
         latent_B1SR, rope_B1SP = kept_B1SE.split((config.kv_rank, config.rope_dim), -1)
         kv_BHSX = self.kv_up(latent_B1SR[:, 0]).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -101,7 +101,7 @@ class LatentAttention(nn.Module):
         return mixed_BHTE[..., : config.kv_rank] @ v_up_HVR.transpose(-1, -2)
 
     def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
-        """Rotate the dimensions from `start` on: [B, heads, T, C] -> [B, heads, T, C]."""
+        """Rotate only the dimensions whose index is at least `start`: [B, heads, T, C] -> [B, heads, T, C]."""
         if context.rotation is None:
             return x
         return torch.cat((x[..., :start], context.rotation.rotate(x[..., start:])), -1)

@@ -46,7 +46,7 @@ class Layer(nn.Module):
     def forward(
         self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
     ) -> Tensor:
-        """Run all stages: [B, T, D] -> [B, T, D]. `states` maps names of branches to their states."""
+        """Run all stages: [B, T, D] -> [B, T, D]. `states` maps branch names to states."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD

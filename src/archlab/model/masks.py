@@ -91,16 +91,16 @@ class Visible:
     """Positions of the queries; negative for padding."""
     key_BS: Tensor
     prefix_B11: Tensor | None = None
-    """Length of each sequence's prefix, whose tokens see each other if the rule is prefix. None means no prefix."""
+    """Length of each sequence's prefix; None without prefixes. Prefix tokens see each other if the rule is `prefix`."""
     starts_BQ: Tensor | None = None
     """For each query, the index of its document's first token. None if documents are not packed."""
     is_whole: bool = False
     """Whether every row is one whole sequence or several whole documents.
 
-    Then nothing is cached or padded, and queries and keys belong to the same tokens.
+    Nothing is then cached or padded, and the queries belong to the same tokens as the keys.
     """
     key_starts_BS: Tensor | None = None
-    """`starts_BQ` of the keys; None if queries and keys belong to the same tokens."""
+    """Same as `starts_BQ`, but for the keys. None if queries and keys belong to the same tokens."""
     runs: tuple[range, ...] | None = None
     """Indices of the queries in the sequence if this process has only some of its tokens; otherwise None.
 
@@ -146,12 +146,12 @@ class Visible:
 
     @property
     def is_worth_cutting(self) -> bool:
-        """Whether blocks save enough work.
+        """Whether attention in blocks saves enough work.
 
-        For whole sequences, blocks must compute at most half of the query/key pairs. If this process has only some
-        tokens of a sequence, skipping any pair is enough, because no kernel can use a plain causal mask. For packed
-        documents, the answer depends only on the row length, because reading document boundaries would synchronize the
-        device.
+        For whole sequences, the blocks must leave out at least half of the query/key pairs. If this process has only
+        some tokens of a sequence, leaving out any pair is enough, because no kernel can use a plain causal mask. For
+        packed documents, the answer depends only on the row length, because reading document boundaries would
+        synchronize the device.
         """
         return self._once("is_worth_cutting", self._is_worth_cutting)
 
@@ -250,7 +250,7 @@ def stretches(
 ) -> list[Stretch]:
     """Return the blocks of one sequence without a prefix.
 
-    With `runs`, return only the blocks of queries with these indices.
+    With `runs`, return only the blocks whose queries have these indices in the sequence.
     """
     blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
     selected = blocks if runs is None else query_blocks.blocks_in_runs(blocks, runs)

@@ -1,4 +1,4 @@
-"""Normalization over the feature axis, computed in at least float32 for activations of any dtype."""
+"""Normalization over the feature axis, computed in at least float32 even if activations are narrower."""
 
 import math
 from typing import Any

@@ -64,7 +64,7 @@ class LearnedPositions(nn.Module):
 
 @implements(schema.Alibi)
 class AlibiBias(nn.Module):
-    """ALiBi: -slope(head) * distance (Press 2021). Falcon's form uses minus the key position as the distance."""
+    """ALiBi: -slope(head) * distance (Press 2021). Falcon uses minus the key position as the distance."""
 
     def __init__(self, config: schema.Alibi, heads: AnyAttention) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def slopes(n_heads: int, max_bias: float) -> list[float]:
 
 @implements(schema.T5)
 class T5Bias(nn.Module):
-    """T5 bias: one learned parameter per head and bucket of distances (Raffel 2020)."""
+    """T5 bias: one learned value per head and per bucket of distances (Raffel 2020)."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -152,7 +152,7 @@ def make_positions(model: ModelConfig) -> nn.Module | None:
 
 
 def make_shared_bias(model: ModelConfig) -> nn.Module | None:
-    """Return the position bias module that all layers share; None if the model has none."""
+    """Return the position bias module that all layers share; None if there is no shared bias."""
     heads = model.attention
     if not model.position.is_shared or not isinstance(heads, AnyAttention):
         return None

@@ -83,7 +83,7 @@ def _gradients(
 def _outputs(q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor) -> tuple[Tensor, Tensor]:
     """Allocate the output and the attention weights of the forward pass.
 
-    The axes of the output are in the order that the output projection reads, [B, T, H, V].
+    The output has the axis order [B, T, H, V], in which the output projection reads it.
     """
     B, H, T, _ = q_BHTC.shape
     n_weights = sum(B * H * (end - first) * end for first, end in _bounds(T))
@@ -109,7 +109,7 @@ def _of_block(x_BHTC: Tensor, k_BKTC: Tensor, first: int, end: int) -> Tensor:
 
 
 def _scaled_product(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return scale a b. The product is scaled before it is rounded."""
+    """Return scale * (a @ b). The scale is applied before the result is rounded."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
 
 

@@ -68,7 +68,7 @@ class CausalConv(nn.Module):
 
 
 def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
-    """Return x with 0 at padding."""
+    """Set the elements of x at padding to 0."""
     return x_BTC if context.is_real_BT is None else x_BTC * context.is_real_BT[..., None]
 
 

@@ -41,7 +41,7 @@ class BlockGate(nn.Module):
 class RGLRU(nn.Module):
     """RG-LRU: S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)). The output is out(gelu(gate) * S).
 
-    A short convolution computes u. i is the input gate and r the recurrence gate.
+    u is the output of a short convolution, i the input gate, and r the recurrence gate.
     """
 
     timed_as = "scans"

@@ -94,9 +94,10 @@ ROLES: dict[RoleName, Role] = {
 }
 """Roles by name.
 
-`input` reads the residual stream (q, k, v, up, gate) or a narrow vector, which `narrow` computes from the stream.
-`output` writes to the stream (attention out, MLP down). `convolution` is the kernel of a convolution over tokens.
-`constant` is initialized with a given value (norms, biases). `output_bias` is the bias next to an `output`.
+Parameters with the role `input` read the residual stream (q, k, v, up, gate), or a narrow vector that a `narrow`
+parameter has computed from the stream. Those with the role `output` write to the stream (attention out, MLP down).
+`convolution` is the kernel of a convolution over tokens. `constant` parameters start at a given value (norms, biases).
+`output_bias` is the bias of an `output` projection.
 """
 
 
@@ -107,7 +108,7 @@ class RoleOf(NamedTuple):
     parameter: nn.Parameter
     role: Role
     constant: float | Tensor | None
-    """Initial value; None means that the parameter is drawn at random."""
+    """Initial value; None means random initial values."""
 
 
 def check_parameters(kind: type[Registered], module: nn.Module, n_stated: int) -> list[RoleOf]:

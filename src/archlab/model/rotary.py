@@ -37,9 +37,9 @@ class Rotation:
 
 @implements(Rope)
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
-    """Return the rotation of vectors of `width` dimensions at the given positions, in sequences of the given lengths.
+    """Return the rotation of vectors with `width` dimensions at the given positions.
 
-    Angles are computed in float32, or in `dtype` if it is wider.
+    `lengths_BT` holds the lengths of their sequences. Angles are computed in float32, or in `dtype` if it is wider.
     """
     rotating = width if config.fraction == 1 else int(width * config.fraction)
     pairs = torch.arange(rotating // 2, device=positions_BT.device, dtype=wide(dtype))

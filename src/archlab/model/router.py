@@ -51,7 +51,7 @@ class Router(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_ND: Tensor) -> Routing:
-        """Route tokens, [N, D]: return the chosen experts and their weights, [N, K]."""
+        """Choose the experts of each token and their weights: [N, D] -> [N, K]."""
         with without_autocast(x_ND):
             bias = None if self.bias is None else at_least_float32(self.bias)
             logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)

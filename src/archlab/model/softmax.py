@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Softmax:
-    """Settings of the softmax that turns scores into weights, and of the steps before and after it."""
+    """Settings of the softmax that turns attention scores into weights, and of the steps around it."""
 
     scale: float
     softcap: float | None = None

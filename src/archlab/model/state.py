@@ -88,7 +88,7 @@ class State:
         return seen
 
     def indices(self, n_new: int) -> Tensor:
-        """Return the token index of each row that `extend` returns. The index is negative for empty slots."""
+        """Return the token index of each row that `extend` returns. Rows of empty slots have negative indices."""
         length = self.length.tensor
         if is_step(n_new):
             n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
@@ -135,7 +135,7 @@ class Cache:
             }
             for layer in layer_configs(model)
         ]
-        """For each layer, a dict from branch name to state. Branches without a state are left out."""
+        """For each layer, a dict that maps branch names to states. Branches without a state are left out."""
         self.padding_B1, self.least_padding = torch.zeros(1, 1, dtype=torch.int64, device=device), 0
         if padding is not None:
             padding_B = torch.as_tensor(padding, device=device)
@@ -153,7 +153,7 @@ class Cache:
 
     @property
     def length_tensor(self) -> Tensor:
-        """Number of tokens in the cache as an int64 tensor without axes."""
+        """Number of tokens in the cache, including padding, as an int64 scalar tensor."""
         return self._length.tensor
 
     def begin(self, n_new: int) -> None:

@@ -1,6 +1,6 @@
-"""All uses of private parts of torch, each with its reason; tested with torch 2.13.
+"""All uses of torch's private functions and classes, each with its reason. Tested with torch 2.13.
 
-A torch release that moves one of these parts breaks only this file (`tests/unit/test_layout.py`).
+If a torch release moves one of them, only this file breaks (`tests/unit/test_layout.py`).
 """
 
 from collections.abc import Callable
