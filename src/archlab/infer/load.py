@@ -66,8 +66,8 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
         case _:
             pass
     raise UserError(
-        f"{folder_or_hub_id}: not a run folder (no config.yaml), a Hugging Face folder (no config.json) "
-        "or a hub id (organization/name); `archlab train` creates run folders"
+        f"{folder_or_hub_id}: not a run folder (no config.yaml), not a Hugging Face folder (no config.json) "
+        "and not a hub id (organization/name); `archlab train` creates run folders"
     )
 
 
