@@ -281,7 +281,7 @@ def test_learned_positions_end() -> None:
         ({"max_new_tokens": -3}, "max_new_tokens: -3; allowed: 0 or more"),
         ({"temperature": -1}, "temperature: -1; allowed"),
         ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: at least 1"),
-        ({"padding": [1]}, r"padding: \[1\]; allowed: 2 numbers, one per text, each from 0 to 4"),
+        ({"padding": [1]}, r"padding: \[1\]; allowed: 2 integers, one per text, each from 0 to 4"),
         ({"end_of_text": 99}, "token 99: not in the model's vocabulary; allowed: 0 to 18"),
         ({"padding": [0.5, 0]}, r"padding: \[0.5, 0.0\]; allowed"),
         ({"padding": [0, 5]}, r"padding: \[0, 5\]; allowed"),
@@ -361,7 +361,7 @@ def test_a_refusal_leaves_a_session_as_it_was() -> None:
 
 @pytest.mark.parametrize("padding", [[True, False], [0.0, 1.0]])
 def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
-    with pytest.raises(UserError, match=r"padding: .*; allowed: 2 numbers, one per text, each from 0 to 4"):
+    with pytest.raises(UserError, match=r"padding: .*; allowed: 2 integers, one per text, each from 0 to 4"):
         archlab.generate(tiny(), text(5, batch=2), 2, padding=padding)
 
 

@@ -184,7 +184,7 @@ def test_the_beginning_of_a_name_is_enough_if_it_is_unique(begun, whole):
 @pytest.mark.parametrize("name", ["llama", "gemma-2", "phi", "phi-4-1", "tiny"])
 def test_an_ambiguous_beginning_or_half_a_word_does_not_match(name):
     assert find_preset(name) is None
-    with pytest.raises(UserError, match="not found"):
+    with pytest.raises(UserError, match="unknown config"):
         load_config(name)
 
 

@@ -81,8 +81,8 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """Decoder-only Transformer: tokens -> logits.
 
-    `seed` determines the initial parameters; None leaves their memory uninitialized. `kernel` names the way to compute
-    attention (see kernels.py). Raise ConfigError if the config breaks a rule.
+    `seed` determines the initial parameters; with None, the parameters are not initialized. `kernel` names the way to
+    compute attention (see kernels.py). Raise ConfigError if the config breaks a rule.
     """
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
@@ -117,8 +117,8 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Return logits: [B, T] int64 -> [B, T, V].
 
-        `documents`, [B, T], holds document numbers. Each run of equal numbers is one document: its tokens see only each
-        other, and its positions start at 0.
+        `documents`, [B, T], holds the document number of each token. Consecutive tokens with the same number are one
+        document. They see only each other, and their positions start at 0.
 
         `prefix`, [B], is the length of each sequence's prefix, without padding. Prefix tokens see each other in both
         directions, in layers whose `attention.visibility` is prefix.
