@@ -15,7 +15,7 @@ from archlab.model.roles import roles_of
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
+def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
     """Initialize every parameter with its constant, or with random values from the normal distribution of its role."""
     for name, parameter, role, constant in roles_of(model):
         if constant is None:
