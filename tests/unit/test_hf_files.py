@@ -229,7 +229,7 @@ def test_no_weights_at_all(hf: Path) -> None:
 
 def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (hf / "config.json").unlink()
-    with pytest.raises(UserError, match=r"not a run folder .* nor a Hugging Face folder \(no config.json\)"):
+    with pytest.raises(UserError, match=r"not a run folder .* not a Hugging Face folder \(no config.json\)"):
         archlab.from_pretrained(hf)
     for verb in ("show", "inspect", "cost"):
         assert app.main([verb, str(hf)]) == 2
