@@ -29,7 +29,7 @@ ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", 
 """Verdict on a claim at a scale. "no study yet" means that the claim predicts nothing that runs could decide."""
 
 
-_CLEAR_RESULTS = ("better", "worse", "differs", "equivalent", "equal")
+_CLEAR_RESULTS = ("equivalent", "equal")
 
 
 class JudgedExpectation(Compared):
@@ -60,6 +60,8 @@ def _relation(found: ExpectationVerdict, comparison: Comparison) -> str:
     match found:
         case "the opposite":
             return "against the claim"
+        case "undecided" if comparison.verdict in ("better", "worse", "differs"):
+            return "but not clearly by more than the margin, so undecided"
         case "undecided":
             return f"{'but' if comparison.verdict in _CLEAR_RESULTS else 'so'} undecided"
         case _:

@@ -13,7 +13,7 @@ from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger.words import in_a_line, measured_line, published_line
+from archlab.report.ledger.words import in_short, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Functions that draw the pictures, by name. Each returns an SVG or a chart with the colors of the page."""
@@ -42,8 +42,8 @@ class TopicEntry(Base):
     """Published effects of the topic."""
     here: list[str]
     """Effects of the topic in archlab's own runs."""
-    claims: list[tuple[int, str]]
-    """Number of each claim about the topic, and a line with the claim and archlab's findings."""
+    claims: list[tuple[int, str, str]]
+    """Number and name of each claim about the topic, and archlab's verdict with its caveat."""
     sources: str
     """Citations of the topic's sources, separated by semicolons."""
 
@@ -92,6 +92,6 @@ def _entry(name: str, topic: Topic) -> TopicEntry:
         equal_size=equal_size(topic),
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],
-        claims=[(entry.claim.number, in_a_line(entry)) for entry in entries],
+        claims=[(entry.claim.number, entry.claim.name, in_short(entry)) for entry in entries],
         sources="; ".join(source.located for source in cited(topic.sources)),
     )
