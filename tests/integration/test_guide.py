@@ -21,12 +21,13 @@ from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
 from archlab.report.guide.documents import documents, text_of
-from archlab.report.guide.reference import ReferencePage, described, groups
+from archlab.report.guide.reference import ReferencePage, config_addresses, described, groups, reference_pages
 from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.html import render_page
 from archlab.report.ledger.words import citation
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import Outcome
+from plugin_state import as_a_new_process
 from schema_classes import classes_in
 
 DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
@@ -62,6 +63,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     folder = tmp_path_factory.mktemp("guide")
+    as_a_new_process()
+    reference_pages.cache_clear()
+    config_addresses.cache_clear()
     assert main(["guide", "--out", str(folder)]) == 0
     return {path.name: Page(path.read_text(encoding="utf-8")) for path in folder.iterdir()}
 
@@ -133,19 +137,33 @@ def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
     """Return (dotted field, docstring) pairs, read from the classes themselves."""
     for name, field in schema.model_fields.items():
         yield at + name, field.description or ""
-        is_of_outcomes = get_origin(field.annotation) is dict and Outcome in get_args(field.annotation)
+        is_mapping = get_origin(field.annotation) is dict
+        is_of_outcomes = is_mapping and Outcome in get_args(field.annotation)
         for part in () if is_of_outcomes else classes_in(field.annotation):
-            yield from fields(part, f"{at}{name}.")
+            yield from fields(part, f"{at}{name}.{'NAME.' if is_mapping else ''}")
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_field_and_its_docstring_are_in_the_reference(site: dict[str, Page], kind: str):
+    as_a_new_process()  # the guide has read studies, and one of them brings a plug-in
     pages = {name: " ".join(page.words.split()) for name, page in site.items()}
     for path, docstring in fields(SCHEMAS[kind]):
         page = f"reference-{'study' if kind == 'study' else path.split('.')[0]}.html"
         page = page if page in site else "reference-config.html"
         assert path in site[page].ids, path
         assert path.endswith("kind") or " ".join(docstring.replace("`", "").split()) in pages[page], path
+
+
+def test_the_reference_has_no_kinds_of_plug_ins(site: dict[str, Page]):
+    """The guide reads the study batch-norm, whose plug-in registers the MLP `normed`."""
+    assert "model.mlp.kind" in site["reference-model.html"].ids
+    assert "normed" not in site["reference-model.html"].words
+
+
+def test_a_field_of_named_sections_is_explained_once(site: dict[str, Page]):
+    assert [name for name in site["reference-data.html"].ids if re.match(r"data\.mixture.*path", name)] == [
+        "data.mixture.NAME.path"
+    ]
 
 
 def test_every_outcome_has_its_place_in_the_reference(site: dict[str, Page]):

@@ -21,11 +21,12 @@ from archlab.config.io import build_config, find_preset, studies
 from archlab.config.schema import Config
 from archlab.config.vocabulary import WRITE
 from archlab.errors import UserError
-from archlab.evidence.field_help import FieldHelp
+from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.look_up import look_up, plain
 from archlab.evidence.price import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import usage, values
+from archlab.study.authoring import SCHEMAS
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
 from plugin_state import as_a_new_process
@@ -302,8 +303,22 @@ def test_allowed_values_are_those_of_the_schema():
     assert eps.readings[0].default == "1.0e-05"
     (seed,) = fields("train.seed")
     assert seed.readings[0].allowed == "a whole number at least 0, at most 9,223,372,036,854,775,807"
+    (size,) = fields("model.d_model")
+    assert size.readings[0].allowed == "a whole number at least 1, at most 10,000,000, or a text such as 8Ki or 1M"
     (dtype,) = fields("train.dtype")
     assert dtype.readings[0].allowed == "auto, float32, bfloat16"
+
+
+def test_a_field_that_only_some_kinds_have_names_them(capsys: pytest.CaptureFixture[str]):
+    """`model.norm.bias` has the default true, but the default kind has no bias."""
+    assert main(["explain", "model.norm.bias"]) == 0
+    assert "(layernorm) Whether a learned bias" in capsys.readouterr().out
+    (lr,) = fields("train.lr")
+    assert lr.readings[0].kinds == []
+
+
+def test_a_year_has_no_separator():
+    assert field_help(SCHEMAS["config"])["about.year"].readings[0].allowed == "a whole number at least 2017"
 
 
 def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.CaptureFixture[str]):

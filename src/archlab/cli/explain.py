@@ -194,7 +194,7 @@ def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
     for field in fields:
         yield field.path
         for reading in field.readings:
-            kinds = f"({', '.join(reading.kinds)}) " if len(field.readings) > 1 else ""
+            kinds = f"({', '.join(reading.kinds)}) " if reading.kinds else ""
             yield from _labeled("", f"{kinds}{reading.text}", width)
             yield from _labeled("allowed", reading.allowed, width)
             if reading.default is not None:

@@ -60,6 +60,7 @@ def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -
     `commands` (the help of all commands) and `python_api` are Markdown.
     """
     make_folder(folder)
+    reference_pages()  # before the ledger reads studies, whose plug-ins are not part of the reference
     rendered = {address(name): document(name) for name in documents()}
     links = links_from(PurePosixPath())
     rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api, links)}
