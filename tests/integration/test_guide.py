@@ -303,6 +303,16 @@ def test_pictures_stand_where_topics_name_them(tmp_path: Path):
     assert "vegaEmbed" not in norms + shapes
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("gated-mlp", "plain MLP"), ("mlp-bias", "no biases"), ("gqa", "n_kv_heads=4"), ("mla", "tiny-llama")],
+)
+def test_the_cost_table_names_both_choices(site: dict[str, Page], name: str, other: str):
+    (page,) = (page for file, page in site.items() if file[0].isdigit() and name in page.ids)
+    table = page.words.partition(f"\n{dict(topics())[name].title}\n")[2].partition("KV cache and state")[0]
+    assert f"tiny-llama at 4096 tokens\n    {dict(topics())[name].title}{other}" in table
+
+
 def test_topics_name_pictures_and_claims_that_there_are():
     named = {picture for _, topic in topics() for picture in topic.pictures}
     assert named

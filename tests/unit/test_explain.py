@@ -25,7 +25,7 @@ from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.look_up import look_up, plain
 from archlab.evidence.price import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
-from archlab.evidence.usage import usage, values
+from archlab.evidence.usage import in_words, usage, values
 from archlab.study.authoring import SCHEMAS
 from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
@@ -384,6 +384,19 @@ def test_unverified_fields_are_not_counted():
 def test_models_with_unpublished_values_are_not_counted():
     known = [row for row in rows() if row.about.dropout is not None]
     assert usage(TOPICS["dropout"].conditions).known == len(known) < len(rows())
+
+
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("rope-pairing", "13 of archlab's 107 models (pairing=interleaved): "),
+        ("embedding-scale", "(scale!=1): "),
+        ("rmsnorm", "81 of archlab's 107 models: "),
+        ("dropout", "6 of the 20 models for which this is known: "),
+    ],
+)
+def test_the_line_of_users_says_what_was_counted(name: str, counted: str):
+    assert counted in in_words(usage(TOPICS[name].conditions), TOPICS[name].counted)
 
 
 def test_values_in_published_models_are_counted_once_each():

@@ -133,7 +133,7 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
         if resized := equal_size(topic):
             yield from _labeled("", resized, width)
     if topic.conditions:
-        yield from _usage_lines(usage(topic.conditions), width)
+        yield from _usage_lines(usage(topic.conditions), topic.counted, width)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
     evidence = {
         "papers": map(published_line, published(topic, entries)),
@@ -160,8 +160,8 @@ def _price_lines(by_heading: Mapping[str, Price]) -> Iterator[str]:
         yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)
 
 
-def _usage_lines(used: Usage, width: int) -> Iterator[str]:
-    yield from _labeled("used by", in_words(used), width)
+def _usage_lines(used: Usage, counted: str, width: int) -> Iterator[str]:
+    yield from _labeled("used by", in_words(used, counted), width)
     if used.uncertain:
         yield from _labeled("", f"unverified: {', '.join(used.uncertain)}", width)
     if used.models:

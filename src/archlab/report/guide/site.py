@@ -110,7 +110,9 @@ def parts(titles: Mapping[str, str]) -> list[SitePart]:
             "lecture",
             "Lecture",
             "Every architectural choice: its formula, what it does, why people use it, which models use it, what it "
-            "costs, and a command to try it. Counts and costs are computed from the configs of published models.",
+            "costs, and a command to try it. Counts and costs are computed from the configs of published models. "
+            "“Unverified” lists models that make the choice according to a source that archlab could not check. The "
+            "brackets after a paper's numbers say how they were read: a secondary source repeats them from the paper.",
             {chapter_addresses()[name]: chapter.title for name, chapter in chapters().items()},
         ),
         SitePart("ledger", "Ledger", "Claims about architectures, and what was found.", {LEDGER: "The ledger"}),
