@@ -289,7 +289,7 @@ def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(
 
 
 def test_pictures_stand_where_topics_name_them(tmp_path: Path):
-    chart = alt.Chart(alt.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q")
+    chart = alt.Chart(alt.Data(values=[{"x": 1}]), description="Turns over x.").mark_point().encode(x="x:Q")
     pictures = {"rotation": lambda: chart, "pre-norm": lambda: "<svg><title>pre</title></svg>"}
     write_guide(tmp_path, pictures, "# Commands\n", "# From Python\n")
     positions, norms, shapes = (
@@ -300,6 +300,7 @@ def test_pictures_stand_where_topics_name_them(tmp_path: Path):
     assert norms.index('id="pre-norm"') < norms.index("<svg>") < norms.index('id="post-norm"')
     assert positions.index('id="rope"') < positions.index('id="chart-rotation"') < positions.index('id="rope-theta"')
     assert "vegaEmbed" in positions
+    assert "<figcaption>Turns over x.</figcaption>" in positions
     assert "vegaEmbed" not in norms + shapes
 
 

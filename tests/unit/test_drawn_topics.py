@@ -173,6 +173,20 @@ def test_loads_are_shares_of_the_tokens():
     assert len(set(shares)) > 1
 
 
+def test_a_block_is_called_like_its_topic():
+    assert ">Parallel block, one norm</text>" in str(pictures()["parallel-shared"]())
+
+
+def test_lines_have_readable_names_and_a_legend_if_there_are_several():
+    activations, t5 = (pictures()[name]() for name in ("activations", "t5"))
+    assert isinstance(activations, alt.Chart)
+    assert isinstance(t5, alt.Chart)
+    color = activations.to_dict()["encoding"]["color"]
+    assert {"ReLU²", "xIELU", "SiLU"} <= {*color["scale"]["domain"]}
+    assert color["legend"]["columns"] == {"expr": "containerSize()[0] < 560 ? 2 : 4"}, "four columns are cut on a phone"
+    assert t5.to_dict()["encoding"]["color"]["legend"] is None
+
+
 @pytest.mark.parametrize("name", pictures())
 def test_every_picture_is_drawn(name):
     picture = pictures()[name]()

@@ -209,22 +209,15 @@ def alibi_biases() -> alt.Chart:
     """Draw ALiBi's biases, with one line per head."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
-    return lines(
-        alibi_points(), x, y, f"ALiBi's bias of each of {_HEADS} heads over the distance between query and key."
-    )
+    return lines(alibi_points(), x, y, f"ALiBi's bias of each of {_HEADS} heads over the distance.")
 
 
 def t5_buckets() -> alt.Chart:
     """Draw T5's buckets: first one distance per bucket, then wider and wider buckets."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
-    y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
-    return lines(
-        t5_points(),
-        x,
-        y,
-        "T5's bucket for each distance. Each head learns one bias per bucket.",
-        interpolate="step-after",
-    )
+    y = alt.Y("y:Q").axis(title="bucket", tickCount=5)
+    description = "T5's bucket for each distance. Each head learns one bias per bucket."
+    return lines(t5_points(), x, y, description, interpolate="step-after")
 
 
 _SERVED = "llama-3-8b"
@@ -281,8 +274,8 @@ def start_gradients() -> alt.Chart:
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="norm of the gradient", tickCount=4, format="~g")
     description = (
-        f"Norm of each layer's gradient before the first update, in a model with {_LAYERS} layers, LayerNorm and a ReLU "
-        "MLP. Weights and tokens are random."
+        f"Norm of each layer's gradient before the first update, in a model with {_LAYERS} layers, LayerNorm and a "
+        "ReLU MLP. Weights and tokens are random."
     )
     return lines(gradient_points(), x, y, description)
 
@@ -322,7 +315,7 @@ def router_loads() -> alt.LayerChart:
     even = chart_of([{"share": _ACTIVE / _EXPERTS}])
     layers = [bars.encode(x=x, y=y), even.mark_rule(strokeDash=DASHED, style="notch").encode(y="share:Q")]
     description = (
-        f"Share of {_TOKENS} tokens that each of {_EXPERTS} experts receives if {_ACTIVE} process each token. Weights and "
-        "tokens are random. The dashed line is an equal share."
+        f"Share of {_TOKENS} tokens that each of {_EXPERTS} experts receives if {_ACTIVE} process each token. Weights "
+        "and tokens are random. The dashed line is an equal share."
     )
     return layered(layers, description)
