@@ -23,7 +23,7 @@ from archlab.report.drawings.pictures import pictures
 from archlab.report.guide.documents import documents, text_of
 from archlab.report.guide.reference import ReferencePage, config_addresses, described, groups, reference_pages
 from archlab.report.guide.site import bibliography, write_guide
-from archlab.report.html import render_page
+from archlab.report.html import render_page, with_code
 from archlab.report.ledger.words import citation
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import Outcome
@@ -99,6 +99,45 @@ def test_every_page_can_be_reached_from_the_index(site: dict[str, Page]):
         linked = {link.partition("#")[0] or name for link in site[name].links} & site.keys()
         waiting += sorted(linked - reached - {*waiting})
     assert reached == site.keys()
+
+
+def test_pages_lead_to_the_previous_and_the_next_page(site: dict[str, Page]):
+    """The last link of a page leads to the next page."""
+    place, seen = "index.html", list[str]()
+    while place != "bibliography.html":
+        seen.append(place)
+        before, place = place, site[place].links[-1]
+        assert before in site[place].links[-2:]
+        assert place not in seen
+    assert {*seen, place} == site.keys()
+
+
+def test_the_ledger_has_the_navigation_of_the_guide(site: dict[str, Page]):
+    assert {"index.html", "bibliography.html"} <= {*site["ledger.html"].links}
+    assert "From memory" in site["ledger.html"].words.partition("All claims")[0]
+
+
+def test_links_to_documents_have_their_titles(site: dict[str, Page]):
+    """`plugins.md` in a tutorial is a link to ../plugins.md."""
+    for page in (site[f"{Path(name).name}.html"] for name in documents()):
+        assert re.findall(r"(?<![\w/])[a-z_]+\.md\b", page.words) == []
+    assert "drawing.html" in site["reference-commands.html"].links
+    assert "docs/drawing.md" not in site["reference-commands.html"].words
+
+
+def test_commands_have_the_names_of_their_arguments(site: dict[str, Page]):
+    words = site["reference-commands.html"].words
+    assert "\narchlab show [OPTIONS] CONFIG [OVERRIDES]...\n" in words
+    assert "ARGS" not in words
+    assert "default: ()" not in words
+
+
+def test_no_line_breaks_inside_an_option():
+    assert with_code("`archlab probe --steps`") == '<code>archlab probe <span class="flag">--steps</span></code>'
+
+
+def test_a_page_is_listed_once_per_source():
+    assert [source for source, links in bibliography().items() if len({*links}) < len(links)] == []
 
 
 def test_every_document_but_the_notebook_is_a_page():
@@ -198,7 +237,9 @@ class Written(Base):
 
 def test_a_docstring_reaches_the_page():
     page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
-    shown = render_page("guide_reference", here="own.html", parts=[], page=page, addresses={}, more={"rate": []})
+    shown = render_page(
+        "guide_reference", here="own.html", parts=[], neighbors={}, page=page, addresses={}, more={"rate": []}
+    )
     assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
     assert "<dd><code>1.0</code></dd>" in shown
 
@@ -306,7 +347,7 @@ def test_pictures_stand_where_topics_name_them(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("gated-mlp", "plain MLP"), ("mlp-bias", "no biases"), ("gqa", "n_kv_heads=4"), ("mla", "tiny-llama")],
+    [("gated-mlp", "Plain MLP"), ("mlp-bias", "No biases"), ("gqa", "n_kv_heads=4"), ("mla", "tiny-llama")],
 )
 def test_the_cost_table_names_both_choices(site: dict[str, Page], name: str, other: str):
     (page,) = (page for file, page in site.items() if file[0].isdigit() and name in page.ids)

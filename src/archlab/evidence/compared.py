@@ -152,17 +152,17 @@ def level_in_words(path: str, level: Any) -> str:
     """
     about = [topic for _, topic in topics() if path in topic.fields]
     if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
-        what = in_a_sentence(about[0].title)
+        what = _in_a_sentence(about[0].title)
         return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
     titles = [topic.title for topic in about if topic.fields == {path: level}]
-    return in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
+    return _in_a_sentence(titles[0]) if titles else setting_text(short_names([path])[path], level)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def in_a_sentence(title: str) -> str:
+def _in_a_sentence(title: str) -> str:
     """Return the title with a lowercase first letter, unless its first word is a name such as RoPE."""
     return title[0].lower() + title[1:] if re.match(r"[A-Z][a-z]+\b", title) else title
 

@@ -10,7 +10,6 @@ from archlab.config.core.base import Base
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import cited, claims
-from archlab.evidence.compared import in_a_sentence
 from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.look_up import explaining
 from archlab.evidence.price import BASE, CONTEXT, configured, equal_size, price_rows, prices
@@ -90,7 +89,7 @@ def _other_choice(topic: Topic) -> str:
     names = list(explaining(changed, config))
     are_numbers = any(type(value) in (int, float) for value in changed.values())
     if names and len(names) <= _MOST_TITLES and titles.keys() >= {*names} and not are_numbers:
-        return ", ".join(in_a_sentence(titles[name]) for name in names)
+        return ", ".join(titles[name] for name in names)
     if not topic.against:
         return BASE
     return ", ".join(f"{path.rpartition('.')[2]}={to_yaml_line(value)}" for path, value in changed.items()) or "without"

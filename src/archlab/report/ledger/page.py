@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import copysign, expm1, log1p
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -56,8 +56,8 @@ def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
     return write_page(path, render(entries))
 
 
-def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """Return the page as HTML. `guide` is the address of the guide's first page, if the ledger is part of a guide."""
+def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
+    """Return the page as HTML. `guide` holds the values of the guide's templates, if the ledger is part of a guide."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -68,7 +68,7 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,
-        guide=guide,
+        **{"parts": [], "neighbors": {}, "here": "", **guide},
         panels=drawn,
     )
 
