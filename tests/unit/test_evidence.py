@@ -646,6 +646,12 @@ def test_every_prediction_that_was_run_is_in_one_picture_which_is_valid():
             layer["encoding"]["x"]["scale"]["type"] for layer in spec["layer"] if "scale" in layer["encoding"]["x"]
         }
         assert zero == "symlog"
+        (gap,) = {
+            layer["encoding"]["x"]["axis"]["labelSeparation"]
+            for layer in spec["layer"]
+            if "axis" in layer["encoding"]["x"]
+        }
+        assert gap > 0, "on a phone, ticks would run into each other"
 
 
 @pytest.mark.parametrize(

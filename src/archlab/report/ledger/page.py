@@ -42,6 +42,10 @@ _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
 """Chart titles for outcomes whose differences are shown as fractions of the reference's mean, by unit."""
 
 
+_BETWEEN_LABELS = 6
+"""Smallest distance between the labels of an axis, in pixels. On a phone, labels in between are left out."""
+
+
 class Panel(NamedTuple):
     """Chart of one outcome. Each unit has its own chart, because different units cannot share an axis."""
 
@@ -164,9 +168,9 @@ def _symlog_axis(panel: Panel) -> XAxis:
     scale = alt.Scale(type="symlog", constant=near, domain=[low, high], nice=False)
     title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
     at, absolute = both_sides(low, high, near), not panel.is_relative
-    return XAxis(
-        low, high, scale, axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
-    )
+    ticks = axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
+    ticks["labelOverlap"], ticks["labelSeparation"] = "greedy", _BETWEEN_LABELS
+    return XAxis(low, high, scale, ticks)
 
 
 def _ends(rows: Sequence[ChartRow]) -> Iterator[float]:
