@@ -20,7 +20,7 @@ from vl_convert import vegalite_to_svg
 import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
-from archlab.report.charts.axes import axis, plain, spaced, without_outliers
+from archlab.report.charts.axes import axis, logarithmic, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
 from archlab.report.pictures import pictures
@@ -572,6 +572,13 @@ def test_ticks_are_round_few_and_within(low: float, high: float) -> None:
         step = ticks[1] - ticks[0]
         assert f"{step:.3e}"[0] in "125"
         assert float(f"{step:.0e}") == pytest.approx(step)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.11, 1.39), (0.42, 0.44), (2, 2.6), (1, 1000)])
+def test_a_logarithmic_axis_has_ticks_even_if_it_is_narrow(low: float, high: float) -> None:
+    ticks = logarithmic(low, high)
+    assert len(ticks) >= 2
+    assert all(low <= tick <= high for tick in ticks)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from archlab.config.io import studies
 from archlab.errors import UserError
 from archlab.evidence import results as results_module
 from archlab.evidence.claims import Claim, Expectation, Ranking, claims, keys_in_use, sources
-from archlab.evidence.compared import level_in_words
-from archlab.evidence.ledger import LedgerEntry, ledger
+from archlab.evidence.compared import compared, level_in_words
+from archlab.evidence.ledger import LedgerEntry, ledger, published
 from archlab.evidence.results import (
     ArmOfResults,
     Results,
@@ -35,6 +35,7 @@ from archlab.evidence.topics import topics
 from archlab.evidence.verdicts import ClaimAtScale, agreement, judge
 from archlab.exchange.configs import load_config
 from archlab.report.charts.axes import both_sides
+from archlab.report.ledger import words as words_of
 from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
@@ -200,6 +201,45 @@ def test_verdicts_with_a_margin(name, verdict, found):
     assert judged.found == found
 
 
+def test_a_difference_about_as_large_as_the_margin_is_undecided_in_these_words():
+    """Without the reason, a reader sees an interval that excludes 0 beside "undecided"."""
+    results = planted({"ref": 0.0, "border": 0.02}, seeds=10, noise=0.003, margin=0.02)
+    (judged,) = judge(claiming(("border", "not worse")), {"gates": results}, "cpu").judged
+    assert judged.why == "worse, but not clearly by more than the margin, so undecided"
+
+
+def test_a_margin_has_the_unit_of_its_outcome():
+    share = LOSS.model_copy(update={"name": "accuracy", "unit": "share", "better": "higher"})
+    for heading, margin, words in (
+        (LOSS, 0.02, "0.02 bits per byte"),
+        (share, 0.02, "2.0 percentage points"),
+        (SPEED, 3000, "3K tokens/s"),
+    ):
+        results = {"gates": planted({"ref": 0.0, "same": 0.0}, heading=heading)}
+        (judged,) = judge(claiming(("same", "not worse"), margin=margin), results, "cpu").judged
+        assert words_of.expected(judged)[1] == f"not worse (margin {words})"
+
+
+def test_the_reference_of_a_ladder_is_the_step_before():
+    """`SwiGLU vs RoPE` would compare two unrelated choices."""
+    found = compared(committed()["ladder-rates"])
+    assert (found["swiglu"].label, found["swiglu"].against) == ("SwiGLU", "the step before (RoPE)")
+    assert {one.against for one in compared(committed()["gates"]).values()} == {"ReLU"}
+
+
+def test_papers_are_about_a_topic_if_they_name_it_in_whole_words():
+    """ELU once had the papers on "ReLU against GEGLU", and GLU those on GEGLU."""
+    entries = {entry.claim.number: entry for entry in ledger()}
+    named = {
+        name: {effect.of for effect in published(topic, [entries[number] for number in topic.claims])}
+        for name, topic in topics()
+    }
+    assert named["elu"] == named["glu"] == named["synthetic-tasks"] == named["sinks"] == set()
+    assert any("GEGLU" in text for text in named["geglu"])
+    assert "windows with RoPE and full layers with NoPE, against full layers with RoPE" in named["sliding-window"]
+    assert [text for text in named["output-gate"] if "output gate" in text]
+
+
 def test_not_distinguishable_does_not_mean_equal():
     noisy = planted({"ref": 0.0, "same": 0.0}, noise=0.1, margin=0.01)
     for verdict in ("better", "worse", "equivalent", "not worse", "not better"):
@@ -294,7 +334,7 @@ def test_unpredicted_differences_are_listed_and_do_not_affect_the_verdict():
 
 
 UNPREDICTED = [
-    (19, "hybrid-recall", "mamba3", "accuracy", "-18.3 pp", "worse"),
+    (19, "hybrid-recall", "mamba3", "accuracy", "-18.3 [-29.9, -6.6] percentage points", "worse"),
     (16, "experts", "shared", "bits_per_byte", "0.018", "worse"),
     (9, "depth", "eight", "bits_per_byte", "0.053", "worse"),
     (13, "kv-heads", "latent", "decoding", "-6.5%", "worse"),
@@ -325,7 +365,8 @@ def test_the_ledger_shows_differences_that_no_claim_predicted(capsys, number, st
 def test_crossed_factors_are_shown_as_contrasts():
     (entry,) = ledger(chosen=[claims()[1]])
     labels = [one.label for one in entry.found[0].unpredicted]
-    assert {"post-norm on average", "no warm-up on average", "effect of no warm-up with double norm"} <= set(labels)
+    assert {*(f"{level} averaged over the other settings" for level in ("post-norm", "no warm-up"))} <= set(labels)
+    assert "effect of no warm-up with double norm" in labels
     assert all(one.is_contrast for one in entry.found[0].unpredicted)
 
 
@@ -605,6 +646,12 @@ def test_every_prediction_that_was_run_is_in_one_picture_which_is_valid():
             layer["encoding"]["x"]["scale"]["type"] for layer in spec["layer"] if "scale" in layer["encoding"]["x"]
         }
         assert zero == "symlog"
+        (gap,) = {
+            layer["encoding"]["x"]["axis"]["labelSeparation"]
+            for layer in spec["layer"]
+            if "axis" in layer["encoding"]["x"]
+        }
+        assert gap > 0, "on a phone, ticks would run into each other"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`archlab report`: the status of runs, the charts of their page, and reading a run while it is written."""
 
+import dataclasses
 import fcntl
 import json
 import re
@@ -93,6 +94,14 @@ def test_how_a_run_stands(tmp_path):
     assert (run.steps, run.held_out, run.spikes) == (300, 4 - 300 / STEPS, [])
     assert run.tokens_per_second == 1000.5
     assert run.seconds_left == pytest.approx(200 * STEP / 1000.5)
+
+
+def test_the_page_has_units_and_the_environment_in_words(pair, page):
+    assert '<th scope="col">held out, bits per byte</th>' in page
+    assert '<th scope="col">loss, nats per token</th>' in page
+    (run,) = pair[:1]
+    nested = dataclasses.replace(run, environment={"attention": {"products": 6}})
+    assert '>attention.products</th><td class="fields" data-label="first">6</td>' in run_page.render([nested])
 
 
 def test_asking_who_trains_keeps_nobody_from_it(tmp_path):

@@ -454,3 +454,20 @@ def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert timing.read_timings([outcome], swapped, tmp_path) == {}, "other arms under these names"
     timing.forget_timings(tmp_path)
     assert timing.read_timings([outcome], designed, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("of", "layers", "at", "title"),
+    [
+        ("first_token", "mean", "end", "attention on the first token (mean of the layers)"),
+        ("largest_load", "largest", "end", "largest load in any layer"),
+        (
+            "gradient",
+            "last_over_first",
+            "start",
+            "gradient of the last layer over that of the first at the start of training",
+        ),
+    ],
+)
+def test_the_title_of_a_probe_is_a_phrase(of, layers, at, title):
+    assert Probe(of=of, layers=layers, at=at).title == title

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from cyclopts import Parameter
+
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash, WholeNumber
 from archlab.console import print_exact
 
@@ -17,7 +19,7 @@ def run(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
-    stop: Annotated[tuple[str, ...], MayBeginWithDash] = (),
+    stop: Annotated[tuple[str, ...], MayBeginWithDash, Parameter(show_default=False)] = (),
     seed: WholeNumber | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,

@@ -31,7 +31,7 @@ ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", 
 """Verdict on a claim at one scale. "no study yet" means that the claim has no prediction that runs can test."""
 
 
-_CLEAR_RESULTS = ("better", "worse", "differs", "equivalent", "equal")
+_CLEAR_RESULTS = ("equivalent", "equal")
 
 
 class JudgedExpectation(Compared):
@@ -62,6 +62,8 @@ def _relation(verdict: ExpectationVerdict, comparison: Comparison) -> str:
     match verdict:
         case "the opposite":
             return "against the claim"
+        case "undecided" if comparison.verdict in ("better", "worse", "differs"):
+            return "but not clearly by more than the margin, so undecided"
         case "undecided":
             return f"{'but' if comparison.verdict in _CLEAR_RESULTS else 'so'} undecided"
         case _:

@@ -43,8 +43,8 @@ class Visibility(Settings):
     """Stride s of dilated attention in tokens: keys beyond the window are visible if their distance is divisible by
     s. null: no keys beyond the window."""
     global_tokens: Index = 0
-    """Number of global tokens at the start of a sequence. They see all tokens, and all tokens see them, regardless of
-    the window (Longformer)."""
+    """Number of global tokens at the start of a sequence (Longformer). In each visible direction, they see all tokens
+    and all tokens see them, regardless of the window."""
     blocks: BlockSparse | None = None
     """Fixed sparse blocks that replace a window. null: no blocks."""
 

@@ -139,6 +139,9 @@ def _share(value: Any) -> Any:
     return value
 
 
+_WithSuffix = Annotated[str, Field(examples=["8Ki", "1M"])]
+_WithByteUnit = Annotated[str, Field(examples=["80GiB"])]
+_Percentage = Annotated[str, Field(examples=["1%"])]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -166,13 +169,13 @@ LARGEST_SEED = 2**63 - 1
 """Largest number that torch accepts as a seed."""
 
 _Index = Annotated[int, Field(ge=0, le=LONGEST)]
-Index = Annotated[_Index, BeforeValidator(whole_number, json_schema_input_type=_Index | str)]
+Index = Annotated[_Index, BeforeValidator(whole_number, json_schema_input_type=_Index | _WithSuffix)]
 """Position in a sequence, or a number of positions. Suffixes are allowed as in `Count`."""
 _Length = Annotated[int, Field(ge=1, le=LONGEST)]
-Length = Annotated[_Length, BeforeValidator(whole_number, json_schema_input_type=_Length | str)]
+Length = Annotated[_Length, BeforeValidator(whole_number, json_schema_input_type=_Length | _WithSuffix)]
 """Number of tokens in a sequence, in part of a sequence, or in a batch. Suffixes are allowed as in `Count`."""
 _Width = Annotated[int, Field(ge=1, le=WIDEST)]
-Width = Annotated[_Width, BeforeValidator(whole_number, json_schema_input_type=_Width | str)]
+Width = Annotated[_Width, BeforeValidator(whole_number, json_schema_input_type=_Width | _WithSuffix)]
 """Size of a tensor axis. Suffixes are allowed as in `Count`."""
 Depth = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 """Number of layers."""
@@ -183,20 +186,20 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
+Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | _WithSuffix)]
 """Positive whole number. It may be written as `4M`, `16K`, `16Ki` (16,384) or `4e6`."""
-MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | str)]
+MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | _WithByteUnit)]
 """Memory size in bytes. It may be written as `80GiB` (2^30 bytes each), `80GB` (10^9 bytes each) or a plain number."""
-Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
+Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | _WithSuffix)]
 """Number of tokens of training or held-out text. Suffixes are allowed as in `Count`."""
 
-Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
+Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | _WithSuffix)]
 """Number of floating-point operations. It may be written with a suffix: `2P` is 2e15."""
 
-Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
+Fraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | _Percentage)]
 """Fraction above 0 and up to 1. It may be written as 0.25 or `25%`."""
 
-Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]
+Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | _Percentage)]
 """Fraction from 0 to below 1. It may be written as 0.01 or `1%`."""
 
 Overrides = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import copysign, expm1, log1p
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -42,6 +42,10 @@ _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
 """Map a unit to a chart title. Outcomes with these units are shown as fractions of the reference's mean."""
 
 
+_BETWEEN_LABELS = 6
+"""Smallest distance between the labels of an axis, in pixels. On a phone, labels in between are left out."""
+
+
 class Panel(NamedTuple):
     """Chart of the predictions for one outcome. Outcomes with different units cannot share a chart, because they cannot
     share an axis."""
@@ -57,8 +61,8 @@ def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
     return write_page(path, render(entries))
 
 
-def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """Return the page as HTML. If the ledger is part of a guide, `guide` is the address of the guide's first page."""
+def render(entries: Sequence[LedgerEntry], **guide: Any) -> str:
+    """Return the page as HTML. `guide` holds the values of the guide's templates, if the ledger is part of a guide."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -69,7 +73,7 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,
-        guide=guide,
+        **{"parts": [], "neighbors": {}, "here": "", **guide},
         panels=drawn,
     )
 
@@ -167,9 +171,9 @@ def _symlog_axis(panel: Panel) -> XAxis:
     scale = alt.Scale(type="symlog", constant=near, domain=[low, high], nice=False)
     title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
     at, absolute = both_sides(low, high, near), not panel.is_relative
-    return XAxis(
-        low, high, scale, axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
-    )
+    ticks = axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
+    ticks["labelOverlap"], ticks["labelSeparation"] = "greedy", _BETWEEN_LABELS
+    return XAxis(low, high, scale, ticks)
 
 
 def _ends(rows: Sequence[ChartRow]) -> Iterator[float]:
