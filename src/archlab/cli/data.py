@@ -48,8 +48,7 @@ def run(
     skip_invalid
         Skip records and files that cannot be read. Print their number, and the names of the first few.
     workers
-        Number of threads that tokenize, or of processes if the tokenizers library must do the work. Default: one per
-        core.
+        Number of threads or processes that tokenize. Default: one per core.
     """
     texts = _template(field, template)
     prepared = prepare(list(src), out, vocab_size, tokenizer, held_out, texts, skip_invalid, workers or cores(), shown)

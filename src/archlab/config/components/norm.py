@@ -143,7 +143,7 @@ class RMSNorm(Norm, AnyRMSNorm):
 
 
 class ScaleNorm(Norm):
-    """Scale norm: g x / max(||x||, eps), where g is one learned number that is initialized to sqrt(width) (Nguyen &
+    """Scale norm: g x / max(||x||, eps), where g is one parameter that is initialized to sqrt(width) (Nguyen &
     Salazar 2019)."""
 
     kind: Literal["scalenorm"] = "scalenorm"
@@ -184,13 +184,13 @@ class PartialRMSNorm(Norm):
 
 
 class DynamicTanh(Norm):
-    """Dynamic tanh, which replaces a norm: tanh(alpha x) * w + b, where alpha is one learned number. It needs no
+    """Dynamic tanh, which replaces a norm: tanh(alpha x) * w + b, where alpha is one parameter. It needs no
     statistics of x (Zhu 2025)."""
 
     kind: Literal["dyt"] = "dyt"
     display_name: ClassVar[str] = "Dynamic tanh"
     alpha: Positive = 0.5
-    """Initial value of the learned number alpha."""
+    """Initial value of the parameter alpha."""
 
     flops_per_number: ClassVar[int] = 4
 

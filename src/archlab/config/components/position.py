@@ -63,7 +63,7 @@ class Position(Registered):
 
     @property
     def learns_scores(self) -> bool:
-        """Whether the encoding adds learned numbers to scores."""
+        """Whether the encoding adds parameters to scores."""
         return self.acts_on == "scores" and self.of_all_layers(1, 1, 1) + self.of_a_layer(1, 1) > 0
 
     def saved_for_scores(self, model_pass: Pass, n_heads: int, query_width: int) -> float:
