@@ -40,7 +40,7 @@ def run(
     params
         Number of parameters, as in 1B.
     active
-        Number of parameters that each token uses. Can be combined with --params.
+        Number of active parameters, alone or with --params.
     flops
         FLOPs of the training run. The size follows the Chinchilla rule: C = 6 N D with D = 20 N.
     memory
