@@ -78,7 +78,9 @@ _LABELS = {"weights, gradients, averages": "weights, gradients, optimizer state"
 def _memory(plans: Sequence[TrainingPlan]) -> Iterator[Sequence[str]]:
     for part in plans[0].memory:
         if any(plan.memory[part] for plan in plans):
-            yield _row(_LABELS.get(part, part), plans, lambda p, part=part: binary(p.memory[part]) if p.memory[part] else "-")
+            yield _row(
+                _LABELS.get(part, part), plans, lambda p, part=part: binary(p.memory[part]) if p.memory[part] else "-"
+            )
 
 
 def _sending(plan: TrainingPlan) -> str:

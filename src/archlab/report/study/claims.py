@@ -94,7 +94,8 @@ def basis(pace: Pace | None) -> str:
 def predicted(study: str, claim: Claim) -> str:
     """Return predictions such as `swiglu better, relu worse in training_speed`."""
     predictions = (
-        f"{_named(expectation.arm)} {expectation.verdict}" + (f" in {expectation.outcome}" if expectation.outcome else "")
+        f"{_named(expectation.arm)} {expectation.verdict}"
+        + (f" in {expectation.outcome}" if expectation.outcome else "")
         for expectation in claim.expected
         if expectation.study == study
     )
