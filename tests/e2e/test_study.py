@@ -14,7 +14,7 @@ def test_the_text_is_named_before_the_runs_and_in_the_answer(study, finished):
     assert f"tokens of text.txt ({size})," in " ".join(printed.split())
     assert f"tokens of text.txt ({size})," in (folder / "report.html").read_text()
     errors = study.run("study", "run", "names.yaml", "--out", folder).stderr
-    assert errors.splitlines()[0] == f"text: {text}, {size}; the runs are evaluated on 9 of them"
+    assert errors.splitlines()[0] == f"text: {text}, {size}; 9 are used for evaluation"
     assert set(first["values"]) == {"0", "1"}
     assert len(runs(folder)) == 4
 

@@ -409,7 +409,7 @@ def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, m
     monkeypatch.setattr("archlab.review.findings.warnings", lambda config: [f"{20 * 'long '} {config.model.d_model}"])
     assert app.main(["study", "show", str(tmp_path / "mine.yaml"), "--scale", "smoke"]) == 0
     shown = capsys.readouterr()
-    assert "14 kB in 19 folds; the runs are evaluated on 9 of them" in " ".join(shown.out.split())
+    assert "14 kB in 19 folds; 9 are used for evaluation" in " ".join(shown.out.split())
     assert "mine.txt" in shown.out.replace("\n", "")  # a long path goes on in the next line
     assert "1 shape warning: long long" in shown.err
     assert [line for line in (shown.out + shown.err).splitlines() if len(line) > 80] == []

@@ -129,8 +129,8 @@ def trend_of(gain, noise=0.005, seeds=5):
         (lambda x: 0.1 + 0.1 * x, "grows"),
         (lambda x: -0.3 + 0.15 * x, "shrinks"),
         (lambda x: 0.1 - 0.2 * x, "flips"),
-        (lambda x: -0.1, "cannot be told"),
-        (lambda x: 0.0, "cannot be told"),
+        (lambda x: -0.1, "no trend found"),
+        (lambda x: 0.0, "no trend found"),
     ],
 )
 def test_a_planted_trend_is_found(gain, said):

@@ -20,6 +20,7 @@ from archlab.config.core.base import Base
 from archlab.evidence.claims import Claim, Expectation, Ranking
 from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
 from archlab.evidence.results import Results, results_name
+from archlab.study.formatting import contrast_text
 from archlab.study.record import Comparison
 from archlab.study.stats import ALPHA
 from archlab.study.study_file import AS_IT_STANDS, library_study
@@ -136,7 +137,7 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
             arm=expected.arm,
             expected=expected,
             found="not run yet",
-            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, expected.arm),
+            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, contrast_text(expected.arm)),
             against="",
             outcome=None,
             comparison=None,

@@ -1,11 +1,18 @@
 """Formats of a study's results in its answer, tables and charts."""
 
+import re
 from collections.abc import Sequence
 from math import ceil
 
 from archlab.pricing.units import binary, count
 from archlab.study.outcome_schema import Source, Unit
 from archlab.study.record import ArmSummary, Comparison
+
+
+def contrast_text(name: str) -> str:
+    """Return the name of a contrast or of its reference as text for readers, such as `warmup=0 with
+    norm.placement=post`."""
+    return re.sub(r"\bwhere (?=[\w.]+=)", "with ", name)
 
 
 def bits(value: float) -> str:

@@ -63,7 +63,7 @@ class Device:
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, averages)") -> None:
+    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, optimizer state)") -> None:
         """Raise UserError if the device has less than `needed` bytes of memory. Activations need additional memory."""
         if needed > self.memory:
             raise UserError(
